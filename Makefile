@@ -1,0 +1,49 @@
+# The only commands to know: make demo, make test, make check, make bench.
+# Needs Python 3.11 or later; another one than python3: make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+READY := $(VENV)/.installed
+SOURCES := src tests $(wildcard bench examples)
+
+.PHONY: demo test check bench clean
+
+demo: $(READY)
+	$(RUN) examples/demo.py
+
+test: $(READY)
+	$(RUN) -m pytest
+
+check: $(READY)
+	$(RUN) -m ruff check .
+	$(RUN) -m ruff format --check .
+	$(RUN) -m mypy $(SOURCES)
+
+bench: $(READY)
+	$(RUN) -m bench
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find $(SOURCES) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml | $(RUN)
+	@echo "installing penstock and its development tools into $(VENV)"
+	@$(RUN) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[dev]'
+	@touch $@
+
+# Debian ships Python without ensurepip; python3-venv brings it. Looked for first, because a venv
+# that fails half-way leaves a folder that looks like one.
+$(RUN):
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    found=$$($(PYTHON) --version 2>/dev/null) || found="not there"; \
+	    echo "penstock needs Python 3.11 or later; '$(PYTHON)' is $$found." >&2; \
+	    echo "Name another one: make PYTHON=python3.12 test" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+	    echo "installing python3-venv" && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq python3-venv >/dev/null && \
+	    $(PYTHON) -c 'import ensurepip, venv'; } || { \
+	    echo "'$(PYTHON)' cannot create virtual environments: its ensurepip module is missing." >&2; \
+	    echo "On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)

@@ -1,0 +1,73 @@
+"""penstock: a durable work queue that starts on one SQLite file."""
+
+from __future__ import annotations
+
+from penstock.broker import Broker, connect
+from penstock.core.backoff import Backoff
+from penstock.core.kind import Kind, register_kind
+from penstock.core.task import Status, Task
+from penstock.errors import (
+    BadValue,
+    DuplicateAddress,
+    NoSuchTube,
+    NotFound,
+    NotTaken,
+    OutcomeUnknown,
+    PayloadTooLarge,
+    PenstockError,
+    SchemaMismatch,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+    TaskFailed,
+    TubeBusy,
+    TubeExists,
+    TubeFull,
+    TubeMismatch,
+    UnsupportedOption,
+)
+from penstock.session import Session, SessionInfo
+from penstock.stats import TubeInfo, TubeStats
+from penstock.store.base import Finding
+from penstock.tube import Tube
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Backoff",
+    "BadValue",
+    "Broker",
+    "DuplicateAddress",
+    "Finding",
+    "Kind",
+    "NoSuchTube",
+    "NotFound",
+    "NotTaken",
+    "OutcomeUnknown",
+    "PayloadTooLarge",
+    "PenstockError",
+    "SchemaMismatch",
+    "Session",
+    "SessionInfo",
+    "Status",
+    "StoreBusy",
+    "StoreCorrupt",
+    "StoreError",
+    "StoreFull",
+    "StoreUnavailable",
+    "Task",
+    "TaskFailed",
+    "Tube",
+    "TubeBusy",
+    "TubeExists",
+    "TubeFull",
+    "TubeInfo",
+    "TubeMismatch",
+    "TubeStats",
+    "UnsupportedOption",
+    "__version__",
+    "connect",
+    "register_kind",
+]

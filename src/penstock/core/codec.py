@@ -1,0 +1,137 @@
+"""Data to stored bytes and back, type for type.
+
+JSON values are stored as their JSON text. Bytes are stored behind one NUL, which no JSON text begins
+with. Nothing here imports, calls or evaluates anything that was stored.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Protocol, TypeVar, cast, runtime_checkable
+
+import msgspec
+
+from penstock.core.names import kind_of, shown
+from penstock.errors import BadValue
+
+T = TypeVar("T")
+
+_RAW = b"\0"
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+_ATOMS = frozenset({str, int, bool, type(None)})
+
+
+@runtime_checkable
+class _Pydantic(Protocol):
+    """What we use of a pydantic model, so that pydantic itself is never imported."""
+
+    def model_dump(self, *, mode: str) -> object: ...
+
+
+def encode(data: object) -> bytes:
+    """The bytes to store for a JSON value, bytes, dataclass, msgspec struct or pydantic model."""
+    kind = type(data)
+    if kind is bytes:
+        return _RAW + cast(bytes, data)
+    try:
+        if kind is not str:
+            data = _plain(data)
+        return _encode(data)
+    except RecursionError:
+        raise BadValue("data is nested too deeply: flatten it or put it as bytes") from None
+    except UnicodeEncodeError:
+        raise BadValue("data has a lone surrogate, which is not text: encode it, or put it as bytes") from None
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, BadValue):
+            raise
+        raise BadValue(f"data cannot be stored as JSON ({error}): put it as bytes") from None
+
+
+def size(payload: bytes) -> int:
+    """How much of the stored bytes is the caller's."""
+    return len(payload) - (payload[:1] == _RAW)
+
+
+def decode(payload: bytes) -> object:
+    """What was put. BadValue when the stored bytes are damaged."""
+    if payload[:1] == _RAW:
+        return payload[1:]
+    try:
+        return _decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+        raise BadValue(f"the stored data cannot be decoded: {error}") from None
+
+
+def decode_as(payload: bytes, kind: type[T]) -> T:
+    """What was put, as a dataclass, msgspec struct, pydantic model or any annotated type."""
+    if kind is bytes or payload[:1] == _RAW:
+        value = decode(payload)
+        if not isinstance(value, kind):
+            raise BadValue(f"data is {kind_of(value)}, not {kind.__name__}: decode it as what was put")
+        return value
+    validate = getattr(kind, "model_validate_json", None)
+    try:
+        if validate is not None:
+            return cast(T, validate(payload))
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.MsgspecError, ValueError) as error:
+        shape = getattr(kind, "__name__", str(kind))
+        raise BadValue(f"data does not fit {shape}: {error}") from error
+
+
+def _plain(value: object) -> object:
+    """The value, made of JSON types only; anything that would come back changed is refused."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is float:
+        if not math.isfinite(cast(float, value)):
+            raise BadValue(f"data has {value}, which is not JSON: put None or a str instead")
+        return value
+    if kind is dict:
+        return _plain_dict(cast("dict[object, object]", value))
+    if kind is list:
+        items = cast("list[object]", value)
+        plain = [_plain(item) for item in items]
+        return items if all(a is b for a, b in zip(items, plain, strict=True)) else plain
+    return _plain(_dumped(value))
+
+
+def _plain_dict(value: dict[object, object]) -> object:
+    changed = None
+    for key, item in value.items():
+        if type(key) is not str:
+            raise BadValue(f"data has the key {shown(key)}, {kind_of(key)}: JSON keys are str")
+        plain = _plain(item)
+        if plain is not item:
+            changed = changed or dict(value)
+            changed[key] = plain
+    return value if changed is None else changed
+
+
+def _dumped(value: object) -> object:
+    if isinstance(value, type):
+        pass
+    elif dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
+        try:
+            return _lists(msgspec.to_builtins(value, str_keys=True))
+        except (TypeError, NotImplementedError) as error:
+            raise BadValue(f"data {type(value).__name__} cannot be stored: {error}") from error
+    elif isinstance(value, _Pydantic):
+        return value.model_dump(mode="json")
+    raise BadValue(
+        f"data is or holds {kind_of(value)}, which would not come back as it is: "
+        "put JSON values (dict, list, str, int, float, bool, None), bytes, a dataclass, "
+        "a msgspec struct or a pydantic model"
+    )
+
+
+def _lists(value: object) -> object:
+    """A dumped model with its tuples as lists: `decode(Type)` makes them tuples again."""
+    if isinstance(value, (list, tuple)):
+        return [_lists(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _lists(item) for key, item in value.items()}
+    return value

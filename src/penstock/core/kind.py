@@ -1,0 +1,90 @@
+"""Kinds as data: which options a tube's tasks take, and in which order they come out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.core import names
+from penstock.errors import BadValue
+
+# What a task may be given at put by the kinds that accept it.
+ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "id", "rank"})
+# What a kind may order its tasks by.
+ORDER_KEYS = frozenset({"id", "-id", "pri", "expires", "due", "created", "rank"})
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """The rules of a tube, stored with it, so that any program can run it.
+
+    `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind.
+    """
+
+    name: str
+    accepts: frozenset[str] = frozenset()
+    order: tuple[str, ...] = ("id",)
+    per_utube: bool = False
+
+    def __post_init__(self) -> None:
+        names.name("kind", self.name)
+        accepts = self._words("accepts", self.accepts, ACCEPTABLE)
+        order = self._words("order", self.order, ORDER_KEYS)
+        if not 1 <= len(order) <= 2:
+            raise BadValue(f"kind {self.name} orders by {len(order)} keys: give one or two")
+        if type(self.per_utube) is not bool:
+            raise BadValue(f"kind {self.name} has per_utube={self.per_utube!r}: give True or False")
+        implied = {"rank"} & set(order) | ({"utube"} if self.per_utube else set())
+        msgspec.structs.force_setattr(self, "accepts", frozenset(accepts) | implied)
+        msgspec.structs.force_setattr(self, "order", tuple(order))
+
+    def _words(self, field: str, words: object, known: frozenset[str]) -> list[str]:
+        if isinstance(words, str) or not isinstance(words, Iterable):
+            raise BadValue(f"kind {self.name} has {field}={words!r}: give a collection of {', '.join(sorted(known))}")
+        listed = list(words)
+        for word in listed:
+            if word not in known:
+                raise BadValue(f"kind {self.name} has {word!r} in {field}: known are {', '.join(sorted(known))}")
+        return listed
+
+    @property
+    def timed(self) -> bool:
+        """Whether anything of this kind can become due: a ttl, ttr or delay."""
+        return not self.accepts.isdisjoint(("ttl", "ttr", "delay"))
+
+
+_TIMES = frozenset({"pri", "ttl", "ttr", "delay"})
+_kinds = {
+    kind.name: kind
+    for kind in (
+        Kind("fifo"),
+        Kind("fifottl", _TIMES, ("pri", "id")),
+        Kind("utube", per_utube=True),
+        Kind("utubettl", _TIMES, ("pri", "id"), per_utube=True),
+    )
+}
+
+
+def register_kind(kind: Kind) -> Kind:
+    """Make a kind known by its name in this program; BadValue when the name is taken."""
+    if not isinstance(kind, Kind):
+        raise BadValue(f"{names.shown(kind)} is {names.kind_of(kind)}: give a penstock.Kind")
+    if kind.name in _kinds:
+        raise BadValue(f"kind {kind.name} is registered already: choose another name")
+    _kinds[kind.name] = kind
+    return kind
+
+
+def find_kind(name: object) -> Kind:
+    """The kind of that name; BadValue names those there are."""
+    kind = _kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise BadValue(
+            f"kind {names.shown(name)} is unknown: use one of {', '.join(_kinds)}, or register_kind it first"
+        )
+    return kind
+
+
+def kinds_with(option: str) -> str:
+    """The names of the kinds that accept an option, for messages."""
+    return ", ".join(kind.name for kind in _kinds.values() if option in kind.accepts) or "no registered kind"

@@ -1,0 +1,32 @@
+"""Micro-queues: which ready tasks are heads, that is, may be taken.
+
+The first (limit - taken) ready tasks of a micro-queue are its heads. Between steps no room is left while
+someone waits. A store keeps three numbers per micro-queue and asks here what follows from a change.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class LaneState(msgspec.Struct):
+    """The numbers a store keeps of one micro-queue. `turn` orders it among the others when the tube is fair."""
+
+    taken: int = 0
+    heads: int = 0
+    waiting: int = 0
+    turn: int = 0
+
+    def room(self, limit: int) -> int:
+        """How many more heads it may have."""
+        return limit - self.taken - self.heads
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is ready or taken."""
+        return not (self.taken or self.heads or self.waiting)
+
+
+def next_turn(turn: int, now: int) -> int:
+    """A micro-queue's turn when it is served or becomes non-empty: after everyone served before."""
+    return max(now, turn + 1)

@@ -1,0 +1,134 @@
+"""What may happen to a task, and what becomes of it. `docs/lifecycle.md` is drawn from TRANSITIONS.
+
+A task is in one stored state: r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried;
+- is gone. The functions give the Change that a store applies; where a change says r, a store of a
+micro-queue kind decides between r and q.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.task import Record
+
+# event -> state before -> states it may lead to
+TRANSITIONS: dict[str, dict[str, str]] = {
+    "take": {"r": "t"},
+    "ack": {"t": "-"},
+    "fail": {"t": "-"},
+    "release": {"t": "r~!-"},
+    "touch": {"t": "t"},
+    "bury": {"r": "!", "t": "!", "~": "!", "!": "!"},
+    "kick": {"!": "r"},
+    "delete": {"r": "-", "t": "-", "~": "-", "!": "-"},
+    "ttl": {"r": "-", "~": "-", "!": "-", "t": "-"},
+    "ttr": {"t": "r!-"},
+    "delay": {"~": "r"},
+}
+# The verbs that only the holder of the live lease may use.
+LEASED_VERBS = frozenset({"ack", "fail", "release", "touch"})
+EVENTS = ("put", *TRANSITIONS)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """A task's next state, and the events that are counted and told."""
+
+    state: str
+    events: tuple[str, ...]
+    at: int | None = None
+    expires: int | None = None
+    attempts: int = 0
+    reason: str | None = None
+
+
+class Move(msgspec.Struct, frozen=True):
+    """One guarded step of one task.
+
+    `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
+    (by anyone; with `lease`, only while that lease lives). `extra` is release's delay or touch's time, in ms.
+    """
+
+    verb: str
+    id: int
+    session: int | None = None
+    lease: int | None = None
+    extra: int = 0
+    reason: str | None = None
+    unstarted: bool = False
+
+
+def decide(record: Record, move: Move, now: int) -> Change | None:
+    """What a move makes of a task, or None where its guard fails."""
+    if not _allowed(record, move, now):
+        return None
+    match move.verb:
+        case "release":
+            if move.reason is not None:
+                record = msgspec.structs.replace(record, reason=move.reason)
+            return came_back(record, now, "release", move.extra, unstarted=move.unstarted)
+        case "touch":
+            return touched(record, move.extra)
+        case "bury":
+            return buried(record, move.reason)
+        case verb:
+            return removed(record, verb)
+
+
+def _allowed(record: Record, move: Move, now: int) -> bool:
+    if move.verb in LEASED_VERBS:
+        return record.owner == move.session and _alive(record, move.lease, now)
+    return move.lease is None or _alive(record, move.lease, now)
+
+
+def _alive(record: Record, lease: int | None, now: int) -> bool:
+    """Whether that lease (None: whichever there is) is the live one."""
+    return record.state == "t" and (lease is None or record.lease == lease) and (record.at is None or record.at > now)
+
+
+def came_back(record: Record, now: int, event: str, delay: int = 0, *, unstarted: bool = False) -> Change:
+    """A taken task loses its lease: by release (also at session end) or by ttr.
+
+    Past its ttl it is gone; handed out max_attempts times it is buried; else it stands at its old place.
+    An unstarted one, prefetched and never run, gets its attempt back.
+    """
+    attempts = record.attempts - 1 if unstarted else record.attempts
+    if record.expires is not None and record.expires <= now:
+        return Change("-", (event, "ttl"), attempts=attempts)
+    if record.max_attempts is not None and attempts >= record.max_attempts:
+        reason = record.reason or f"handed out {attempts} times without an ack"
+        events = ("ttr", "bury") if event == "ttr" else ("bury",)
+        return Change("!", events, record.expires, record.expires, attempts, reason)
+    if delay:
+        expires = None if record.expires is None else record.expires + delay
+        return Change("~", (event,), now + delay, expires, attempts, record.reason)
+    return Change("r", (event,), record.expires, record.expires, attempts, record.reason)
+
+
+def became_due(record: Record, now: int) -> Change:
+    """What the clock does to a task whose `at` has come."""
+    if record.state == "t":
+        return came_back(record, now, "ttr")
+    if record.state == "~" and (record.expires is None or record.expires > now):
+        return Change("r", ("delay",), record.expires, record.expires, record.attempts, record.reason)
+    return Change("-", ("ttl",), attempts=record.attempts)
+
+
+def kicked(record: Record) -> Change:
+    """A buried task stands at its old place again, its attempts forgotten."""
+    return Change("r", ("kick",), record.expires, record.expires, 0, None)
+
+
+def buried(record: Record, reason: str | None) -> Change:
+    """Put aside by anyone; its ttl goes on."""
+    return Change("!", ("bury",), record.expires, record.expires, record.attempts, reason or record.reason)
+
+
+def touched(record: Record, extra: int) -> Change:
+    """More time for this hand-out; without a deadline nothing changes."""
+    at = None if record.at is None else record.at + extra
+    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason)
+
+
+def removed(record: Record, event: str) -> Change:
+    """Gone by ack, fail, delete or truncate."""
+    return Change("-", (event,), attempts=record.attempts)

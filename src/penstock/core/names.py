@@ -1,0 +1,87 @@
+"""Which names, labels and ids are accepted, the same on every store."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from penstock.errors import BadValue
+
+# Longest name in UTF-8 bytes: fits an index entry of every store with room to spare.
+MAX_NAME = 200
+# Ids are exact in a Redis score (a double) up to here.
+MAX_ID = 2**53 - 1
+# A reason or error is for people; what is longer is cut.
+MAX_TEXT = 10_000
+
+
+def name(what: str, value: object) -> str:
+    """A tube, kind or group name: letters, digits and `_ - . :`, starting with a letter, digit or `_`."""
+    text = _text(what, value)
+    if not (text[0].isalnum() or text[0] == "_") or not all(c.isalnum() or c in "_-.:" for c in text):
+        raise BadValue(f"{what} {_shown(text)} is not a name: use letters, digits and _ - . : only")
+    return text
+
+
+def label(what: str, value: object) -> str:
+    """A caller's own key (micro-queue, address): any text without control or invisible characters."""
+    text = _text(what, value)
+    if text.isspace():
+        raise BadValue(f"{what} is blank: give it at least one visible character")
+    if not text.isascii() or not text.isprintable():
+        for char in text:
+            if unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+                raise BadValue(f"{what} {_shown(text)} has an invisible character {char!a}: remove it")
+    return text
+
+
+def utube(value: object) -> str:
+    """A micro-queue's label; `1` and `"1"` are the same one."""
+    if type(value) is int:
+        value = str(value) if abs(value) < 10**18 else "x" * (MAX_NAME + 1)
+    return label("utube", value)
+
+
+def task_id(value: object) -> int:
+    """An integer id. Unknown ones are the store's to refuse; other types are refused here."""
+    if type(value) is not int:
+        raise BadValue(f"task id {_shown(value)} is {_kind_of(value)}: ids of this tube are integers")
+    if not -MAX_ID <= value <= MAX_ID:
+        raise BadValue("task id is too large: ids are integers below 2**53")
+    return value
+
+
+def text(what: str, value: object) -> str | None:
+    """A reason or error for people to read: cut to a sane length, made storable everywhere."""
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise BadValue(f"{what} {_shown(value)} is {_kind_of(value)}: give a str")
+    if len(value) > MAX_TEXT:
+        value = value[: MAX_TEXT - 1] + "…"
+    return value.encode("utf-8", "replace").decode().replace("\0", "�")
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise BadValue(f"{what} {_shown(value)} is {_kind_of(value)}: give a str")
+    if not value:
+        raise BadValue(f"{what} is empty: give it at least one character")
+    if len(value) > MAX_NAME or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME:
+        raise BadValue(f"{what} {_shown(value)} is too long: at most {MAX_NAME} bytes in UTF-8")
+    return str(value)
+
+
+def _kind_of(value: object) -> str:
+    kind = type(value).__name__
+    return f"{'an' if kind[:1] in 'aeiou' else 'a'} {kind}"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) > 10**20:
+        return "of over 20 digits"
+    shown = ascii(value)
+    return shown if len(shown) <= 60 else shown[:57] + "..."
+
+
+shown = _shown
+kind_of = _kind_of

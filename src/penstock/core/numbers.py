@@ -1,0 +1,57 @@
+"""Numbers a caller may give: whole numbers in a range, and seconds that become milliseconds."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.core.names import kind_of, shown
+from penstock.errors import BadValue
+
+# A hundred years: longer than any queue lives, and far below 2**53 when counted in milliseconds.
+MAX_SECONDS = 3_155_760_000
+MAX_WHOLE = 2**31 - 1
+
+
+def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
+    """An int from low to high; bools and floats are refused."""
+    if type(value) is not int:
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give an int from {low} to {high}")
+    if not low <= value <= high:
+        raise BadValue(f"{what} {shown(value)} is out of range: give an int from {low} to {high}")
+    return value
+
+
+def number(what: str, value: object) -> float:
+    """A finite int or float that a double holds."""
+    if type(value) not in (int, float):
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a number")
+    assert isinstance(value, (int, float))
+    if not -(2**53) <= value <= 2**53:  # also refuses NaN
+        raise BadValue(f"{what} {shown(value)} is out of range: give a number within ±2**53")
+    return value
+
+
+def positive_ms(what: str, value: object) -> int:
+    """Seconds above 0, as whole milliseconds, at least one."""
+    return max(1, round(_seconds(what, value, "above 0", above=True) * 1000))
+
+
+def span_ms(what: str, value: object) -> int:
+    """Seconds, 0 or more, as whole milliseconds."""
+    return math.ceil(_seconds(what, value, "0 or more") * 1000)
+
+
+def timeout(value: object) -> float | None:
+    """Seconds to wait, 0 or more; None waits for ever."""
+    return None if value is None else _seconds("timeout", value, "0 or more, or None")
+
+
+def _seconds(what: str, value: object, wanted: str, *, above: bool = False) -> float:
+    if type(value) not in (int, float):
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give seconds, {wanted}")
+    assert isinstance(value, (int, float))
+    if not (value > 0 if above else value >= 0):  # also refuses NaN
+        raise BadValue(f"{what} {shown(value)} is out of range: give seconds, {wanted}")
+    if value > MAX_SECONDS:
+        raise BadValue(f"{what} {shown(value)} is out of range: at most {MAX_SECONDS} seconds (100 years)")
+    return float(value)

@@ -1,0 +1,200 @@
+"""A task as stores keep it (Record), as it is put (Entry), and as people hold it (Task)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from penstock.core import codec
+from penstock.errors import BadValue
+
+T = TypeVar("T")
+
+
+class Status(StrEnum):
+    """What a task is doing, in the letters of the wire and the stores."""
+
+    READY = "r"
+    TAKEN = "t"
+    DONE = "-"
+    BURIED = "!"
+    DELAYED = "~"
+
+
+# Stored letter of a ready task that waits behind its micro-queue: not in the ready index, shown as ready.
+QUEUED = "q"
+# The micro-queue of tasks put without one: a label nobody can give, because labels are never empty.
+NO_UTUBE = ""
+STATUS = {**{status.value: status for status in Status}, QUEUED: Status.READY}
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """One place in the order: base, plus the put's time if `clock`, minus the id if `newest`."""
+
+    base: float = 0
+    clock: bool = False
+    newest: bool = False
+
+    def value(self, id: int, now: int) -> float:
+        """The rank of the task with that id put at that moment."""
+        return self.base + (now if self.clock else 0) - (id if self.newest else 0)
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """One task on its way into a store, everything checked and counted in milliseconds."""
+
+    payload: bytes
+    rank1: Rank
+    rank2: Rank
+    pri: int = 0
+    utube: str | None = None
+    ttl: int | None = None
+    ttr: int | None = None
+    delay: int = 0
+    max_attempts: int | None = None
+    callback: str | None = None
+
+
+class Record(msgspec.Struct, frozen=True):
+    """One stored task. `at` is the next moment the store must act on it: the end of its delay,
+    lease or ttl, whichever its state waits for."""
+
+    id: int
+    state: str
+    rank1: float
+    rank2: float
+    pri: int
+    utube: str | None
+    attempts: int
+    lease: int
+    created: int
+    taken: int | None
+    expires: int | None
+    at: int | None
+    ttr: int | None
+    max_attempts: int | None
+    owner: int | None
+    reason: str | None
+    callback: str | None
+    payload: bytes
+
+
+class Home(Protocol):
+    """The tube handle a Task came from, for its verbs."""
+
+    @property
+    def name(self) -> str: ...
+    def ack(self, task: Task, result: object = None) -> None: ...
+    def fail(self, task: Task, error: str, code: str | int | None = None) -> None: ...
+    def release(self, task: Task, delay: float = 0) -> None: ...
+    def bury(self, task: Task, reason: str | None = None) -> None: ...
+    def touch(self, task: Task, seconds: float) -> None: ...
+    def give_back(self, task: Task, error: BaseException) -> None: ...
+
+
+class Task:
+    """One task as the store knew it when the call returned; verbs set `.status`.
+
+    It carries the lease of its hand-out: once that lease is dead, its verbs raise NotTaken.
+    `id, status, data = task` unpacks the three things a consumer needs.
+    """
+
+    __slots__ = ("_home", "_record", "data", "leased", "progress", "reason", "status")
+
+    def __init__(self, record: Record, home: Home, data: object, *, leased: bool = False) -> None:
+        self._record = record
+        self._home = home
+        self.data = data
+        self.status = STATUS[record.state]
+        self.reason = record.reason
+        self.progress: float | None = None
+        self.leased = leased
+
+    @property
+    def record(self) -> Record:
+        """The task as the store knew it, for penstock itself."""
+        return self._record
+
+    def after(self, record: Record) -> None:
+        """A verb was stored: show the new status. The lease stays the one of this hand-out."""
+        self.status = STATUS[record.state]
+        self.reason = record.reason
+
+    id = property(lambda self: self._record.id, doc="The task's id, never used twice in its tube.")
+    tube = property(lambda self: self._home.name, doc="The name of its tube.")
+    pri = property(lambda self: self._record.pri, doc="Its priority; smaller is more urgent.")
+    utube = property(lambda self: self._record.utube or None, doc="The name of its micro-queue, or None.")
+    attempts = property(lambda self: self._record.attempts, doc="How often it was handed out.")
+    lease = property(lambda self: self._record.lease, doc="The number of its newest hand-out.")
+    created = property(lambda self: _seconds(self._record.created), doc="When it was put.")
+    taken = property(lambda self: _seconds(self._record.taken), doc="When it was last taken, or None.")
+    expires = property(lambda self: _seconds(self._record.expires), doc="The end of its ttl, or None.")
+    address = property(lambda self: None, doc="Its address, or None.")
+    group = property(lambda self: None, doc="The name of its group, or None.")
+
+    @property
+    def due(self) -> float | None:
+        """When a delayed task becomes ready, or a taken one's lease lapses; else None."""
+        return _seconds(self._record.at) if self._record.state in ("~", "t") else None
+
+    def ack(self, result: object = None) -> None:
+        """Done: the task leaves the tube."""
+        self._home.ack(self, result)
+
+    def fail(self, error: str, code: str | int | None = None) -> None:
+        """Failed for good: the task leaves the tube."""
+        self._home.fail(self, error, code)
+
+    def release(self, delay: float = 0) -> None:
+        """Back to its old place, after delay seconds."""
+        self._home.release(self, delay)
+
+    def bury(self, reason: str | None = None) -> None:
+        """Aside, until kicked."""
+        self._home.bury(self, reason)
+
+    def touch(self, seconds: float) -> None:
+        """So many seconds more for this hand-out."""
+        self._home.touch(self, seconds)
+
+    def decode(self, kind: type[T]) -> T:
+        """The data as a dataclass, msgspec struct, pydantic model or annotated type."""
+        return codec.decode_as(self._record.payload, kind)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter((self.id, self.status, self.data))
+
+    def __enter__(self) -> Task:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Ack when the block ended; release, with the tube's back-off, when it raised.
+
+        A task that the block settled itself is left as it is.
+        """
+        if self.status is not Status.TAKEN:
+            return
+        if error is None:
+            self.ack()
+        else:
+            self._home.give_back(self, error)
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.status.name.lower()} in {self.tube}>"
+
+
+def make_task(record: Record, home: Home, *, leased: bool = False) -> Task:
+    """A Task for people. Data that cannot be decoded is shown as its raw bytes."""
+    try:
+        data = codec.decode(record.payload)
+    except BadValue:
+        data = record.payload
+    return Task(record, home, data, leased=leased)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000

@@ -1,0 +1,105 @@
+"""Everything penstock raises.
+
+PenstockError
+├── BadValue (ValueError)         a value that no store would accept
+├── UnsupportedOption             an option that this kind or store does not have
+├── NoSuchTube (LookupError)      the tube was never created, or was dropped
+├── TubeExists                    create_tube of a name in use
+├── TubeMismatch                  the stored tube has another kind or option
+├── TubeBusy                      drop while tasks are taken or takers wait
+├── TubeFull                      no room within the put's timeout
+├── NotFound (LookupError)        no such task or session
+├── NotTaken                      the lease is not, or no longer, the caller's
+├── DuplicateAddress              the address is in use in this tube
+├── PayloadTooLarge               data over the tube's max_payload
+├── TaskFailed                    the task waited for did not end well
+└── StoreError
+    ├── StoreUnavailable          cannot be reached or opened now
+    ├── StoreBusy                 somebody else holds it for too long
+    ├── StoreFull                 no space left; deletes and acks still work
+    ├── StoreCorrupt              the stored bytes are damaged, or not penstock's
+    ├── SchemaMismatch            stored by another version of penstock
+    └── OutcomeUnknown            the call may or may not have been stored
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root: catching it catches everything penstock raises on purpose."""
+
+
+class BadValue(PenstockError, ValueError):
+    """A value was refused before anything was stored."""
+
+
+class UnsupportedOption(PenstockError):
+    """The kind or the store does not have this option; the message names those that do."""
+
+
+class NoSuchTube(PenstockError, LookupError):
+    """The tube was never created, or has been dropped."""
+
+
+class TubeExists(PenstockError):
+    """`create_tube` met a tube of that name; `broker.tube` opens it."""
+
+
+class TubeMismatch(PenstockError):
+    """The stored tube has another kind or option than the one asked for."""
+
+
+class TubeBusy(PenstockError):
+    """The tube cannot be dropped while tasks are taken or takers wait."""
+
+
+class TubeFull(PenstockError):
+    """The tube's capacity left no room within the put's timeout; nothing was stored."""
+
+
+class NotFound(PenstockError, LookupError):
+    """There is no such task or session (any more)."""
+
+
+class NotTaken(PenstockError):
+    """The lease is not the caller's: it lapsed, was settled, or never was. Nothing changed."""
+
+
+class DuplicateAddress(PenstockError):
+    """Another task of this tube has the address."""
+
+
+class PayloadTooLarge(PenstockError):
+    """The encoded data is larger than the tube's max_payload."""
+
+
+class TaskFailed(PenstockError):
+    """The task that was waited for failed, was deleted or expired."""
+
+
+class StoreError(PenstockError):
+    """The store could not do its part; the cause is chained."""
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot be reached or opened now."""
+
+
+class StoreBusy(StoreError):
+    """Another process held the store for longer than we wait."""
+
+
+class StoreFull(StoreError):
+    """The store has no room left. Deletes and acks still work."""
+
+
+class StoreCorrupt(StoreError):
+    """The stored bytes are damaged or are not penstock's; they were left as they are."""
+
+
+class SchemaMismatch(StoreError):
+    """The store was written by another version of penstock."""
+
+
+class OutcomeUnknown(StoreError):
+    """The connection broke while the call was under way: it may or may not be stored."""

@@ -1,0 +1,99 @@
+"""Who lives on this host, told by the kernel: every session handle holds an OS lock while its process lives.
+
+A lock is a file named by the handle, in a folder of this host and store, locked as an open file description:
+several sessions of a process do not confuse it, and a forked child lets go of its copy. Whoever can lock such
+a file knows that its process is dead. A missing file means unknown, never dead: then the heartbeat decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import struct
+import tempfile
+from pathlib import Path
+from uuid import uuid4
+
+from penstock.store.forks import reset_in_child
+
+_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+class Locks:
+    """The locks of one store's sessions on this host."""
+
+    def __init__(self, store: str) -> None:
+        root = Path(os.environ.get("PENSTOCK_LOCKS") or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}")
+        self._folder = root / store.replace("/", "_").replace(":", "-")
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._held: dict[str, int] = {}
+        #: Where these locks can be trusted: this boot of this kernel, and this very folder.
+        self.locus = f"{_boot_id()} {_folder_id(root)}"
+        reset_in_child(self)
+
+    def hold(self, handle: str) -> None:
+        """Lock the handle's file until `let_go` or the end of the process."""
+        draft = self._folder / f".{handle}"
+        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
+        # Seen by others only once it is locked, else a starting process would look dead.
+        draft.rename(self._folder / handle)
+        self._held[handle] = descriptor
+
+    def let_go(self, handle: str) -> None:
+        """The handle has left: remove its file."""
+        descriptor = self._held.pop(handle, None)
+        self.remove(handle)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def remove(self, handle: str) -> None:
+        """Forget a handle's file, if there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            (self._folder / handle).unlink()
+
+    def dead(self) -> list[str]:
+        """The handles whose processes have ended without leaving."""
+        with contextlib.suppress(FileNotFoundError):
+            names = os.listdir(self._folder)
+            return [name for name in names if name not in self._held and name[0] != "." and self._is_dead(name)]
+        return []
+
+    def after_fork(self) -> None:
+        """The parent's locks stay the parent's."""
+        for descriptor in self._held.values():
+            os.close(descriptor)
+        self._held = {}
+
+    def _is_dead(self, handle: str) -> bool:
+        try:
+            descriptor = os.open(self._folder / handle, os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        return True
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return "unknown-boot"
+
+
+def _folder_id(root: Path) -> str:
+    """The random id of the lock folder, made once: containers of one kernel have folders of their own."""
+    file = root / ".id"
+    if not file.exists():
+        draft = root / f".id-{uuid4()}"
+        draft.write_text(str(uuid4()))
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, file)  # unlike rename, never replaces another process's
+        draft.unlink()
+    return file.read_text()

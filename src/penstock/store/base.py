@@ -1,0 +1,289 @@
+"""The store contract: a dozen atomic steps that every store takes alike.
+
+Promises, in every store:
+- Each call is one atomic step. A call that raises has changed nothing, except OutcomeUnknown.
+- Everything is a batch; a single call is a batch of one.
+- Time is the store's own clock in integer milliseconds, read inside the step. `now` overrides it, for tests.
+- A deadline is over at `now == deadline`.
+- `take` looks after the tube first (`advance`), so a program without any daemon is correct.
+- A tube that was dropped raises NoSuchTube.
+A store knows no handler, no retry rule and no waiting caller; it reports what became ready (Effects) and
+the broker wakes whoever waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import msgspec
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Change, Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import TubeFull
+
+# A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
+ADVANCE_STEP = 1000
+# A session lapses when it was not heard of for this long.
+LAPSE_MS = 15_000
+
+
+Blocked = Literal["enter", "stay", "leave"] | None
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One thing that happened to one task, for on_change; the record is as it is afterwards."""
+
+    tube: int
+    name: str
+    record: Record
+
+
+class Effects(msgspec.Struct):
+    """What a step did beyond its answer: tasks that became takeable and tasks gone, by tube number."""
+
+    events: list[Event] = msgspec.field(default_factory=list)
+    readied: dict[int, int] = msgspec.field(default_factory=dict)
+    removed: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The tasks of a put, in order."""
+
+    records: list[Record]
+    effects: Effects
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """What a take got, from which tube, and when the store must be looked at again.
+
+    `wait_ms`: so long until the next known moment of these tubes; 0 when work is left undone; None: none known.
+    `alive` is False when the session is gone: nothing was taken.
+    """
+
+    tube: Tube | None
+    records: list[Record]
+    wait_ms: int | None
+    alive: bool
+    effects: Effects
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """For each move the task afterwards (state - when it is gone), or None where the guard failed."""
+
+    records: list[Record | None]
+    effects: Effects
+
+
+class Advanced(msgspec.Struct, frozen=True):
+    """`more` says that something is still due; `wait_ms` as in Taken."""
+
+    more: bool
+    wait_ms: int | None
+    effects: Effects
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """The counters of one tube, kept by the store with every step."""
+
+    ready: int = 0
+    taken: int = 0
+    delayed: int = 0
+    buried: int = 0
+    done: int = 0
+    put: int = 0
+    take: int = 0
+    ack: int = 0
+    release: int = 0
+    delete: int = 0
+    bury: int = 0
+    kick: int = 0
+    touch: int = 0
+    ttl: int = 0
+    ttr: int = 0
+    delay: int = 0
+    fail: int = 0
+
+
+# stored state -> the counter it stands in
+STATE_COUNTER = {"r": "ready", "q": "ready", "t": "taken", "~": "delayed", "!": "buried", "-": "done"}
+
+
+class Presence(msgspec.Struct, frozen=True):
+    """Who joins a session: one handle in one process. `locus` is where its OS lock can be trusted."""
+
+    handle: str
+    host: str
+    pid: int
+    locus: str
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A handle's place in a session."""
+
+    session: int
+    id: str
+
+
+class SessionRecord(msgspec.Struct, frozen=True):
+    """A live session, for people."""
+
+    id: str
+    host: str
+    pid: int
+    heartbeat: int
+    held: list[tuple[str, int]]
+    waits: list[str]
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A state that must not exist, and what mends it."""
+
+    tube: str
+    id: int | None
+    what: str
+    remedy: str
+
+
+class Lane(msgspec.Struct, frozen=True):
+    """A micro-queue at this moment."""
+
+    utube: str
+    taken: int
+    heads: int
+    waiting: int
+
+
+class Store(Protocol):
+    """The contract. Methods that change a tube take the Tube that `load_tube` or `save_tube` gave."""
+
+    #: Brokers of one process whose stores have equal identities wake each other's takers.
+    identity: str
+    #: Whether sessions of other processes can be in this store, so that OS locks tell who lives.
+    shared: bool
+
+    def close(self) -> None:
+        """Let go of the store. Only the first call does anything."""
+
+    # tubes
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        """Create the tube and answer it; when it is there, answer the stored one (exist_ok) or raise TubeExists."""
+
+    def load_tube(self, name: str) -> Tube | None:
+        """The stored tube, or None."""
+
+    def load_tubes(self) -> list[Tube]:
+        """All tubes, by name."""
+
+    def drop_tube(self, tube: Tube) -> None:
+        """Remove the tube and what is in it. TubeBusy while tasks are taken or someone waits in take."""
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        """While paused, take answers nothing; everything else goes on."""
+
+    def paused(self, tube: Tube) -> bool:
+        """Whether the tube is paused."""
+
+    # tasks
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        """Store all entries in order, or raise TubeFull and store none; what is due is not done first."""
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        """Advance the tubes, then lease up to count tasks of the first tube that has any, in its order.
+
+        `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "enter" counts
+        it in when nothing came, "stay" counts it out when something came, "leave" counts it out anyway.
+        """
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        """Apply each move whose guard still holds, and say which did. A stale move does not stop the others."""
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        """Un-bury up to count tasks, in take order."""
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """Release every taken task, whoever holds it."""
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        """Do what is due, at most limit tasks: delays end, leases lapse, ttls expire; lapsed sessions end."""
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """Remove every task, leases too, in bounded steps that each are atomic; tasks put meanwhile stay."""
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        """The tasks with these ids; one past its ttl, unless taken, is None."""
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        """Up to limit tasks in id order, of one public status if given, with ids above `after`."""
+
+    def count(self, tube: Tube) -> Counts:
+        """The counters, read and not recounted."""
+
+    # sessions
+    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
+        """Begin a session, or join the live one of that id; NotFound when it is unknown or lapsed."""
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        """Say that these handles live; answers those that still count. The others' sessions are gone."""
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        """End these handles; the last handle of a session ends it: its tasks are released, after its ttr if any.
+
+        With `locus`, only those that joined from there: a peer's word that they are dead is good nowhere else.
+        """
+
+    def sessions(self, *, now: int | None = None) -> list[SessionRecord]:
+        """The live sessions, oldest first."""
+
+    # looking closer
+    def ahead(self, tube: Tube, record: Record) -> int:
+        """How many takeable tasks come out before this one; may count up to 1,000 and stop."""
+
+    def lane(self, tube: Tube, utube: str) -> Lane:
+        """The micro-queue's numbers now."""
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        """Its taken tasks, oldest hand-out first."""
+
+    def owner(self, session: int) -> SessionRecord | None:
+        """The session with that number, without held and waits."""
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+        """Cross-check everything stored, and mend it when asked."""
+
+    def now(self) -> int:
+        """The store's clock."""
+
+    # waiting
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        """Sleep until `wake` is set or the time is over (False), or, when watching, until another process may
+        have changed something (True). Costs almost nothing while nothing happens."""
+
+
+def altered(record: Record, change: Change, state: str) -> Record:
+    """The record after a change; state is r or q where the change left that to the store."""
+    return msgspec.structs.replace(
+        record,
+        state=state,
+        at=change.at,
+        expires=change.expires if state != "-" else record.expires,
+        attempts=change.attempts,
+        reason=change.reason,
+        owner=record.owner if state == "t" else None,
+    )
+
+
+def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
+    """The error of a put that found no room."""
+    return TubeFull(
+        f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
+        "give put a timeout, or take and ack faster"
+    )

@@ -1,0 +1,314 @@
+"""The memory store: one lock around tubes and sessions. Rules are core's; bookkeeping is the tube's and sessions'."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from threading import Event, Lock, RLock
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube, make_tube
+from penstock.core.task import QUEUED, Entry, Record
+from penstock.errors import NoSuchTube, TubeBusy, TubeExists
+from penstock.store import base
+from penstock.store.memory import check
+from penstock.store.memory.sessions import Session, Sessions
+from penstock.store.memory.step import Step
+from penstock.store.memory.tube import TubeState, expired
+
+
+def wall_clock() -> int:
+    """This computer's clock, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+class MemoryStore:
+    """Tasks in this process's memory, gone with it. `store.base.Store` says what each method promises."""
+
+    shared = False
+
+    def __init__(self, identity: str, clock: Callable[[], int] | None = None) -> None:
+        self.identity = identity
+        self._clock = clock or wall_clock
+        self._lock = RLock()
+        self._opens = 1
+        self._last_no = 0
+        self._tubes: dict[int, TubeState] = {}
+        self._by_name: dict[str, TubeState] = {}
+        self._sessions = Sessions()
+
+    def close(self) -> None:
+        """Once per opener; the last one takes the content with it."""
+        with _opening:
+            self._opens -= 1
+            if self._opens > 0:
+                return
+            if _opened.get(self.identity) is self:
+                del _opened[self.identity]
+        with self._lock:
+            self._tubes.clear()
+            self._by_name.clear()
+            self._sessions = Sessions()
+
+    def opened_again(self) -> None:
+        """One more opener, who will close it."""
+        self._opens += 1
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        with self._lock:
+            there = self._by_name.get(name)
+            if there is None:
+                self._last_no += 1
+                there = TubeState(make_tube(self._last_no, name, kind, dict(given)), self._sessions.held)
+                self._tubes[self._last_no] = self._by_name[name] = there
+            elif not exist_ok:
+                raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
+            return there.tube
+
+    def load_tube(self, name: str) -> Tube | None:
+        with self._lock:
+            there = self._by_name.get(name)
+            return None if there is None else there.tube
+
+    def load_tubes(self) -> list[Tube]:
+        with self._lock:
+            return [self._by_name[name].tube for name in sorted(self._by_name)]
+
+    def drop_tube(self, tube: Tube) -> None:
+        with self._lock:
+            state, step = self._state(tube), self._step(None)
+            self._advance(state, None, step)
+            taken, waiting = state.counts["taken"], len(self._sessions.waits.get(tube.no, ()))
+            if taken:
+                raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate it first")
+            if waiting:
+                raise TubeBusy(
+                    f"tube {tube.name} has {waiting} waiting takers: close them, or let their takes end first"
+                )
+            del self._tubes[tube.no], self._by_name[tube.name]
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        with self._lock:
+            self._state(tube).paused = paused
+
+    def paused(self, tube: Tube) -> bool:
+        with self._lock:
+            return self._state(tube).paused
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> base.Stored:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            if tube.capacity is not None and len(state.records) + len(entries) > tube.capacity:
+                raise base.tube_full(tube, len(state.records), len(entries))
+            return base.Stored(state.put(entries, step), step.effects())
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> base.Taken:  # fmt: skip
+        with self._lock:
+            states, step = [self._state(tube) for tube in tubes], self._step(now)
+            self._end_sessions(step)
+            known = self._sessions.handles.get(handle)
+            if known is None:
+                return base.Taken(None, [], self._wait_ms(states, step.now), False, step.effects())
+            tube, records = self._lease(states, count, known.session.no, max_pri, step)
+            self._register(states, handle, blocked, bool(records))
+            return base.Taken(tube, records, self._wait_ms(states, step.now), True, step.effects())
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> base.Settled:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            return base.Settled([state.settle(move, step) for move in moves], step.effects())
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> base.Settled:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            self._advance(state, None, step)
+            return base.Settled(list(state.kick(count, step)), step.effects())
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> base.Settled:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            self._advance(state, None, step)  # a lease that is over lapses, it is not released
+            return base.Settled(list(state.release(sorted(state.apart["t"]), step)), step.effects())
+
+    def advance(self, tube: Tube, *, limit: int = base.ADVANCE_STEP, now: int | None = None) -> base.Advanced:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            more = self._advance(state, limit, step)
+            return base.Advanced(more, self._wait_ms([state], step.now), step.effects())
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> base.Settled:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            # Those behind their micro-queue first, so that none of them becomes ready on the way.
+            ids = [id for id, record in state.records.items() if record.state == QUEUED]
+            ids += [id for id, record in state.records.items() if record.state != QUEUED]
+        gone: list[Record] = []
+        for start in range(0, len(ids), base.ADVANCE_STEP):
+            with self._lock:
+                gone += self._state(tube).delete(ids[start : start + base.ADVANCE_STEP], step)
+        gone.sort(key=lambda record: record.id)
+        return base.Settled(list(gone), step.effects())
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        with self._lock:
+            records, moment = self._state(tube).records, self._time(now)
+            found = [records.get(id) for id in ids]
+            return [None if record is None or expired(record, moment) else record for record in found]
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        with self._lock:
+            return self._state(tube).find(status, max(after or 0, 0), limit, self._time(now))
+
+    def count(self, tube: Tube) -> base.Counts:
+        with self._lock:
+            return base.Counts(**self._state(tube).counts)
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        with self._lock:
+            step = self._step(now)
+            self._end_sessions(step)
+            joined = self._sessions.join(presence, session, ttr, step.now)
+            self._end_sessions(step)  # the one that this handle may have left
+            return base.Joined(joined.no, joined.id)
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        with self._lock:
+            step = self._step(now)
+            self._end_sessions(step)
+            return {handle for handle in handles if self._sessions.beat(handle, step.now)}
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> base.Effects:
+        with self._lock:
+            step = self._step(now)
+            self._end_sessions(step)
+            for name in handles:
+                handle = self._sessions.handles.get(name)
+                if handle is not None and locus in (None, handle.presence.locus):
+                    self._sessions.part(name, step.now)
+            self._end_sessions(step)
+            return step.effects()
+
+    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
+        with self._lock:
+            self._end_sessions(self._step(now))
+            return [self._shown(session, closely=True) for session in self._sessions.by_no.values()]
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        with self._lock:
+            return self._state(tube).ahead(record)
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        with self._lock:
+            return self._state(tube).lane(utube)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        with self._lock:
+            return self._state(tube).lane_holders(utube, limit)
+
+    def owner(self, session: int) -> base.SessionRecord | None:
+        with self._lock:
+            known = self._sessions.by_no.get(session)
+            return None if known is None else self._shown(known, closely=False)
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        with self._lock:
+            states = [self._by_name[name] for name in sorted(self._by_name)]
+            return check.check(states, self._sessions, repair, self._step(now))
+
+    def now(self) -> int:
+        return self._clock()
+
+    # waiting
+
+    def wait(self, wake: Event, seconds: float, *, watch: bool) -> bool:
+        """Nothing to watch: no other process can reach this store."""
+        wake.wait(max(seconds, 0))
+        return False
+
+    # inside
+
+    def _time(self, now: int | None) -> int:
+        return self._clock() if now is None else now
+
+    def _step(self, now: int | None) -> Step:
+        return Step(self._time(now))
+
+    def _state(self, tube: Tube) -> TubeState:
+        state = self._tubes.get(tube.no)
+        if state is None:
+            raise NoSuchTube(f"tube {tube.name} was dropped: open it again with broker.tube")
+        return state
+
+    def _advance(self, state: TubeState, limit: int | None, step: Step) -> bool:
+        self._end_sessions(step)
+        return state.advance(limit, step)
+
+    def _lease(
+        self, states: Iterable[TubeState], count: int, session: int, max_pri: int | None, step: Step
+    ) -> tuple[Tube | None, list[Record]]:
+        for state in states:
+            state.advance(base.ADVANCE_STEP, step)
+            records = [] if state.paused else state.lease(count, session, max_pri, step)
+            if records:
+                return state.tube, records
+        return None, []
+
+    def _register(self, states: Iterable[TubeState], handle: str, blocked: base.Blocked, came: bool) -> None:
+        """Count a blocked take in or out."""
+        for state in states:
+            if blocked == "enter" and not came:
+                self._sessions.wait(handle, state.tube.no)
+            elif blocked == "leave" or (blocked == "stay" and came):
+                self._sessions.wait_over(handle, state.tube.no)
+
+    def _end_sessions(self, step: Step) -> None:
+        """Release what lapsed sessions held, in every tube."""
+        for session in self._sessions.ended(step.now):
+            for tube, id in sorted(self._sessions.held[session.no]):
+                self._tubes[tube].release([id], step)
+            self._sessions.forget(session)
+
+    def _wait_ms(self, states: Iterable[TubeState], now: int) -> int | None:
+        moments = [self._sessions.next_moment(), *(state.next_at() for state in states)]
+        return min((max(moment - now, 0) for moment in moments if moment is not None), default=None)
+
+    def _shown(self, session: Session, *, closely: bool) -> base.SessionRecord:
+        held: list[tuple[str, int]] = []
+        waits: set[str] = set()
+        if closely:
+            held = sorted((self._tubes[tube].tube.name, id) for tube, id in self._sessions.held[session.no])
+            waits = {self._tubes[tube].tube.name for handle in session.handles.values() for tube in handle.waits}
+        who = session.presence
+        return base.SessionRecord(session.id, who.host, who.pid, session.heartbeat, held, sorted(waits))
+
+
+_opening = Lock()
+_opened: dict[str, MemoryStore] = {}
+
+
+def open_memory(url: str, clock: Callable[[], int] | None = None) -> MemoryStore:
+    """The store of that URL in this process, shared by all who opened it and not closed it yet.
+
+    The clock is that of the first opener.
+    """
+    with _opening:
+        store = _opened.get(url)
+        if store is None:
+            store = _opened[url] = MemoryStore(url, clock)
+        else:
+            store.opened_again()
+        return store

@@ -1,0 +1,290 @@
+"""One tube in memory: its tasks, their indexes and counters. Knows nothing of locks, handles or other tubes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from heapq import nsmallest
+from itertools import islice
+
+from msgspec.structs import replace
+
+from penstock.core import lifecycle
+from penstock.core.lifecycle import Change, Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.store.base import STATE_COUNTER, Counts, Lane, altered
+from penstock.store.memory.heap import Key, LazyHeap
+from penstock.store.memory.lanes import Lanes
+from penstock.store.memory.step import Step
+
+# session number -> (tube number, task id) of what it holds
+Held = dict[int, set[tuple[int, int]]]
+_AHEAD_LIMIT = 1000
+
+
+def place(record: Record) -> Key:
+    """Its place in the order of takes."""
+    return (record.rank1, record.rank2, record.id)
+
+
+def expired(record: Record, now: int) -> bool:
+    """Past its ttl, and so gone for everybody; a taken one lives until it comes back."""
+    return record.expires is not None and record.expires <= now and record.state != "t"
+
+
+class TubeState:
+    """A tube's content. Every change of a task goes through `_move`, which keeps all indexes and counters."""
+
+    def __init__(self, tube: Tube, held: Held) -> None:
+        self.tube = tube
+        self.paused = False
+        self.last_id = 0
+        self.records: dict[int, Record] = {}  # in id order: ids grow, and a record is replaced where it stands
+        self.counts = dict.fromkeys(Counts.__struct_fields__, 0)
+        self.apart: dict[str, set[int]] = {"t": set(), "~": set(), "!": set()}
+        self.aside: list[Key] = []
+        self._aside_until = 0
+        self._held = held
+        self.index_anew()
+
+    def index_anew(self) -> None:
+        """Empty indexes, for a new tube and for repair."""
+        self.ready: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "r"))
+        self.buried: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "!"))
+        self.timer: LazyHeap[tuple[int, int]] = LazyHeap(self._awaits)
+        self.lanes = Lanes(self.tube, self.records, self.ready) if self.tube.kind.per_utube else None
+        self.aside.clear()
+
+    # changes
+
+    def put(self, entries: Sequence[Entry], step: Step) -> list[Record]:
+        """Store all entries; the records are as they are after the last one."""
+        first = self.last_id + 1
+        for entry in entries:
+            self.last_id += 1
+            self._move(None, _made(entry, self.last_id, step.now), step)
+        self.counts["put"] += len(entries)
+        records = [self.records[id] for id in range(first, self.last_id + 1)]
+        for record in records:
+            step.tell(self.tube.no, "put", record)
+        return records
+
+    def lease(self, count: int, session: int, max_pri: int | None, step: Step) -> list[Record]:
+        """Hand out up to count tasks, in order."""
+        self._call_back_aside(step.now)
+        leased: list[Record] = []
+        while len(leased) < count and (first := self.ready.first()) is not None:
+            if max_pri is not None and first[0] > max_pri:
+                break
+            self.ready.pop()
+            record = self.records[first[2]]
+            if expired(record, step.now):
+                self._set_aside(record)
+            else:
+                leased.append(self._hand_out(record, session, step))
+        return leased
+
+    def advance(self, limit: int | None, step: Step) -> bool:
+        """Do what is due, at most limit tasks, and say whether more is."""
+        done = 0
+        while (first := self.timer.first()) is not None and first[0] <= step.now:
+            if done == limit:
+                return True
+            done += 1
+            self.timer.pop()
+            record = self.records[first[1]]
+            self.apply(record, lifecycle.became_due(record, step.now), step)
+        if self._aside_until <= step.now:
+            self.aside.clear()  # whatever stood there has just gone
+        return False
+
+    def settle(self, move: Move, step: Step) -> Record | None:
+        """Apply the move if its guard holds."""
+        record = self.records.get(move.id)
+        if record is None:
+            return None
+        if expired(record, step.now):
+            self.apply(record, lifecycle.became_due(record, step.now), step)
+            return None
+        change = lifecycle.decide(record, move, step.now)
+        return None if change is None else self.apply(record, change, step)
+
+    def kick(self, count: int, step: Step) -> list[Record]:
+        """Un-bury up to count tasks, in order."""
+        kicked: list[Record] = []
+        while len(kicked) < count and (first := self.buried.first()) is not None:
+            self.buried.pop()
+            record = self.records[first[2]]
+            kicked.append(self.apply(record, lifecycle.kicked(record), step))
+        return kicked
+
+    def release(self, ids: Iterable[int], step: Step) -> list[Record]:
+        """Take back the leases of these tasks."""
+        taken = [self.records[id] for id in ids]
+        return [self.apply(record, lifecycle.came_back(record, step.now, "release"), step) for record in taken]
+
+    def delete(self, ids: Iterable[int], step: Step) -> list[Record]:
+        """Remove those of these tasks that are there; what expired goes by its ttl, and is not among the answer."""
+        gone: list[Record] = []
+        for record in filter(None, map(self.records.get, ids)):
+            if expired(record, step.now):
+                self.apply(record, lifecycle.became_due(record, step.now), step)
+            else:
+                gone.append(self.apply(record, lifecycle.removed(record, "delete"), step))
+        return gone
+
+    def apply(self, record: Record, change: Change, step: Step) -> Record:
+        """Make the change, count and tell it; the record is as it is afterwards."""
+        new = self._move(record, altered(record, change, change.state), step)
+        for event in change.events:
+            self.counts[event] += 1
+            step.tell(self.tube.no, event, new)
+        return new
+
+    # looking
+
+    def next_at(self) -> int | None:
+        """The next moment the clock does something here."""
+        first = self.timer.first()
+        return None if first is None else first[0]
+
+    def find(self, status: str | None, after: int, limit: int, now: int) -> list[Record]:
+        """Up to limit tasks above an id, in id order."""
+        ids: Iterable[int]
+        if status in self.apart:
+            ids = sorted(id for id in self.apart[status] if id > after)
+        elif self.last_id - after <= 2 * len(self.records):
+            ids = range(after + 1, self.last_id + 1)
+        else:
+            ids = (id for id in self.records if id > after)
+        states = "rq" if status == "r" else status or "rqt~!"
+        records = (self.records.get(id) for id in ids)
+        return list(islice((r for r in records if r and r.state in states and not expired(r, now)), limit))
+
+    def ahead(self, record: Record) -> int:
+        """How many takeable tasks come out before this one, up to a limit."""
+        found: set[int] = set()
+        for key in self.ready.below(place(record)):
+            found.add(key[2])
+            if len(found) >= _AHEAD_LIMIT:
+                break
+        return len(found)
+
+    def lane(self, utube: str) -> Lane:
+        """The numbers of a micro-queue, all 0 when nothing is in it."""
+        lane = self.lanes.by_name.get(utube) if self.lanes is not None else None
+        if lane is None:
+            return Lane(utube, 0, 0, 0)
+        return Lane(utube, lane.numbers.taken, lane.numbers.heads, lane.numbers.waiting)
+
+    def lane_holders(self, utube: str, limit: int) -> list[Record]:
+        """The taken tasks of a micro-queue, oldest hand-out first."""
+        taken = (self.records[id] for id in self.apart["t"])
+        return nsmallest(limit, (r for r in taken if r.utube == utube), key=lambda r: (r.taken or 0, r.id))
+
+    # inside
+
+    def index(self, record: Record) -> None:
+        """Enter a record into the indexes of its state; the outdated entries of its past drop out by themselves."""
+        if record.state == "r":
+            self.ready.push(place(record), len(self.records))
+        elif record.state == "!":
+            self.buried.push(place(record), len(self.records))
+        if record.at is not None:
+            self.timer.push((record.at, record.id), len(self.records))
+
+    def _move(self, old: Record | None, new: Record, step: Step) -> Record:
+        """Bring a task from one state to another, with everything that hangs on it."""
+        id, no = new.id, self.tube.no
+        if new.state == "-":
+            del self.records[id]
+        elif new.state != "r":
+            self.records[id] = new  # before the lanes look, so that they do not promote what is leaving
+        if self.lanes is not None:
+            new = self.lanes.moved(old, new, step)
+        if new.state == "-":
+            step.gone(no)
+        else:
+            self.records[id] = new
+            self.index(new)
+        if old is not None:
+            self._leave(old)
+        self._enter(new)
+        if new.state == "r":
+            step.ready(no, 1)
+        return new
+
+    def _leave(self, old: Record) -> None:
+        self.counts[STATE_COUNTER[old.state]] -= 1
+        if old.state in self.apart:
+            self.apart[old.state].discard(old.id)
+        if old.state == "t" and old.owner in self._held:
+            self._held[old.owner].discard((self.tube.no, old.id))
+
+    def _enter(self, new: Record) -> None:
+        self.counts[STATE_COUNTER[new.state]] += 1
+        if new.state in self.apart:
+            self.apart[new.state].add(new.id)
+        if new.state == "t" and new.owner in self._held:
+            self._held[new.owner].add((self.tube.no, new.id))
+
+    def _hand_out(self, record: Record, session: int, step: Step) -> Record:
+        at = None if record.ttr is None else step.now + record.ttr
+        taken = replace(
+            record,
+            state="t",
+            attempts=record.attempts + 1,
+            lease=record.lease + 1,
+            taken=step.now,
+            owner=session,
+            at=at,
+        )
+        taken = self._move(record, taken, step)
+        self.counts["take"] += 1
+        step.tell(self.tube.no, "take", taken)
+        return taken
+
+    def _set_aside(self, record: Record) -> None:
+        """Keep an expired task that advance has not reached out of the way of later takes."""
+        self.aside.append(place(record))
+        self._aside_until = max(self._aside_until, record.expires or 0)
+
+    def _call_back_aside(self, now: int) -> None:
+        """When the clock was set back, what had expired may live again."""
+        if self.aside and self._aside_until > now:
+            for key in self.aside:
+                self.ready.push(key, len(self.records))
+            self.aside.clear()
+            self._aside_until = 0
+
+    def _stands(self, key: Key, state: str) -> bool:
+        record = self.records.get(key[2])
+        return record is not None and record.state == state and record.rank1 == key[0] and record.rank2 == key[1]
+
+    def _awaits(self, entry: tuple[int, int]) -> bool:
+        record = self.records.get(entry[1])
+        return record is not None and record.at == entry[0]
+
+
+def _made(entry: Entry, id: int, now: int) -> Record:
+    expires = None if entry.ttl is None else now + entry.ttl + entry.delay
+    return Record(
+        id=id,
+        state="~" if entry.delay else "r",
+        rank1=entry.rank1.value(id, now),
+        rank2=entry.rank2.value(id, now),
+        pri=entry.pri,
+        utube=entry.utube,
+        attempts=0,
+        lease=0,
+        created=now,
+        taken=None,
+        expires=expires,
+        at=now + entry.delay if entry.delay else expires,
+        ttr=entry.ttr,
+        max_attempts=entry.max_attempts,
+        owner=None,
+        reason=None,
+        callback=entry.callback,
+        payload=entry.payload,
+    )

@@ -1,0 +1,172 @@
+"""One connection to the file, its transactions, and what a fork does to it.
+
+All threads of a broker share it: writers are one at a time in SQLite anyway, and a lock in the process is
+cheaper than SQLite's own waiting.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+
+import apsw
+
+from penstock.errors import StoreUnavailable
+from penstock.store.forks import reset_in_child
+from penstock.store.sqlite.faults import translated
+from penstock.store.sqlite.location import inode, refuse_network
+
+# SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when two connections write and checkpoint at once.
+_SAFE_SQLITE = (3, 51, 3)
+# How long a transaction waits for another process's before StoreBusy.
+BUSY_SECONDS = 10.0
+_CACHE_KIB = 32 * 1024
+
+
+class Connection:
+    """`with connection.durable as db:` is one transaction, on disk when the block has ended.
+
+    `relaxed` may lose the last moments before a power cut, and nothing else. `reading` sees one moment of the
+    file and waits for nobody.
+    """
+
+    def __init__(self, path: str, *, durable: bool) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+        self._db: apsw.Connection | None = None
+        self._file = (0, 0)
+        self._synchronous = ""
+        self._closed = False
+        self.reading = Transaction(self, None)
+        self.relaxed = Transaction(self, "NORMAL")
+        self.durable = Transaction(self, "FULL") if durable else self.relaxed
+        reset_in_child(self)
+
+    def open(self) -> apsw.Connection:
+        """The connection of this process, opened when it is first needed. The lock is held."""
+        if self._db is None:
+            if self._closed:
+                raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
+            self._db = _open(self.path)
+            self._synchronous = ""
+            self._file = inode(self.path)
+        return self._db
+
+    def begin(self, synchronous: str | None) -> apsw.Connection:
+        """Take the lock and begin a write transaction, or a reading one where nothing is to be synchronous."""
+        self.lock.acquire()
+        try:
+            db = self._db or self.open()
+            if synchronous is None:
+                db.execute("BEGIN")
+                return db
+            if self._synchronous != synchronous:
+                db.execute(f"PRAGMA synchronous = {synchronous}")
+                self._synchronous = synchronous
+            db.execute("BEGIN IMMEDIATE")
+            if inode(self.path) != self._file:
+                db.execute("ROLLBACK")
+                raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
+        except apsw.Error as error:
+            self.lock.release()
+            raise translated(error, self.path) from error
+        except BaseException:
+            self.lock.release()
+            raise
+        return db
+
+    def end(self, failure: BaseException | None) -> None:
+        """Commit, or roll back after a failure, and let go of the lock."""
+        assert self._db is not None
+        try:
+            if failure is None:
+                self._db.execute("COMMIT")
+            elif self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        except apsw.Error as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            raise translated(error, self.path) from error
+        finally:
+            self.lock.release()
+        if isinstance(failure, apsw.Error):
+            raise translated(failure, self.path) from failure
+
+    def data_version(self) -> int:
+        """A number that changes when another connection has committed."""
+        with self.lock:
+            try:
+                return self.open().data_version()
+            except apsw.Error as error:
+                raise translated(error, self.path) from error
+
+    def close(self) -> None:
+        """Close for good."""
+        with self.lock:
+            self._closed = True
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's connection must not be used, nor even closed, here."""
+        if self._db is not None:
+            # Never freed, so never closed: closing would run SQLite code on the parent's locks and mutexes.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._db))
+        self._db = None
+        self.lock = threading.Lock()
+
+
+class Transaction:
+    """A context manager that begins, and commits or rolls back."""
+
+    def __init__(self, connection: Connection, synchronous: str | None) -> None:
+        self._connection = connection
+        self._synchronous = synchronous
+
+    def __enter__(self) -> apsw.Connection:
+        return self._connection.begin(self._synchronous)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._connection.end(error)
+
+
+def _open(path: str) -> apsw.Connection:
+    if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < _SAFE_SQLITE:
+        raise StoreUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt WAL databases: "
+            "install apsw 3.51.3 or later from its wheel, which carries its own SQLite"
+        )
+    refuse_network(Path(path).parent)
+    try:
+        db = apsw.Connection(path)
+        # Plans must not depend on bound values, else SQLite prepares hot queries anew at every call.
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        db.set_busy_handler(_BusyHandler())
+        if db.pragma("journal_mode", "wal") != "wal":
+            raise StoreUnavailable(
+                f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
+            )
+        db.execute(f"PRAGMA temp_store = MEMORY; PRAGMA cache_size = -{_CACHE_KIB}")
+    except apsw.Error as error:
+        raise translated(error, path) from error
+    return db
+
+
+class _BusyHandler:
+    """Waits in steps far below SQLite's own (up to 100 ms), so that processes alternate quickly."""
+
+    def __init__(self) -> None:
+        self._began = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._began = now
+        elif now - self._began > BUSY_SECONDS:
+            return False
+        time.sleep(min(0.0002 * (tries + 1), 0.005))
+        return True

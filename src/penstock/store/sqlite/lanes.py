@@ -1,0 +1,112 @@
+"""Micro-queues in SQLite: the lane rows touched by one step, and the heads they demand."""
+
+from __future__ import annotations
+
+import apsw
+
+from penstock.core.lane import LaneState, next_turn
+from penstock.core.options import Tube
+from penstock.store.sql.queries import load_queries
+
+Q = load_queries("penstock.store.sqlite")
+
+Place = tuple[float, float, int]  # rank1, rank2, key
+
+
+class Lanes:
+    """The lanes of one tube during one transaction; `save` writes those that were touched."""
+
+    def __init__(self, db: apsw.Connection, tube: Tube, now: int) -> None:
+        self._execute = db.execute
+        self._tube = tube
+        self._now = now
+        self._lanes: dict[str, LaneState] = {}
+        self.readied = 0  # tasks that became takeable by promotion, less those demoted
+
+    def arrive(self, utube: str, place: Place, *, newest: bool = False, was_taken: bool = False) -> tuple[str, float]:
+        """A task becomes ready: its state, r or q, and its second rank.
+
+        `newest`: there is nothing it could overtake. `was_taken`: it gives its slot back, to itself or to a
+        more urgent one.
+        """
+        lane = self._lane(utube)
+        if self._tube.fair and lane.empty:
+            lane.turn = next_turn(lane.turn, self._now)
+        lane.taken -= was_taken
+        if lane.room(self._tube.utube_limit) > 0:
+            if lane.waiting and self._before(first := self._end_of(Q.first_waiting, utube), place):
+                self._promote(lane, first)
+                return self._queue(lane, place)
+            lane.heads += 1
+            return "r", self._rank2(lane, place)
+        if lane.heads and not newest and self._before(place, worst := self._end_of(Q.worst_head, utube)):
+            self._demote(lane, worst)
+            lane.heads += 1
+            return "r", self._rank2(lane, place)
+        return self._queue(lane, place)
+
+    def left(self, utube: str, state: str) -> None:
+        """A task has left its ready or taken state, in the table too: the next one is promoted."""
+        lane = self._lane(utube)
+        if state == "t":
+            lane.taken -= 1
+        elif state == "r":
+            lane.heads -= 1
+        else:
+            lane.waiting -= 1
+        while lane.waiting and lane.room(self._tube.utube_limit) > 0:
+            self._promote(lane, self._end_of(Q.first_waiting, utube))
+
+    def served(self, utube: str) -> None:
+        """A head was taken."""
+        lane = self._lane(utube)
+        lane.heads -= 1
+        lane.taken += 1
+        if self._tube.fair:
+            lane.turn = next_turn(lane.turn, self._now)
+            if lane.heads:
+                self._execute(Q.turn_heads, (self._tube.no, utube, lane.turn))
+
+    def save(self) -> None:
+        """Write the touched lanes; one that is empty is forgotten once its turn cannot matter any more."""
+        for utube, lane in self._lanes.items():
+            if lane.empty and (not self._tube.fair or lane.turn < self._now):
+                self._execute(Q.forget_lane, (self._tube.no, utube))
+            else:
+                row = (self._tube.no, utube, lane.taken, lane.heads, lane.waiting, lane.turn)
+                self._execute(Q.save_lane, row)
+
+    def _lane(self, utube: str) -> LaneState:
+        lane = self._lanes.get(utube)
+        if lane is None:
+            row = self._execute(Q.lane, (self._tube.no, utube)).get
+            lane = self._lanes[utube] = LaneState(*row) if row else LaneState()
+        return lane
+
+    def _queue(self, lane: LaneState, place: Place) -> tuple[str, float]:
+        lane.waiting += 1
+        return "q", 0 if self._tube.fair else place[1]
+
+    def _rank2(self, lane: LaneState, place: Place) -> float:
+        return lane.turn if self._tube.fair else place[1]
+
+    def _before(self, one: Place, other: Place) -> bool:
+        if self._tube.fair:  # the second rank is the lane's turn, the same for all of it
+            return (one[0], one[2]) < (other[0], other[2])
+        return one < other
+
+    def _end_of(self, query: str, utube: str) -> Place:
+        key, rank1, rank2 = self._execute(query, (self._tube.no, utube)).get
+        return rank1, rank2, key
+
+    def _promote(self, lane: LaneState, place: Place) -> None:
+        lane.waiting -= 1
+        lane.heads += 1
+        self.readied += 1
+        self._execute(Q.set_head, (place[2], "r", self._rank2(lane, place)))
+
+    def _demote(self, lane: LaneState, place: Place) -> None:
+        lane.heads -= 1
+        lane.waiting += 1
+        self.readied -= 1
+        self._execute(Q.set_head, (place[2], "q", 0 if self._tube.fair else place[1]))

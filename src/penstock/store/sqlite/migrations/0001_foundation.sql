@@ -1,0 +1,113 @@
+-- Names carry penstock_ because the file may be the application's own.
+CREATE TABLE penstock_meta (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE penstock_tube (
+    no INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again, so the tasks of a dropped tube stay dead
+    name TEXT UNIQUE,                      -- NULL once dropped, while its tasks are removed in steps
+    kind TEXT NOT NULL,                    -- the declaration, as JSON
+    options TEXT NOT NULL,                 -- as JSON, in the caller's units
+    paused INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+-- One row per tube: ids that are never used twice, and stats in O(1). A put does not write it: the last id is
+-- the newest task's or last_id, which is raised when the newest task goes; puts are the last id, and what is
+-- ready is the last id less everything else.
+CREATE TABLE penstock_counter (
+    tube INTEGER PRIMARY KEY,
+    last_id INTEGER NOT NULL DEFAULT 0,
+    taken INTEGER NOT NULL DEFAULT 0,
+    delayed INTEGER NOT NULL DEFAULT 0,
+    buried INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    take_calls INTEGER NOT NULL DEFAULT 0,
+    ack_calls INTEGER NOT NULL DEFAULT 0,
+    release_calls INTEGER NOT NULL DEFAULT 0,
+    delete_calls INTEGER NOT NULL DEFAULT 0,
+    bury_calls INTEGER NOT NULL DEFAULT 0,
+    kick_calls INTEGER NOT NULL DEFAULT 0,
+    touch_calls INTEGER NOT NULL DEFAULT 0,
+    ttl_calls INTEGER NOT NULL DEFAULT 0,
+    ttr_calls INTEGER NOT NULL DEFAULT 0,
+    delay_calls INTEGER NOT NULL DEFAULT 0,
+    fail_calls INTEGER NOT NULL DEFAULT 0
+) STRICT;
+
+CREATE TABLE penstock_task (
+    key INTEGER PRIMARY KEY,     -- tube * 2^40 + id: a tube's tasks lie together, in id order
+    tube INTEGER NOT NULL,
+    state TEXT NOT NULL,         -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried
+    rank1 ANY NOT NULL,
+    rank2 ANY NOT NULL,
+    pri INTEGER NOT NULL,
+    utube TEXT,
+    attempts INTEGER NOT NULL,
+    lease INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    taken INTEGER,
+    expires INTEGER,
+    at INTEGER,                  -- when the clock must act on it next
+    ttr INTEGER,
+    max_attempts INTEGER,
+    owner INTEGER,               -- the session that holds it
+    reason TEXT,
+    callback TEXT,
+    data BLOB NOT NULL
+) STRICT;
+
+-- Only takeable tasks stand here: of a micro-queue, its heads. Ends with key, so it is in id order.
+CREATE INDEX penstock_ready ON penstock_task (tube, rank1, rank2) WHERE state = 'r';
+-- Ready tasks by micro-queue: the first to promote, the last to demote.
+CREATE INDEX penstock_laned ON penstock_task (tube, utube, state, rank1, rank2)
+    WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
+-- What a session holds, and what is taken, delayed or buried, without a scan of what is ready.
+CREATE INDEX penstock_aside ON penstock_task (tube, state, owner)
+    WHERE state = 't' OR state = '~' OR state = '!';
+-- Buried tasks in take order, for kick.
+CREATE INDEX penstock_buried ON penstock_task (tube, rank1, rank2) WHERE state = '!';
+-- The next moment of every task that has one: delay, ttr and ttl in one index.
+CREATE INDEX penstock_timer ON penstock_task (tube, at) WHERE at IS NOT NULL;
+
+CREATE TABLE penstock_lane (
+    tube INTEGER NOT NULL,
+    utube TEXT NOT NULL,
+    taken INTEGER NOT NULL,
+    heads INTEGER NOT NULL,
+    waiting INTEGER NOT NULL,
+    turn INTEGER NOT NULL,
+    PRIMARY KEY (tube, utube)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_idle_lane ON penstock_lane (tube, turn) WHERE taken = 0 AND heads = 0 AND waiting = 0;
+
+CREATE TABLE penstock_session (
+    no INTEGER PRIMARY KEY AUTOINCREMENT,
+    id TEXT NOT NULL UNIQUE,
+    ttr INTEGER NOT NULL,
+    until INTEGER,               -- its end, once no handle is left
+    host TEXT,                   -- of the last handle that left, and so on
+    pid INTEGER,
+    beat INTEGER
+) STRICT;
+CREATE INDEX penstock_lingering ON penstock_session (until) WHERE until IS NOT NULL;
+
+CREATE TABLE penstock_handle (
+    id TEXT PRIMARY KEY,
+    session INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    pid INTEGER NOT NULL,
+    locus TEXT NOT NULL,
+    beat INTEGER NOT NULL,
+    until INTEGER NOT NULL       -- lapsed from here on
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_handle_until ON penstock_handle (until);
+CREATE INDEX penstock_handle_session ON penstock_handle (session);
+
+CREATE TABLE penstock_waiting (
+    handle TEXT NOT NULL,
+    tube INTEGER NOT NULL,
+    takes INTEGER NOT NULL,
+    PRIMARY KEY (handle, tube)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX penstock_waiting_tube ON penstock_waiting (tube);

@@ -1,0 +1,318 @@
+-- Everything the SQLite store asks. A task's key is tube << 40 | id. Hot queries name their index;
+-- tests/plans holds them to it.
+
+-- fragment: record
+key & 1099511627775, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
+max_attempts, owner, reason, callback, data
+
+-- name: get_meta
+SELECT value FROM penstock_meta WHERE name = ?1;
+
+-- name: set_meta
+INSERT INTO penstock_meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2;
+
+-- name: has_meta
+SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
+
+-- tubes
+
+-- name: add_tube
+INSERT INTO penstock_tube (name, kind, options) VALUES (?1, ?2, ?3) RETURNING no;
+
+-- name: add_counter
+INSERT INTO penstock_counter (tube) VALUES (?1);
+
+-- name: get_tube
+SELECT no, name, kind, options FROM penstock_tube WHERE name = ?1;
+
+-- name: all_tubes
+SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL ORDER BY name;
+
+-- name: tube_by_no
+SELECT no, name, kind, options FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
+
+-- name: is_paused
+SELECT paused FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
+
+-- name: set_paused
+UPDATE penstock_tube SET paused = ?2 WHERE no = ?1 AND name IS NOT NULL RETURNING no;
+
+-- name: hide_tube
+UPDATE penstock_tube SET name = NULL WHERE no = ?1;
+
+-- name: hidden_tubes
+SELECT no FROM penstock_tube WHERE name IS NULL;
+
+-- name: forget_tube
+DELETE FROM penstock_tube WHERE no = ?1;
+
+-- name: forget_counter
+DELETE FROM penstock_counter WHERE tube = ?1;
+
+-- name: forget_lanes
+DELETE FROM penstock_lane WHERE tube = ?1;
+
+-- name: forget_waiting_tube
+DELETE FROM penstock_waiting WHERE tube = ?1;
+
+-- counters
+
+-- name: newest
+-- The last id given, as its floor and the newest task's key (which may be another tube's): two seeks.
+SELECT last_id, (SELECT key FROM penstock_task WHERE key < ?2 ORDER BY key DESC LIMIT 1)
+FROM penstock_counter WHERE tube = ?1;
+
+-- name: bump
+UPDATE penstock_counter
+SET last_id = max(last_id, ?2), taken = taken + ?3, delayed = delayed + ?4, buried = buried + ?5, done = done + ?6,
+take_calls = take_calls + ?7, ack_calls = ack_calls + ?8, release_calls = release_calls + ?9,
+delete_calls = delete_calls + ?10, bury_calls = bury_calls + ?11, kick_calls = kick_calls + ?12,
+touch_calls = touch_calls + ?13, ttl_calls = ttl_calls + ?14, ttr_calls = ttr_calls + ?15,
+delay_calls = delay_calls + ?16, fail_calls = fail_calls + ?17
+WHERE tube = ?1 RETURNING tube;
+
+-- name: bump_take
+UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?2 WHERE tube = ?1;
+
+-- name: bump_ack
+UPDATE penstock_counter
+SET last_id = max(last_id, ?3), taken = taken - ?2, done = done + ?2, ack_calls = ack_calls + ?2 WHERE tube = ?1;
+
+-- name: counts
+SELECT taken, delayed, buried, done, take_calls, ack_calls, release_calls, delete_calls, bury_calls, kick_calls,
+touch_calls, ttl_calls, ttr_calls, delay_calls, fail_calls FROM penstock_counter WHERE tube = ?1;
+
+-- name: tube_lives
+SELECT 1 FROM penstock_counter WHERE tube = ?1;
+
+-- tasks
+
+-- name: insert
+INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, expires, at, ttr,
+max_attempts, callback, data) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: look
+-- Before a take: is anything due (penstock_timer), has a session lapsed, does the caller's live, is it paused.
+SELECT (SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1),
+(SELECT min(until) FROM penstock_handle),
+(SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
+(SELECT session FROM penstock_handle WHERE id = ?2), paused
+FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
+
+-- name: due
+SELECT $record FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL AND at <= ?2 ORDER BY at, key LIMIT ?3;
+
+-- name: ready
+-- penstock_ready, in order; an expired one that advance has not reached yet is passed over.
+SELECT $record FROM penstock_task
+WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY rank1, rank2, key LIMIT ?4;
+
+-- name: lease
+UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?3, owner = ?4
+WHERE key = ?1;
+
+-- name: record
+SELECT $record FROM penstock_task WHERE key = ?1;
+
+-- name: change
+UPDATE penstock_task SET state = ?2, rank2 = ?3, expires = ?4, at = ?5, attempts = ?6, owner = ?7, reason = ?8
+WHERE key = ?1;
+
+-- name: touch
+UPDATE penstock_task SET at = ?2 WHERE key = ?1;
+
+-- name: delete
+DELETE FROM penstock_task WHERE key = ?1;
+
+-- name: buried
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = '!' ORDER BY rank1, rank2, key LIMIT ?2;
+
+-- name: taken
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' ORDER BY key;
+
+-- name: held
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner = ?2 ORDER BY key;
+
+-- name: held_ids
+SELECT key & 1099511627775 FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner = ?2 ORDER BY key;
+
+-- name: any_taken
+SELECT 1 FROM penstock_task WHERE tube = ?1 AND state = 't' LIMIT 1;
+
+-- name: page_keys
+SELECT key FROM penstock_task WHERE key > ?1 AND key < ?2 ORDER BY key LIMIT ?3;
+
+-- name: delete_range
+DELETE FROM penstock_task WHERE key BETWEEN ?1 AND ?2;
+
+-- name: page
+SELECT $record FROM penstock_task WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3;
+
+-- name: find_all
+SELECT $record FROM penstock_task
+WHERE key > ?1 AND key <= ?2 AND (state = 't' OR expires IS NULL OR expires > ?3) AND +tube = ?5 ORDER BY key LIMIT ?4;
+
+-- name: find_ready
+SELECT $record FROM penstock_task
+WHERE key > ?1 AND key <= ?2 AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > ?3)
+AND +tube = ?5 ORDER BY key LIMIT ?4;
+
+-- name: find_taken
+-- penstock_aside; sorted, but never more than there are leases.
+SELECT $record FROM penstock_task WHERE tube = ?5 AND state = 't' AND key > ?1 AND key <= ?2 AND ?3 = ?3
+ORDER BY key LIMIT ?4;
+
+-- name: find_delayed
+-- penstock_aside, in order: no owner.
+SELECT $record FROM penstock_task
+WHERE tube = ?5 AND state = '~' AND owner IS NULL AND key > ?1 AND key <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY key LIMIT ?4;
+
+-- name: find_buried
+-- penstock_aside, in order: no owner.
+SELECT $record FROM penstock_task
+WHERE tube = ?5 AND state = '!' AND owner IS NULL AND key > ?1 AND key <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY key LIMIT ?4;
+
+-- name: ahead
+SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = ?1 AND state = 'r'
+AND (rank1, rank2, key) < (?2, ?3, ?4) LIMIT 1000);
+
+-- micro-queues
+
+-- name: lane
+SELECT taken, heads, waiting, turn FROM penstock_lane WHERE tube = ?1 AND utube = ?2;
+
+-- name: save_lane
+INSERT INTO penstock_lane (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
+
+-- name: forget_lane
+DELETE FROM penstock_lane WHERE tube = ?1 AND utube = ?2;
+
+-- name: forget_idle_lanes
+DELETE FROM penstock_lane WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_lane
+WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 100);
+
+-- name: first_waiting
+-- penstock_laned
+SELECT key, rank1, rank2 FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, key LIMIT 1;
+
+-- name: worst_head
+-- penstock_laned
+SELECT key, rank1, rank2 FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, key DESC LIMIT 1;
+
+-- name: set_head
+UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE key = ?1;
+
+-- name: turn_heads
+UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
+
+-- name: lane_holders
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND utube = ?2 ORDER BY taken, key LIMIT ?3;
+
+-- sessions
+
+-- name: add_session
+INSERT INTO penstock_session (id, ttr) VALUES (?1, ?2) RETURNING no;
+
+-- name: get_session
+SELECT no, id, ttr, until FROM penstock_session WHERE id = ?1;
+
+-- name: session_by_no
+SELECT no, id, ttr, until FROM penstock_session WHERE no = ?1;
+
+-- name: all_sessions
+SELECT no, id, ttr, until FROM penstock_session ORDER BY no;
+
+-- name: ended_sessions
+SELECT no FROM penstock_session WHERE until IS NOT NULL AND until <= ?1;
+
+-- name: set_until
+UPDATE penstock_session SET until = ?2 WHERE no = ?1;
+
+-- name: linger
+UPDATE penstock_session SET until = ?2, host = ?3, pid = ?4, beat = ?5 WHERE no = ?1;
+
+-- name: forget_session
+DELETE FROM penstock_session WHERE no = ?1;
+
+-- name: add_handle
+INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7);
+
+-- name: get_handle
+SELECT session FROM penstock_handle WHERE id = ?1;
+
+-- name: get_locus
+SELECT session, locus FROM penstock_handle WHERE id = ?1;
+
+-- name: beat
+UPDATE penstock_handle SET beat = ?2, until = ?3 WHERE id = ?1 AND until > ?2 RETURNING id;
+
+-- name: lapsed_handles
+SELECT id, session, until FROM penstock_handle WHERE until <= ?1 ORDER BY until, id;
+
+-- name: forget_handle
+DELETE FROM penstock_handle WHERE id = ?1 RETURNING host, pid, beat;
+
+-- name: last_lapse
+SELECT coalesce(max(until), 0) FROM penstock_handle WHERE session = ?1;
+
+-- name: has_handles
+SELECT 1 FROM penstock_handle WHERE session = ?1 LIMIT 1;
+
+-- name: session_presence
+SELECT host, pid, beat FROM penstock_handle WHERE session = ?1 AND until > ?2
+UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = ?1 AND until > ?2
+ORDER BY beat DESC LIMIT 1;
+
+-- name: add_waiting
+INSERT INTO penstock_waiting (handle, tube, takes) VALUES (?1, ?2, 1)
+ON CONFLICT (handle, tube) DO UPDATE SET takes = takes + 1;
+
+-- name: drop_waiting
+UPDATE penstock_waiting SET takes = takes - 1 WHERE handle = ?1 AND tube = ?2;
+
+-- name: forget_done_waiting
+DELETE FROM penstock_waiting WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
+
+-- name: forget_waiting_handle
+DELETE FROM penstock_waiting WHERE handle = ?1;
+
+-- name: any_waiting
+SELECT 1 FROM penstock_waiting WHERE tube = ?1 LIMIT 1;
+
+-- name: waits_of
+SELECT DISTINCT penstock_tube.name FROM penstock_waiting
+JOIN penstock_handle ON penstock_handle.id = penstock_waiting.handle
+JOIN penstock_tube ON penstock_tube.no = penstock_waiting.tube
+WHERE penstock_handle.session = ?1 AND penstock_tube.name IS NOT NULL ORDER BY 1;
+
+-- check
+
+-- name: recount
+SELECT state, count(*) FROM penstock_task WHERE tube = ?1 GROUP BY state;
+
+-- name: set_counts
+UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHERE tube = ?1;
+
+-- name: orphans
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'
+AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session));
+
+-- name: true_lanes
+SELECT utube, sum(state = 't'), sum(state = 'r'), sum(state = 'q') FROM penstock_task
+WHERE tube = ?1 AND utube IS NOT NULL AND (state = 't' OR state = 'r' OR state = 'q') GROUP BY utube;
+
+-- name: stored_lanes
+SELECT utube, taken, heads, waiting, turn FROM penstock_lane WHERE tube = ?1;
+
+-- name: lane_order
+SELECT key, state, rank1, rank2 FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND (state = 'r' OR state = 'q') ORDER BY rank1, key;
+
+-- name: stray_waiting
+SELECT handle, tube FROM penstock_waiting WHERE handle NOT IN (SELECT id FROM penstock_handle);

@@ -1,0 +1,193 @@
+"""One transaction's work on one tube: changes applied, lanes kept, counters and effects gathered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from penstock.core.lifecycle import Change, became_due
+from penstock.core.options import Tube
+from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.errors import NoSuchTube
+from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
+from penstock.store.sqlite.lanes import Lanes, Q
+
+# A task's key is its tube's number above this many bits of id.
+ID_BITS = 40
+# The order of `bump`'s parameters. What is ready and what was put follow from the last id.
+_BUMPED = (
+    "taken", "delayed", "buried", "done",
+    "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail",
+)  # fmt: skip
+
+
+def read_counts(step: Step) -> Counts:
+    """A tube's counters; NoSuchTube when it is gone."""
+    last = step.last_id()
+    taken, delayed, buried, done, *calls = step.execute(Q.counts, (step.tube.no,)).get
+    return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
+
+
+def no_such_tube(tube: Tube) -> NoSuchTube:
+    """The error for a handle whose tube was dropped."""
+    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+
+
+class Step:
+    """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
+
+    def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
+        self.db = db
+        self.execute = db.execute
+        self.tube = tube
+        self.now = now
+        self.effects = Effects() if effects is None else effects
+        self.key = tube.no << ID_BITS
+        self._deltas: dict[str, int] = {}
+        self._highest = 0  # id removed by this step
+        self._lanes = Lanes(db, tube, now) if tube.kind.per_utube else None
+
+    def record(self, id: int) -> Record | None:
+        """The task as it stands; one past its ttl is removed first."""
+        if not 0 < id < 1 << ID_BITS:
+            return None
+        row = self.execute(Q.record, (self.key | id,)).get
+        if row is None:
+            return None
+        record = Record(*row)
+        if record.state != "t" and record.expires is not None and record.expires <= self.now:
+            self.apply(record, became_due(record, self.now))
+            return None
+        return record
+
+    def last_id(self) -> int:
+        """The last id given in this tube; NoSuchTube when it is gone."""
+        row = self.execute(Q.newest, (self.tube.no, self.key + (1 << ID_BITS))).get
+        if row is None:
+            raise no_such_tube(self.tube)
+        floor, newest = row
+        return int(max(floor, (newest or 0) - self.key))
+
+    def store(self, entries: Sequence[Entry]) -> list[Record]:
+        """Insert new tasks."""
+        newest = self.tube.kind.order[0] == "id"
+        records, rows = [], []
+        for id, entry in enumerate(entries, self.last_id() + 1):
+            record = self._arrived(id, entry, newest)
+            row = (
+                self.key | id, self.tube.no, record.state, record.rank1, record.rank2, record.pri, record.utube,
+                record.created, record.expires, record.at, record.ttr, record.max_attempts, record.callback,
+                record.payload,
+            )  # fmt: skip
+            records.append(record)
+            if self._lanes is None:
+                rows.append(row)
+            else:  # at once, because the next arrival may have to demote this one
+                self.execute(Q.insert, row)
+        if len(rows) == 1:
+            self.execute(Q.insert, rows[0])
+        elif rows:
+            self.db.executemany(Q.insert, rows)
+        return records
+
+    def lease(self, records: list[Record], session: int) -> list[Record]:
+        """Hand these takeable tasks to a session."""
+        leased = []
+        for record in records:
+            at = None if record.ttr is None else self.now + record.ttr
+            self.execute(Q.lease, (self.key | record.id, self.now, at, session))
+            if self._lanes is not None:
+                self._lanes.served(record.utube or NO_UTUBE)
+            leased.append(_leased(record, self.now, at, session))
+        return leased
+
+    def apply(self, record: Record, change: Change) -> Record:
+        """Carry out a change that the core decided on."""
+        if change.state == "t":
+            self.execute(Q.touch, (self.key | record.id, change.at))
+            after = altered(record, change, "t")
+        elif change.state == "-":
+            after = self._remove(record, change)
+        else:
+            after = self._move(record, change)
+        self._tell(record.state, change, after)
+        return after
+
+    def finish(self) -> Effects:
+        """Write the counters and lanes; NoSuchTube when the tube is gone."""
+        if self._lanes is not None:
+            self._lanes.save()
+            self._ready(self._lanes.readied)
+            self._lanes.readied = 0
+        if self._deltas:
+            deltas = [self._deltas.get(name, 0) for name in _BUMPED]
+            if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
+                raise no_such_tube(self.tube)
+            self._deltas = {}
+        return self.effects
+
+    def _arrived(self, id: int, entry: Entry, newest: bool) -> Record:
+        now = self.now
+        rank1, rank2 = entry.rank1.value(id, now), entry.rank2.value(id, now)
+        expires = None if entry.ttl is None else now + entry.ttl + entry.delay
+        at: int | None = expires
+        if entry.delay:
+            state, at = "~", now + entry.delay
+            self._count("delayed", 1)
+        elif self._lanes is None:
+            state = "r"
+        else:
+            place = (rank1, rank2, self.key | id)
+            state, rank2 = self._lanes.arrive(entry.utube or NO_UTUBE, place, newest=newest)
+        self._ready(state == "r")
+        record = Record(
+            id, state, rank1, rank2, entry.pri, entry.utube, 0, 0, now, None, expires, at, entry.ttr,
+            entry.max_attempts, None, None, entry.callback, entry.payload,
+        )  # fmt: skip
+        self.effects.events.append(Event(self.tube.no, "put", record))
+        return record
+
+    def _remove(self, record: Record, change: Change) -> Record:
+        self.execute(Q.delete, (self.key | record.id,))
+        self._highest = max(self._highest, record.id)
+        if self._lanes is not None and record.state in "rqt":
+            self._lanes.left(record.utube or NO_UTUBE, record.state)
+        self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + 1
+        return altered(record, change, "-")
+
+    def _move(self, record: Record, change: Change) -> Record:
+        key, lanes, utube = self.key | record.id, self._lanes, record.utube or NO_UTUBE
+        state, rank2 = change.state, 0 if self.tube.fair else record.rank2  # a turn is its lane's: only heads carry it
+        if state == "r" and lanes is not None:
+            state, rank2 = lanes.arrive(utube, (record.rank1, rank2, key), was_taken=record.state == "t")
+        after = altered(record, change, state)
+        row = (key, state, rank2, after.expires, after.at, after.attempts, after.owner, after.reason)
+        self.execute(Q.change, row)
+        if lanes is not None and change.state != "r" and record.state in "rqt":
+            lanes.left(utube, record.state)
+        self._ready(state == "r")
+        return after
+
+    def _tell(self, before: str, change: Change, after: Record) -> None:
+        self._count(STATE_COUNTER[before], -1)
+        self._count(STATE_COUNTER[after.state], 1)
+        for event in change.events:
+            self._count(event, 1)
+            self.effects.events.append(Event(self.tube.no, event, after))
+
+    def _count(self, name: str, by: int) -> None:
+        self._deltas[name] = self._deltas.get(name, 0) + by
+
+    def _ready(self, by: int) -> None:
+        if by:
+            readied = self.effects.readied
+            readied[self.tube.no] = max(0, readied.get(self.tube.no, 0) + by)
+
+
+def _leased(record: Record, now: int, at: int | None, session: int) -> Record:
+    return Record(
+        record.id, "t", record.rank1, record.rank2, record.pri, record.utube, record.attempts + 1, record.lease + 1,
+        record.created, now, record.expires, at, record.ttr, record.max_attempts, session, record.reason,
+        record.callback, record.payload,
+    )  # fmt: skip

@@ -1,0 +1,404 @@
+"""The store in one SQLite file: several threads and processes, one write transaction per call."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+from uuid import uuid4
+
+import apsw
+
+from penstock.core import lifecycle
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
+from penstock.store.sql.migrations import load_migrations
+from penstock.store.sqlite import checks, sessions, tubes
+from penstock.store.sqlite.connection import Connection, Transaction
+from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.step import ID_BITS, Step, no_such_tube, read_counts
+
+MIGRATIONS = load_migrations("penstock.store.sqlite")
+T = TypeVar("T")
+# Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
+_FIRST_LOOK = 0.001
+_LAST_LOOK = 0.012
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 2**62
+
+
+def wall_clock() -> int:
+    """The host's clock in milliseconds: all users of one file are on one host."""
+    return time.time_ns() // 1_000_000
+
+
+class SqliteStore:
+    """Keeps the contract of `store.base` in one file."""
+
+    shared = True
+
+    def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
+        self._db = Connection(os.path.abspath(path), durable=durable)
+        self._clock = clock or wall_clock
+        self._version = 0
+        try:
+            self.identity = f"sqlite:{self._migrate()}"
+            while self._remove_hidden():
+                pass
+        except BaseException:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def now(self) -> int:
+        return self._clock()
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        """As the contract says: a look at the file's change counter, often after a change and then ever less."""
+        ends = time.monotonic() + seconds
+        pause = _FIRST_LOOK
+        while (left := ends - time.monotonic()) > 0:
+            if wake.wait(min(left, pause) if watch else left):
+                return False
+            if watch and (version := self._db.data_version()) != self._version:
+                self._version = version
+                return True
+            pause = min(pause * 1.2, _LAST_LOOK)
+        return False
+
+    def _migrate(self) -> str:
+        """Bring the schema up to date; the store's random id."""
+        with self._db.durable as db:
+            stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else 0
+            newest = MIGRATIONS[-1].number
+            if stored > newest:
+                raise SchemaMismatch(
+                    f"{self._db.path} has schema {stored}, this penstock knows up to {newest}: upgrade penstock"
+                )
+            for migration in MIGRATIONS:
+                if migration.number > stored:
+                    db.execute(migration.sql)
+                    db.execute(Q.set_meta, ("schema", str(migration.number)))
+            id = db.execute(Q.get_meta, ("id",)).get
+            if id is None:
+                id = str(uuid4())
+                db.execute(Q.set_meta, ("id", id))
+            return str(id)
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        with self._db.durable as db:
+            row = db.execute(Q.get_tube, (name,)).get
+            if row is None:
+                return tubes.add(db, name, kind, given)
+            if not exist_ok:
+                raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            return tubes.load(row)
+
+    def load_tube(self, name: str) -> Tube | None:
+        with self._db.reading as db:
+            row = db.execute(Q.get_tube, (name,)).get
+            return tubes.load(row) if row else None
+
+    def load_tubes(self) -> list[Tube]:
+        with self._db.reading as db:
+            return tubes.load_all(db)
+
+    def drop_tube(self, tube: Tube) -> None:
+        with self._write(tube) as db:
+            now = self._clock()
+            step = self._step(db, tube, now, Effects())
+            sessions.end_lapsed(db, tubes.load_all, now, step.effects)
+            while self._advance(step, ADVANCE_STEP):
+                pass
+            step.finish()
+            if db.execute(Q.any_taken, (tube.no,)).get:
+                raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
+            if db.execute(Q.any_waiting, (tube.no,)).get:
+                raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
+            db.execute(Q.hide_tube, (tube.no,))
+            db.execute(Q.forget_counter, (tube.no,))  # so that every later step finds the tube gone
+        while self._remove_hidden():
+            pass
+
+    def _remove_hidden(self) -> bool:
+        with self._db.relaxed as db:
+            return tubes.remove_hidden_step(db)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        with self._write(tube) as db:
+            if db.execute(Q.set_paused, (tube.no, int(paused))).get is None:
+                raise no_such_tube(tube)
+
+    def paused(self, tube: Tube) -> bool:
+        with self._db.reading as db:
+            return bool(_known(tube, db.execute(Q.is_paused, (tube.no,)).fetchone())[0])
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        with self._write(tube) as db:
+            step = Step(db, tube, self._clock() if now is None else now)
+            if tube.capacity is not None and (total := _total(step)) + len(entries) > tube.capacity:
+                raise base.tube_full(tube, total, len(entries))
+            return Stored(step.store(entries), step.finish())
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        with self._write(tubes[0]) as db:
+            now = self._clock() if now is None else now
+            effects = Effects()
+            nexts: list[int] = []
+            for tube in tubes:
+                step = Step(db, tube, now, effects)
+                session, paused, next_at = self._look(step, handle)
+                if session is None:
+                    return Taken(None, [], None, False, effects)
+                nexts += next_at
+                if paused:
+                    continue
+                records = self._lease(step, count, session, _ANY_RANK if max_pri is None else max_pri)
+                if records:
+                    effects.events += [Event(tube.no, "take", record) for record in records]
+                    db.execute(Q.bump_take, (tube.no, len(records)))
+                    step.finish()
+                    self._register(db, handle, tubes, -1 if blocked in ("stay", "leave") else 0)
+                    return Taken(tube, records, _until(nexts, now), True, effects)
+            self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
+            return Taken(None, [], _until(nexts, now), True, effects)
+
+    def _lease(self, step: Step, count: int, session: int, top: int) -> list[Record]:
+        """Lease up to count tasks in order."""
+        # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
+        batch = 1 if step.tube.fair and step.tube.utube_limit > 1 else count
+        leased: list[Record] = []
+        while len(leased) < count:
+            rows = list(step.execute(Q.ready, (step.tube.no, top, step.now, min(batch, count - len(leased)))))
+            leased += step.lease([Record(*row) for row in rows], session)
+            if len(rows) < batch or batch == count:
+                break
+        return leased
+
+    def _look(self, step: Step, handle: str) -> tuple[int | None, bool, list[int]]:
+        """Advance the tube if anything is due; the caller's session, if it lives, and the next moments."""
+        row = _known(step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
+        at, lapse, end, session, paused = row
+        soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
+        if soonest is not None and soonest <= step.now:
+            sessions.end_lapsed(step.db, tubes.load_all, step.now, step.effects)
+            session = step.execute(Q.get_handle, (handle,)).get
+        elif at is None or at > step.now:
+            return session, bool(paused), [moment for moment in (at, soonest) if moment is not None]
+        self._advance(step, ADVANCE_STEP)
+        step.finish()
+        at, lapse, end, *_ = step.execute(Q.look, (step.tube.no, handle)).get
+        return session, bool(paused), [moment for moment in (at, lapse, end) if moment is not None]
+
+    def _register(self, db: apsw.Connection, handle: str, tubes: Sequence[Tube], by: int) -> None:
+        for tube in tubes if by else ():
+            if by > 0:
+                db.execute(Q.add_waiting, (handle, tube.no))
+            else:
+                db.execute(Q.drop_waiting, (handle, tube.no))
+                db.execute(Q.forget_done_waiting, (handle, tube.no))
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        with self._write(tube) as db:
+            step = Step(db, tube, self._clock() if now is None else now)
+            records = [self._settled(step, move) for move in moves]
+            if not any(records):  # else the counters tell whether the tube lives
+                self._must_live(db, tube)
+            return Settled(records, step.finish())
+
+    def _settled(self, step: Step, move: Move) -> Record | None:
+        record = step.record(move.id)
+        if record is None:
+            return None
+        change = lifecycle.decide(record, move, step.now)
+        return None if change is None else step.apply(record, change)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        def kicked(step: Step) -> list[Record | None]:
+            rows = list(step.execute(Q.buried, (tube.no, count)))
+            return [step.apply(record, lifecycle.kicked(record)) for record in (Record(*row) for row in rows)]
+
+        return self._sweep(tube, kicked, now)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        def released(step: Step) -> list[Record | None]:
+            records = [Record(*row) for row in step.execute(Q.taken, (tube.no,))]
+            return [step.apply(record, lifecycle.came_back(record, step.now, "release")) for record in records]
+
+        return self._sweep(tube, released, now)
+
+    def _sweep(self, tube: Tube, work: Callable[[Step], list[Record | None]], now: int | None) -> Settled:
+        """Do what is due, then the work, in one transaction."""
+        with self._write(tube) as db:
+            step = self._step(db, tube, self._clock() if now is None else now, Effects())
+            sessions.end_lapsed(db, tubes.load_all, step.now, step.effects)
+            while self._advance(step, ADVANCE_STEP):
+                pass
+            return Settled(work(step), step.finish())
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        with self._write(tube) as db:
+            now = self._clock() if now is None else now
+            step = self._step(db, tube, now, Effects())
+            sessions.end_lapsed(db, tubes.load_all, now, step.effects)
+            more = self._advance(step, limit)
+            effects = step.finish()
+            moments = db.execute(Q.look, (tube.no, "")).get[:3]
+            return Advanced(more, _until([moment for moment in moments if moment is not None], now), effects)
+
+    def _advance(self, step: Step, limit: int) -> bool:
+        """One bounded step of what the clock demands of this tube; True when more is due."""
+        rows = list(step.execute(Q.due, (step.tube.no, step.now, limit)))
+        for record in (Record(*row) for row in rows):
+            # An earlier one of this step may have changed it: promotion and demotion touch the state.
+            current = step.record(record.id)
+            if current is not None:
+                step.apply(current, lifecycle.became_due(current, step.now))
+        if step.tube.fair:
+            step.execute(Q.forget_idle_lanes, (step.tube.no, step.now))
+        return len(rows) == limit
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """As the contract says; a task put while it runs has a higher id than the last one seen first."""
+        everything = Settled([], Effects())
+        with self._write(tube) as db:
+            last = Step(db, tube, 0).last_id()
+        while True:
+            with self._write(tube) as db:
+                step = self._step(db, tube, self._clock() if now is None else now, everything.effects)
+                span = (step.key, step.key | last, tubes.REMOVE_STEP)
+                rows = [Record(*row) for row in db.execute(Q.page, span)]
+                for record in rows:
+                    current = step.record(record.id)  # None: past its ttl, and gone by it
+                    if current is not None:
+                        everything.records.append(step.apply(current, lifecycle.removed(current, "delete")))
+                step.finish()
+            if len(rows) < tubes.REMOVE_STEP:
+                return everything
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        with self._db.reading as db:
+            now = self._clock() if now is None else now
+            step = self._step(db, tube, now, Effects())
+            rows = [db.execute(Q.record, (step.key | id,)).get if 0 < id < 1 << ID_BITS else None for id in ids]
+            return [_unless_expired(row, now) for row in rows]
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        queries = {None: Q.find_all, "r": Q.find_ready, "t": Q.find_taken, "~": Q.find_delayed, "!": Q.find_buried}
+        with self._db.reading as db:
+            now = self._clock() if now is None else now
+            step = self._step(db, tube, now, Effects())
+            low = step.key | min(max(after or 0, 0), (1 << ID_BITS) - 1)
+            span = (low, step.key | (1 << ID_BITS) - 1, now, limit, tube.no)
+            return [Record(*row) for row in db.execute(queries[status], span)]
+
+    def count(self, tube: Tube) -> Counts:
+        with self._db.reading as db:
+            return read_counts(Step(db, tube, 0))
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        with self._db.relaxed as db:
+            return sessions.join(db, presence, session, ttr, self._clock() if now is None else now)
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        with self._db.relaxed as db:
+            return sessions.beat(db, handles, self._clock() if now is None else now)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        with self._db.durable as db:
+            now = self._clock() if now is None else now
+            effects = Effects()
+            for handle in handles:
+                row = db.execute(Q.get_locus, (handle,)).get
+                if row is not None and locus in (None, row[1]):
+                    sessions.leave(db, handle, row[0], now)
+            sessions.end_lapsed(db, tubes.load_all, now, effects)
+            return effects
+
+    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
+        with self._db.reading as db:
+            now = self._clock() if now is None else now
+            all_tubes = tubes.load_all(db)
+            rows = list(db.execute(Q.all_sessions))
+            found = (sessions.describe(db, no, id, all_tubes, now) for no, id, _, _ in rows)
+            return [session for session in found if session is not None]
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        with self._db.reading as db:
+            key = tube.no << ID_BITS | record.id
+            return int(db.execute(Q.ahead, (tube.no, record.rank1, record.rank2, key)).get)
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        with self._db.reading as db:
+            row = db.execute(Q.lane, (tube.no, utube)).get
+            return base.Lane(utube, *row[:3]) if row else base.Lane(utube, 0, 0, 0)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        with self._db.reading as db:
+            return [Record(*row) for row in db.execute(Q.lane_holders, (tube.no, utube, limit))]
+
+    def owner(self, session: int) -> base.SessionRecord | None:
+        with self._db.reading as db:
+            row = db.execute(Q.session_by_no, (session,)).get
+            return sessions.describe(db, row[0], row[1], [], self._clock()) if row else None
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        with self._db.durable as db:
+            return checks.check(db, self._clock() if now is None else now, repair=repair)
+
+    # shared by the calls above
+
+    def _write(self, tube: Tube) -> Transaction:
+        return self._db.relaxed if tube.temporary else self._db.durable
+
+    def _must_live(self, db: apsw.Connection, tube: Tube) -> None:
+        if db.execute(Q.tube_lives, (tube.no,)).get is None:
+            raise no_such_tube(tube)
+
+    def _step(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects) -> Step:
+        self._must_live(db, tube)
+        return Step(db, tube, now, effects)
+
+
+def _known(tube: Tube, row: T | None) -> T:
+    if row is None:
+        raise no_such_tube(tube)
+    return row
+
+
+def _total(step: Step) -> int:
+    counts = read_counts(step)
+    return counts.ready + counts.taken + counts.delayed + counts.buried
+
+
+def _until(moments: list[int], now: int) -> int | None:
+    return max(0, min(moments) - now) if moments else None
+
+
+def _unless_expired(row: tuple[object, ...] | None, now: int) -> Record | None:
+    record = Record(*row) if row else None  # type: ignore[arg-type]
+    if record is None or (record.state != "t" and record.expires is not None and record.expires <= now):
+        return None
+    return record

@@ -1,0 +1,355 @@
+"""A tube as programs hold it: every verb, for one session."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from penstock import why
+from penstock.core import codec, names
+from penstock.core.kind import kinds_with
+from penstock.core.lifecycle import Move
+from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
+from penstock.core.numbers import timeout as check_timeout
+from penstock.core.options import PutOptions, make_entry, refuse_option
+from penstock.core.options import Tube as StoredTube
+from penstock.core.task import Entry, Record, Status, Task, make_task
+from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
+from penstock.stats import TubeStats, make_stats
+from penstock.store.base import Settled
+
+if TYPE_CHECKING:
+    from penstock.broker import Broker
+    from penstock.session import Session
+
+log = logging.getLogger("penstock")
+
+# put_many stores up to so many tasks in one step.
+CHUNK = 10_000
+MAX_PAGE = 10_000
+
+_NOTHING_GIVEN: dict[str, object] = {
+    **dict.fromkeys(PutOptions.__annotations__), "delay": 0, "on_duplicate": "error"
+}  # fmt: skip
+OnChange = Callable[[Task, str], object]
+TaskOrId = Task | int
+
+
+class Tube:
+    """A named queue of one kind. Safe to use from several threads."""
+
+    def __init__(self, broker: Broker, session: Session, stored: StoredTube) -> None:
+        self._broker = broker
+        self._session = session
+        self.stored = stored
+
+    @property
+    def name(self) -> str:
+        """The tube's name."""
+        return self.stored.name
+
+    @property
+    def kind(self) -> str:
+        """The name of the tube's kind."""
+        return self.stored.kind.name
+
+    def __repr__(self) -> str:
+        return f"<Tube {self.name} ({self.kind})>"
+
+    # putting
+
+    def put(
+        self, data: object, *, pri: int | None = None, ttl: float | None = None, ttr: float | None = None,
+        delay: float = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
+        address: str | None = None, on_duplicate: str = "error", group: str | None = None,
+        callback: str | None = None, reply_to: str | None = None, max_attempts: int | None = None,
+        timeout: float | None = 0,
+    ) -> Task:  # fmt: skip
+        """Store one task; when this returns, it is stored as durably as the store promises.
+
+        A full tube makes it wait up to timeout (None: for ever), then raises TubeFull.
+        """
+        options: PutOptions = {
+            "pri": pri, "ttl": ttl, "ttr": ttr, "delay": delay, "utube": utube, "id": id, "rank": rank,
+            "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
+            "reply_to": reply_to, "max_attempts": max_attempts,
+        }  # fmt: skip
+        if options == _NOTHING_GIVEN and type(delay) is int:
+            options = {}
+        entry = make_entry(self.stored, data, options)
+        return make_task(self._store([entry], timeout)[0], self)
+
+    def put_many(self, items: Iterable[object], *, timeout: float | None = 0, **shared: object) -> list[Task]:
+        """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
+        records: list[Record] = []
+        feed = iter(items)
+        while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
+            records += self._store(chunk, timeout)
+        return [make_task(record, self) for record in records]
+
+    def _entry(self, item: object, shared: dict[str, object]) -> Entry:
+        data, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, {})
+        return make_entry(self.stored, data, {**shared, **own} if own else shared)  # type: ignore[arg-type,typeddict-item]
+
+    def _store(self, entries: Sequence[Entry], timeout: float | None) -> list[Record]:
+        limit = check_timeout(timeout)
+        broker = self._broker
+        try:
+            stored = broker.store.put(self.stored, entries)
+        except TubeFull:
+            if len(entries) > (self.stored.capacity or 0):
+                raise
+            stored = broker.put_when_room(self.stored, entries, limit)
+        broker.after(stored.effects)
+        broker.note_records(self.stored, stored.records)
+        return stored.records
+
+    # taking
+
+    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Task | None:
+        """The first ready task in the tube's order, leased to this session alone; None when nothing came.
+
+        timeout None waits for ever, 0 never waits.
+        """
+        tasks = self._take(1, timeout, max_pri)
+        return tasks[0] if tasks else None
+
+    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> list[Task]:
+        """Up to count ready tasks, in order; waits up to timeout for the first."""
+        return self._take(whole("count", count), timeout, max_pri)
+
+    def _take(self, count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
+        check_max_pri(self.stored, max_pri)
+        tasks = self._session.take_tasks((self,), count, timeout, max_pri)
+        self._broker.note_tasks(self.stored, tasks)
+        return tasks
+
+    # settling
+
+    def ack(self, task: TaskOrId, result: object = None) -> None:
+        """Done: the task leaves the tube. NotTaken unless this session holds its live lease."""
+        if result is not None:
+            codec.encode(result)
+        self._settle_leased("ack", task)
+
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool]:
+        """Ack each that this session still holds, in one step; a bool for each, in order."""
+        given = list(tasks)
+        settled = self._settle([self._move("ack", task) for task in given])
+        for task, record in zip(given, settled.records, strict=True):
+            if isinstance(task, Task) and record is not None:
+                task.status = Status.DONE
+        return [record is not None for record in settled.records]
+
+    def fail(self, task: TaskOrId, error: str, code: str | int | None = None) -> None:
+        """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease."""
+        reason = names.text("error", error)
+        if reason is None:
+            raise BadValue("error is None: give a str that says what failed")
+        if code is not None and type(code) not in (str, int):
+            raise BadValue(f"code {names.shown(code)} is {names.kind_of(code)}: give a str or an int")
+        self._settle_leased("fail", task, reason=reason)
+
+    def release(self, task: TaskOrId, delay: float = 0) -> None:
+        """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
+        extra = span_ms("delay", delay)
+        if extra and "delay" not in self.stored.kind.accepts:
+            refuse_option(self.stored.kind, "delay")
+        self._settle_leased("release", task, extra=extra)
+
+    def touch(self, task: TaskOrId, seconds: float) -> None:
+        """So many seconds more for this hand-out; nothing happens when it has no deadline. NotTaken unless held."""
+        if not self.stored.kind.timed:
+            raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
+        self._settle_leased("touch", task, extra=positive_ms("seconds", seconds))
+
+    def bury(self, task: TaskOrId, reason: str | None = None) -> None:
+        """Aside, until kicked; by anyone, in any state. A Task from take must still be leased."""
+        self._settle_any("bury", task, reason=names.text("reason", reason))
+
+    def delete(self, task: TaskOrId) -> None:
+        """Gone; by anyone, in any state. A Task from take must still be leased."""
+        self._settle_any("delete", task)
+
+    def kick(self, count: int = 1) -> int:
+        """Un-bury up to count tasks, in take order; how many it were."""
+        settled = self._broker.store.kick(self.stored, whole("count", count))
+        self._broker.after(settled.effects)
+        return len(settled.records)
+
+    def release_all(self) -> int:
+        """Release every taken task, whoever holds it; how many it were."""
+        settled = self._broker.store.release_all(self.stored)
+        self._broker.after(settled.effects)
+        return len(settled.records)
+
+    def truncate(self) -> int:
+        """Remove every task, leases too; how many it were."""
+        settled = self._broker.store.truncate(self.stored)
+        self._broker.after(settled.effects)
+        return len(settled.records)
+
+    def drop(self) -> None:
+        """Remove the tube with all its tasks. TubeBusy while tasks are taken or someone waits in take."""
+        self._broker.tend()
+        self._broker.store.drop_tube(self.stored)
+
+    def give_back(self, task: Task, error: BaseException) -> None:
+        """Release a task whose `with` block raised, after the tube's back-off if it has one."""
+        backoff = self.stored.backoff
+        delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
+        reason = names.text("reason", f"{type(error).__name__}: {error}")
+        try:
+            self._settle_leased("release", task, extra=span_ms("delay", min(delay, MAX_SECONDS)), reason=reason)
+        except PenstockError as lost:
+            # The block's own error matters more than that the task could not be given back.
+            log.warning("%s", lost)
+
+    def settle(self, move: Move) -> Record | None:
+        """One guarded move; the task afterwards, or None where the guard failed."""
+        return self._settle([move]).records[0]
+
+    def _settle(self, moves: list[Move]) -> Settled:
+        settled = self._broker.store.settle(self.stored, moves)
+        self._broker.after(settled.effects)
+        return settled
+
+    def _move(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> Move:
+        session = self._session.number
+        if isinstance(task, Task):
+            record = self._own(task)
+            lease = record.lease if record.state == "t" else None
+            return Move(verb, record.id, session, lease, extra, reason)
+        return Move(verb, names.task_id(task), session, None, extra, reason)
+
+    def _own(self, task: Task) -> Record:
+        if task.tube != self.name:
+            raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
+        return task.record
+
+    def _settle_leased(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> None:
+        move = self._move(verb, task, extra, reason)
+        record = self.settle(move)
+        if record is None:
+            raise NotTaken(
+                f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot {verb} it: "
+                "its lease lapsed, was settled, or is another's; drop the result"
+            )
+        self._told(task, record)
+
+    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> None:
+        if isinstance(task, Task):
+            record = self._own(task)
+            move = Move(verb, record.id, lease=record.lease if task.leased else None, reason=reason)
+        else:
+            move = Move(verb, names.task_id(task), reason=reason)
+        after = self.settle(move)
+        if after is None and move.lease is not None:
+            raise NotTaken(
+                f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
+            )
+        if after is None:
+            raise NotFound(f"task {move.id} is not in tube {self.name}: it was never put, or has left it")
+        self._told(task, after)
+
+    def _told(self, task: TaskOrId, record: Record) -> None:
+        if isinstance(task, Task):
+            task.after(record)
+        self._broker.note_records(self.stored, (record,))
+
+    # looking
+
+    def peek(self, id: TaskOrId) -> Task:
+        """The task as it stands, whoever has it; NotFound when it is not in the tube."""
+        number = self._own(id).id if isinstance(id, Task) else names.task_id(id)
+        record = self._current(number)
+        if record is None:
+            raise NotFound(f"task {number} is not in tube {self.name}: it was never put, or has left it")
+        return make_task(record, self)
+
+    def _current(self, id: int) -> Record | None:
+        """The task as it stands after everything that is due has been done to it."""
+        self._broker.tend()
+        record = self._broker.store.get(self.stored, [id])[0]
+        if record is None or (record.at is None and record.state != "t"):
+            return record
+        self._broker.catch_up(self.stored)
+        return self._broker.store.get(self.stored, [id])[0]
+
+    def tasks(
+        self, status: Status | str | None = None, *, limit: int = 100, after: TaskOrId | None = None
+    ) -> list[Task]:
+        """Up to limit tasks in id order, of one status if given; go on with `after` the last one's id."""
+        if status is not None and status not in list(Status):
+            raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
+        whole("limit", limit, 1, MAX_PAGE)
+        last = after.id if isinstance(after, Task) else None if after is None else names.task_id(after)
+        if status == Status.DONE:
+            return []
+        self._broker.tend()
+        self._broker.catch_up(self.stored)
+        letter = None if status is None else str(status)
+        return [make_task(record, self) for record in self._broker.store.find(self.stored, letter, last, limit)]
+
+    def stats(self) -> TubeStats:
+        """The tube's counters now, exact; what is due is done first."""
+        self._broker.tend()
+        self._broker.catch_up(self.stored)
+        return make_stats(self._broker.store.count(self.stored))
+
+    def __len__(self) -> int:
+        return self.stats().tasks.total
+
+    def __bool__(self) -> bool:
+        return True  # an empty tube is still a tube
+
+    def __contains__(self, id: object) -> bool:
+        return self._current(names.task_id(id)) is not None
+
+    def why(self, id: TaskOrId) -> str:
+        """Why this task is not running: what holds it back, who, since when, until when."""
+        return why.explain(self._broker.store, self.stored, self.peek(id).record)
+
+    # steering
+
+    def pause(self) -> None:
+        """From now on take returns nothing, everywhere; puts go on."""
+        self._broker.store.pause_tube(self.stored, True)
+
+    def resume(self) -> None:
+        """End a pause, and wake those who wait."""
+        self._broker.store.pause_tube(self.stored, False)
+        self._broker.room.wake(("ready", self.stored.no), hint=True)
+
+    def on_change(self, callback: OnChange | None) -> OnChange | None:
+        """Call callback(task, event) after each change this broker makes to the tube; the previous one.
+
+        It belongs to the tube in this broker, whichever handle set it; None ends it.
+        """
+        if callback is not None and not callable(callback):
+            raise BadValue(f"on_change callback {names.shown(callback)} cannot be called: give a function or None")
+        return self._broker.listen(self, callback)
+
+    # kind reliable
+
+    def recover(self, count: int, elapsed: float) -> list[Task]:
+        """Hand out again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
+        raise UnsupportedOption(
+            f"kind {self.kind} has no recover: kind reliable has it; here, ttr and sessions give back"
+        )
+
+    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+        """Read the undelivered or the delivered list (kind reliable)."""
+        raise UnsupportedOption(f"kind {self.kind} has no inspect: kind reliable has it; here, use tasks()")
+
+
+def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:
+    """UnsupportedOption where pri does not lead the order."""
+    if max_pri is None:
+        return
+    whole("max_pri", max_pri, 0)
+    if tube.kind.order[0] != "pri" or tube.aging is not None:
+        raise UnsupportedOption(f"tube {tube.name} is not ordered by pri first, so it has no max_pri: leave it out")

@@ -1,0 +1,134 @@
+"""Where blocked callers of one process wait: longest-waiting first, one woken for each new ready task.
+
+A wake is a token when it stands for one task that this process made ready, or a hint when something may have
+changed elsewhere. A waiter woken by a hint that found work hints the next; a token that its waiter did not use
+goes to the next.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+
+from penstock.store.forks import reset_in_child
+
+Topic = tuple[str, int]  # what is waited for, and the tube's number
+
+
+class Waiter:
+    """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
+
+    __slots__ = ("_lock", "hinted", "picky", "topics", "woken")
+
+    def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
+        self.topics = topics
+        self.picky = picky  # it may refuse what another would take
+        self.woken = False
+        self.hinted = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, seconds: float | None) -> bool:
+        """Block until woken (True) or the time is over."""
+        return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
+
+    def wake(self) -> None:
+        """Called by the room, once per sleep."""
+        self._lock.release()
+
+
+class Room:
+    """The waiters of one store in this process, whichever of its brokers they came through."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiters: dict[Topic, dict[Waiter, None]] = {}
+        reset_in_child(self)
+
+    def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
+        """Queue up."""
+        waiter = Waiter(topics, picky=picky)
+        with self._lock:
+            for topic in topics:
+                self._waiters.setdefault(topic, {})[waiter] = None
+        return waiter
+
+    def again(self, waiter: Waiter) -> None:
+        """It was woken and found nothing: it waits on, at its old place."""
+        with self._lock:
+            if waiter.woken and waiter.picky:
+                for topic in waiter.topics:
+                    self._wake(topic, 1, hint=False)
+            waiter.woken = waiter.hinted = False
+
+    def leave(self, waiter: Waiter, got: Topic | None) -> None:
+        """It goes: with what it waited for, or without; what it leaves unused is the next one's."""
+        with self._lock:
+            for topic in waiter.topics:
+                waiting = self._waiters.get(topic)
+                if waiting is not None:
+                    waiting.pop(waiter, None)
+                    if not waiting:
+                        del self._waiters[topic]
+            if waiter.woken and (waiter.hinted or got is None):
+                for topic in waiter.topics if got is None else (got,):
+                    self._wake(topic, 1, hint=True)
+
+    def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
+        """Wake the longest-waiting ones."""
+        if topic in self._waiters:  # unlocked look: a waiter tries once more after it has entered
+            with self._lock:
+                self._wake(topic, count, hint=hint)
+
+    def wake_all(self) -> None:
+        """Hint the first waiter of every topic."""
+        with self._lock:
+            for topic in self._waiters:
+                self._wake(topic, 1, hint=True)
+
+    def rouse(self, waiters: list[Waiter]) -> None:
+        """Wake these, because they must not wait any longer."""
+        with self._lock:
+            for waiter in waiters:
+                if not waiter.woken:
+                    waiter.woken = True
+                    waiter.wake()
+
+    def __len__(self) -> int:
+        return len(self._waiters)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def has(self, topic: Topic) -> bool:
+        """Whether anyone waits for it."""
+        return topic in self._waiters
+
+    def after_fork(self) -> None:
+        """The parent's waiters are no threads of the child."""
+        self._lock = threading.Lock()
+        self._waiters = {}
+
+    def _wake(self, topic: Topic, count: int, *, hint: bool) -> None:
+        for waiter in self._waiters.get(topic, ()):
+            if count <= 0:
+                return
+            if not waiter.woken:
+                waiter.woken, waiter.hinted = True, hint
+                waiter.wake()
+                count -= 1
+            elif hint:
+                return  # the first one is awake already and will pass the hint on
+
+
+_rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()
+_rooms_lock = threading.Lock()
+
+
+def room_of(identity: str) -> Room:
+    """The room of a store in this process."""
+    with _rooms_lock:
+        room = _rooms.get(identity)
+        if room is None:
+            room = _rooms[identity] = Room()
+        return room

@@ -1,0 +1,64 @@
+"""Why a task is not running, in one sentence: what holds it back, who, since when, until when."""
+
+from __future__ import annotations
+
+from penstock.core.options import Tube
+from penstock.core.task import NO_UTUBE, Record
+from penstock.store.base import Store
+
+_MANY = 1000  # where a store stops counting what is ahead
+
+
+def explain(store: Store, tube: Tube, record: Record) -> str:
+    """The sentence."""
+    now = store.now()
+    match record.state:
+        case "t":
+            return f"task {record.id} is running: {_held(store, record, now)}"
+        case "~":
+            return f"task {record.id} is delayed: it is ready in {_span((record.at or now) - now)}"
+        case "!":
+            reason = f" ({record.reason})" if record.reason else ""
+            return f"task {record.id} is buried{reason}: kick() makes it ready again"
+    if store.paused(tube):
+        return f"task {record.id} is ready, but tube {tube.name} is paused: resume() lets it go"
+    ahead = _ahead(store.ahead(tube, record))
+    if record.state == "q":
+        return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {ahead}"
+    return f"task {record.id} is ready: {ahead}; the next take after them gets it"
+
+
+def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
+    name = "the micro-queue of tasks without utube" if record.utube == NO_UTUBE else f"micro-queue {record.utube}"
+    assert record.utube is not None
+    holders = store.lane_holders(tube, record.utube, 1)
+    if not holders:
+        return f"others of {name} come first"
+    lane = store.lane(tube, record.utube)
+    others = f" and {lane.taken - 1} more" if lane.taken > 1 else ""
+    return f"{name} is held by task {holders[0].id}{others}, {_held(store, holders[0], now)}"
+
+
+def _held(store: Store, record: Record, now: int) -> str:
+    until = "" if record.at is None else f", until its ttr in {_span(record.at - now)}"
+    since = "" if record.taken is None else f" for {_span(now - record.taken)}"
+    owner = None if record.owner is None else store.owner(record.owner)
+    if owner is None:
+        return f"held{since} by a session that has ended{until}"
+    who = f"session {owner.id} on host {owner.host} (pid {owner.pid}), last beat {_span(now - owner.heartbeat)} ago"
+    return f"held{since} by {who}{until}"
+
+
+def _ahead(count: int) -> str:
+    if count == 0:
+        return "no task is ahead of it"
+    return f"{count}{' or more' if count >= _MANY else ''} task{'' if count == 1 else 's'} ahead of it"
+
+
+def _span(ms: int) -> str:
+    seconds = max(ms, 0) / 1000
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds / 3600:.3g} h"

@@ -1,0 +1,108 @@
+"""What many behaviour tests say, said once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+import penstock
+
+T = TypeVar("T")
+Verb = Callable[[penstock.Tube, "penstock.Task | int"], None]
+
+KINDS = ("fifo", "fifottl", "utube", "utubettl")
+TIMED_KINDS = ("fifottl", "utubettl")
+UTUBE_KINDS = ("utube", "utubettl")
+
+# Only for the holder of the live lease.
+LEASED_VERBS: dict[str, Verb] = {
+    "ack": lambda tube, which: tube.ack(which),
+    "fail": lambda tube, which: tube.fail(which, "broken"),
+    "release": lambda tube, which: tube.release(which),
+    "touch": lambda tube, which: tube.touch(which, 1),
+}
+# For anyone, in any state.
+FREE_VERBS: dict[str, Verb] = {
+    "bury": lambda tube, which: tube.bury(which),
+    "delete": lambda tube, which: tube.delete(which),
+}
+
+_TASKS = ("ready", "taken", "delayed", "buried", "done", "total")
+_CALLS = ("put", "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
+_FACTS = (
+    "id", "status", "data", "tube", "pri", "utube", "attempts", "lease", "created", "taken", "due", "expires", "reason",
+)  # fmt: skip
+
+
+def take(tube: penstock.Tube) -> penstock.Task:
+    """The next task, which must be there."""
+    task = tube.take(0)
+    assert task is not None, f"nothing to take in {tube.name}"
+    return task
+
+
+def drain(tube: penstock.Tube) -> list[object]:
+    """The data of what can be taken, in order; each task is acked before the next is taken."""
+    found = []
+    while (task := tube.take(0)) is not None:
+        found.append(task.data)
+        task.ack()
+    return found
+
+
+def take_all(tube: penstock.Tube) -> list[object]:
+    """The data of what can be taken at once, in order; nothing is acked."""
+    return [task.data for task in tube.take_many(1000)]
+
+
+def tasks(tube: penstock.Tube) -> dict[str, int]:
+    """The task counters that are not 0."""
+    counters = tube.stats().tasks
+    return {name: getattr(counters, name) for name in _TASKS if getattr(counters, name)}
+
+
+def calls(tube: penstock.Tube) -> dict[str, int]:
+    """The call counters that are not 0."""
+    counters = tube.stats().calls
+    return {name: getattr(counters, name) for name in _CALLS if getattr(counters, name)}
+
+
+def facts(task: penstock.Task) -> dict[str, object]:
+    """All that a task says of itself."""
+    return {name: getattr(task, name) for name in _FACTS}
+
+
+def everything(tube: penstock.Tube) -> object:
+    """All that is stored and counted, to show that a refused call changed nothing."""
+    return tasks(tube), calls(tube), [facts(task) for task in tube.tasks()]
+
+
+def begin(call: Callable[[], T]) -> Future[T]:
+    """Run the call in a thread of its own; a thread that hangs does not hang the test run."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    """Come back when the condition holds; it must hold within so many seconds."""
+    end = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        pause.wait(0.005)
+
+
+def waiters(broker: penstock.Broker, tube: str) -> int:
+    """How many sessions are blocked in a take of that tube."""
+    return sum(tube in session.waits for session in broker.sessions())

@@ -1,0 +1,94 @@
+"""capacity: how much a tube stores (rule 12)."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.behaviour.helpers import KINDS, begin, calls, take, tasks
+from tests.conftest import Connect
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_full_tube_refuses_a_put(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("mail", kind=kind, capacity=2)
+    tube.put_many(["a", "b"])
+    with pytest.raises(penstock.TubeFull, match=r"(?s)(?=.*mail)(?=.*\b2\b)"):
+        tube.put("c")
+    assert (tasks(tube), calls(tube)) == ({"ready": 2, "total": 2}, {"put": 2})
+
+
+@pytest.mark.parametrize("state", ["ready", "taken", "delayed", "buried"])
+def test_capacity_counts_tasks_in_every_state(broker: penstock.Broker, state: str) -> None:
+    tube = broker.tube("t", capacity=1)
+    tube.put("x", delay=3 if state == "delayed" else 0)
+    if state == "taken":
+        take(tube)
+    if state == "buried":
+        tube.bury(1)
+    with pytest.raises(penstock.TubeFull):
+        tube.put("y")
+
+
+@pytest.mark.parametrize("leave", ["ack", "fail", "delete", "truncate"])
+def test_what_leaves_makes_room(broker: penstock.Broker, leave: str) -> None:
+    tube = broker.tube("t", capacity=1)
+    tube.put("x")
+    task = take(tube)
+    if leave == "ack":
+        task.ack()
+    if leave == "fail":
+        task.fail("broken")
+    if leave == "delete":
+        tube.delete(1)
+    if leave == "truncate":
+        tube.truncate()
+    assert tube.put("y").id == 2
+
+
+def test_expired_tasks_make_room(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t", capacity=2_500)
+    tube.put_many(range(2_500), ttl=1)
+    clock.advance(1)
+    tube.put_many(range(2_500))
+    assert tasks(tube) == {"ready": 2_500, "done": 2_500, "total": 2_500}
+
+
+def test_put_many_needs_room_for_all(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", capacity=3)
+    tube.put("a")
+    with pytest.raises(penstock.TubeFull):
+        tube.put_many(["b", "c", "d"])
+    assert tasks(tube) == {"ready": 1, "total": 1}
+    tube.put_many(["b", "c"])
+    assert tasks(tube) == {"ready": 3, "total": 3}
+
+
+def test_a_refused_put_uses_up_nothing_of_the_room(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", capacity=1)
+    tube.put("a")
+    with pytest.raises(penstock.TubeFull):
+        tube.put("b")
+    take(tube).ack()
+    tube.put("c")
+    assert take(tube).data == "c"
+
+
+def test_racing_puts_never_exceed_the_capacity(broker: penstock.Broker, connect: Connect) -> None:
+    tube = broker.tube("t", kind="fifo", capacity=10)
+
+    def fill(mine: penstock.Tube) -> int:
+        stored = 0
+        for number in range(10):
+            try:
+                mine.put(number)
+                stored += 1
+            except penstock.TubeFull:
+                pass
+        return stored
+
+    handles = [connect().tube("t") for _ in range(4)]
+    running = [begin(lambda handle=handle: fill(handle)) for handle in handles]  # type: ignore[misc]
+    assert sum(future.result(timeout=60) for future in running) == 10
+    assert tasks(tube) == {"ready": 10, "total": 10}

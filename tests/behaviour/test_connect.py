@@ -1,0 +1,164 @@
+"""connect and close: URLs, what a closed broker says, and what outlives it (sections 2 and 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.behaviour.helpers import calls, drain, take, tasks
+from tests.conftest import Connect
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "queue.db", "ftp://host/x", "sqlite", "MEMORY", "://x", "memory://x?colour=red", "sqlite:///x.db?colour=red",
+        "sqlite:///x.db?durability=sometimes", 5, b"memory://x",
+    ],
+    ids=ascii,
+)  # fmt: skip
+def test_a_bad_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.BadValue):
+        penstock.connect(url)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
+    with pytest.raises(penstock.BadValue, match=r"(?s)(?=.*gopher)(?=.*sqlite)(?=.*memory)"):
+        penstock.connect("gopher://x")
+
+
+def test_without_a_url_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_URL", f"sqlite:///{tmp_path}/mine.db")
+    with penstock.connect() as broker:
+        broker.tube("t").put("x")
+    assert (tmp_path / "mine.db").exists()
+
+
+def test_without_url_and_environment_it_is_a_file_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    with penstock.connect() as broker:
+        broker.tube("t").put("x")
+    assert (tmp_path / "penstock.db").exists()
+
+
+USES: dict[str, Callable[[penstock.Broker, penstock.Tube], object]] = {
+    "tube.put": lambda broker, tube: tube.put("x"),
+    "tube.take": lambda broker, tube: tube.take(0),
+    "tube.ack": lambda broker, tube: tube.ack(1),
+    "tube.peek": lambda broker, tube: tube.peek(1),
+    "tube.stats": lambda broker, tube: tube.stats(),
+    "tube.kick": lambda broker, tube: tube.kick(),
+    "tube.drop": lambda broker, tube: tube.drop(),
+    "broker.tube": lambda broker, tube: broker.tube("t"),
+    "broker.create_tube": lambda broker, tube: broker.create_tube("u", "fifo"),
+    "broker.tubes": lambda broker, tube: broker.tubes(),
+    "broker.take": lambda broker, tube: broker.take(["t"], timeout=0),
+    "broker.session": lambda broker, tube: broker.session(),
+    "broker.sessions": lambda broker, tube: broker.sessions(),
+    "broker.check": lambda broker, tube: broker.check(),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_closed_broker_is_unavailable(
+    connect: Connect, use: Callable[[penstock.Broker, penstock.Tube], object]
+) -> None:
+    broker = connect()
+    tube = broker.tube("t")
+    broker.close()
+    with pytest.raises(penstock.StoreUnavailable, match="closed"):
+        use(broker, tube)
+
+
+def test_closing_twice_is_harmless(broker: penstock.Broker, connect: Connect) -> None:
+    other = connect()
+    other.close()
+    other.close()
+    assert broker.tube("t").put("x").id == 1
+
+
+def test_closing_one_broker_leaves_the_others_open(broker: penstock.Broker, connect: Connect) -> None:
+    connect().close()
+    broker.tube("t").put("x")
+    assert drain(broker.tube("t")) == ["x"]
+
+
+def test_memory_is_gone_with_its_last_broker() -> None:
+    first = penstock.connect("memory://vanishing")
+    second = penstock.connect("memory://vanishing")
+    first.tube("t").put("x")
+    first.close()
+    assert [info.name for info in second.tubes()] == ["t"]
+    second.close()
+    with penstock.connect("memory://vanishing") as third:
+        assert third.tubes() == []
+
+
+def test_memories_of_different_names_are_different_stores() -> None:
+    with penstock.connect("memory://one") as one, penstock.connect("memory://two") as two:
+        one.tube("t")
+        assert two.tubes() == []
+
+
+def test_what_was_put_is_there_after_a_restart(durable_url: str, clock: Clock) -> None:
+    with penstock.connect(durable_url, clock=clock) as broker:
+        tube = broker.tube("t", kind="utubettl", ttr=3, utube_limit=2)
+        tube.put_many([("a", {"pri": 2}), ("b", {"pri": 1}), ("c", {"delay": 5}), ("d", {"ttl": 8})], utube="u")
+        tube.bury(4, "odd")
+        take(tube)
+        before = [(info.name, info.kind, info.options) for info in broker.tubes()]
+    with penstock.connect(durable_url, clock=clock) as broker:
+        tube = broker.tube("t")
+        assert [(info.name, info.kind, info.options) for info in broker.tubes()] == before
+        assert [str(task.status) for task in tube.tasks()] == ["r", "r", "~", "!"]
+        assert tube.peek(4).reason == "odd"
+        assert calls(tube) == {"put": 4, "bury": 1, "take": 1, "release": 1}
+        assert drain(tube) == ["b", "a"]
+        assert tube.put("e").id == 5
+
+
+def test_time_goes_on_while_no_broker_is_open(durable_url: str, clock: Clock) -> None:
+    with penstock.connect(durable_url, clock=clock) as broker:
+        broker.tube("t").put_many([("a", {"ttl": 5}), ("b", {"delay": 5}), "c"])
+    clock.advance(60)
+    with penstock.connect(durable_url, clock=clock) as broker:
+        assert tasks(broker.tube("t")) == {"ready": 2, "done": 1, "total": 2}
+
+
+def test_a_pause_outlives_a_restart(durable_url: str) -> None:
+    with penstock.connect(durable_url) as broker:
+        broker.tube("t").put("x")
+        broker.tube("t").pause()
+    with penstock.connect(durable_url) as broker:
+        assert broker.tube("t").take(0) is None
+
+
+def test_a_session_with_a_ttr_outlives_its_broker(durable_url: str, clock: Clock) -> None:
+    with penstock.connect(durable_url, clock=clock) as broker:
+        broker.tube("t").put("x")
+        session = broker.session(ttr=5)
+        take(session.tube("t"))
+    clock.advance(4)
+    with penstock.connect(durable_url, clock=clock) as broker:
+        broker.session(id=session.id).tube("t").ack(1)
+        assert calls(broker.tube("t")) == {"put": 1, "take": 1, "ack": 1}
+
+
+def test_a_folder_that_is_missing_is_told(tmp_path: Path) -> None:
+    with pytest.raises(penstock.StoreUnavailable, match="nowhere"):
+        penstock.connect(f"sqlite:///{tmp_path}/nowhere/queue.db")
+
+
+def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("Dear Ada, " * 1000)
+    with pytest.raises(penstock.StoreCorrupt, match="letter"):
+        penstock.connect(f"sqlite:///{file}")
+    assert file.read_text() == "Dear Ada, " * 1000

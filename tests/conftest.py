@@ -1,0 +1,67 @@
+"""The stores that every behaviour is tried on, and brokers on them whose clock moves only when told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+
+Connect = Callable[[], penstock.Broker]
+
+# name -> the URL of a store that nobody used before; a new store joins the whole suite by one line here
+STORES: dict[str, Callable[[Path], str]] = {
+    "memory": lambda folder: f"memory://{uuid4().hex}",
+    "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
+}
+# The stores whose content outlives their last broker.
+DURABLE = ("sqlite",)
+
+
+@pytest.fixture(params=STORES)
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh store of each sort."""
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture(params=DURABLE)
+def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh store of each sort that keeps its content without a broker."""
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """The store's clock. Keep the total of a test below 15 s, or sessions lapse."""
+    return Clock()
+
+
+@pytest.fixture
+def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
+    """Opens brokers on the one store, which are closed after the test."""
+    with ExitStack() as opened:
+        yield lambda: opened.enter_context(penstock.connect(store_url, clock=clock))
+
+
+@pytest.fixture
+def broker(connect: Connect) -> Iterator[penstock.Broker]:
+    """A broker on each store; afterwards everything that is stored must still fit together."""
+    broker = connect()
+    yield broker
+    try:
+        findings = broker.check()
+    except penstock.StoreUnavailable:  # the test closed it
+        return
+    assert findings == []
+
+
+@pytest.fixture
+def live(store_url: str) -> Iterator[penstock.Broker]:
+    """A broker in real time, for what waits and is woken."""
+    with penstock.connect(store_url) as broker:
+        yield broker

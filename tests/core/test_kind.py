@@ -1,0 +1,63 @@
+"""Kinds as data: what a declaration may say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.core import kind as known
+from penstock.core.kind import Kind, find_kind
+from penstock.errors import BadValue
+
+
+@pytest.mark.parametrize(
+    ("name", "accepts", "order", "per_utube"),
+    [
+        ("fifo", set(), ("id",), False),
+        ("fifottl", {"pri", "ttl", "ttr", "delay"}, ("pri", "id"), False),
+        ("utube", {"utube"}, ("id",), True),
+        ("utubettl", {"utube", "pri", "ttl", "ttr", "delay"}, ("pri", "id"), True),
+    ],
+)
+def test_the_kinds_that_are_there(name: str, accepts: set[str], order: tuple[str, ...], per_utube: bool) -> None:
+    kind = find_kind(name)
+    assert (kind.accepts, kind.order, kind.per_utube) == (frozenset(accepts), order, per_utube)
+
+
+BAD: list[Any] = [
+    {"order": ()}, {"order": ("id", "pri", "rank")}, {"order": ("size",)}, {"order": "id"}, {"order": ("-pri",)},
+    {"order": None}, {"accepts": {"colour"}}, {"accepts": "ttl"}, {"accepts": None}, {"accepts": {1}}, {"per_utube": 1},
+    {"per_utube": None}, {"name": ""}, {"name": "a b"}, {"name": None}, {"name": "x" * 201},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", BAD, ids=str)
+def test_a_bad_declaration_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(BadValue, match="kind"):
+        Kind(**{"name": "own", **options})
+
+
+def test_a_rank_in_the_order_is_accepted_at_put() -> None:
+    assert Kind("own", order=("rank",)).accepts == {"rank"}
+
+
+def test_micro_queues_are_accepted_at_put() -> None:
+    assert Kind("own", per_utube=True).accepts == {"utube"}
+
+
+@pytest.mark.parametrize(
+    ("accepts", "timed"), [((), False), (("pri",), False), (("ttl",), True), (("ttr",), True), (("delay",), True)]
+)
+def test_which_kinds_a_clock_moves(accepts: tuple[str, ...], timed: bool) -> None:
+    assert Kind("own", frozenset(accepts)).timed is timed
+
+
+def test_a_declaration_comes_back_from_json() -> None:
+    kind = Kind("own", frozenset({"ttl", "pri"}), ("pri", "-id"), per_utube=True)
+    assert msgspec.json.decode(msgspec.json.encode(kind), type=Kind) == kind
+
+
+def test_kinds_with_names_those_that_accept_an_option() -> None:
+    assert known.kinds_with("delay") == "fifottl, utubettl"

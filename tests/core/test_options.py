@@ -1,0 +1,63 @@
+"""The options of tubes and puts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.core.backoff import Backoff
+from penstock.core.kind import Kind, find_kind
+from penstock.core.options import check_tube_options, decode_given, encode_given, make_entry, make_tube
+from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
+
+
+def test_given_options_are_kept_in_the_callers_units() -> None:
+    assert check_tube_options(find_kind("fifottl"), {"ttl": 1.5, "ttr": 2, "capacity": None}) == {"ttl": 1.5, "ttr": 2}
+
+
+def test_a_tube_computes_in_milliseconds() -> None:
+    tube = make_tube(1, "t", find_kind("fifottl"), {"ttl": 1.5, "aging": 2})
+    assert (tube.ttl, tube.ttr, tube.aging) == (1_500, None, 2_000)
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"ttl": 1.5, "capacity": 3}, {"backoff": Backoff(2, 3, 4, 0)}, {"temporary": True}], ids=str
+)
+def test_stored_options_come_back(given: dict[str, object]) -> None:
+    assert decode_given(encode_given(given)) == given
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (Kind("own", order=("-id",), per_utube=True), {"fair": True}),
+        (Kind("own", order=("id", "rank"), per_utube=True), {"fair": True}),
+        (Kind("own", frozenset({"pri"}), ("id",)), {"aging": 5}),
+        (Kind("own", frozenset({"pri"}), ("rank", "pri")), {"aging": 5}),
+    ],
+)
+def test_an_option_that_the_order_leaves_no_place_for_is_refused(kind: Kind, options: dict[str, object]) -> None:
+    with pytest.raises(UnsupportedOption, match=next(iter(options))):
+        check_tube_options(kind, options)
+
+
+def test_an_unknown_put_option_is_refused() -> None:
+    options: Any = {"colour": "red"}
+    with pytest.raises(BadValue, match="colour"):
+        make_entry(make_tube(1, "t", find_kind("fifottl"), {}), "x", options)
+
+
+@pytest.mark.parametrize("on_duplicate", ["error", "ignore", "replace"])
+def test_on_duplicate_is_one_of_three_words(on_duplicate: str) -> None:
+    tube = make_tube(1, "t", find_kind("fifo"), {})
+    assert make_entry(tube, "x", {"on_duplicate": on_duplicate}).payload == b'"x"'
+    with pytest.raises(BadValue, match="on_duplicate"):
+        make_entry(tube, "x", {"on_duplicate": on_duplicate.upper()})
+
+
+@pytest.mark.parametrize(("data", "size"), [("x" * 8, 10), (b"x" * 10, 10), ([1, 2, 3], 7), (None, 4)])
+def test_the_size_of_data_is_what_the_caller_gave(data: object, size: int) -> None:
+    assert make_entry(make_tube(1, "t", find_kind("fifo"), {"max_payload": size}), data, {}).payload
+    with pytest.raises(PayloadTooLarge, match=f" {size - 1} "):
+        make_entry(make_tube(1, "t", find_kind("fifo"), {"max_payload": size - 1}), data, {})

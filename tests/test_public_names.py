@@ -1,0 +1,177 @@
+"""The public names and signatures, spelled out, so that a change of any of them is seen in review."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.core import options
+
+SOURCE = Path(__file__).parents[1] / "src" / "penstock"
+
+NAMES = """
+    Backoff BadValue Broker DuplicateAddress Finding Kind NoSuchTube NotFound NotTaken OutcomeUnknown PayloadTooLarge
+    PenstockError SchemaMismatch Session SessionInfo Status StoreBusy StoreCorrupt StoreError StoreFull
+    StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats
+    UnsupportedOption __version__ connect register_kind
+"""
+
+TUBE = (
+    "aging, backoff, callback, capacity, fair, max_attempts, max_payload, period, pri, retention, temporary, "
+    "ttl, ttr, utube_limit"
+)
+PUT = (
+    "address=None, callback=None, delay=0, group=None, id=None, max_attempts=None, on_duplicate='error', pri=None, "
+    "rank=None, reply_to=None, timeout=0, ttl=None, ttr=None, utube=None"
+)
+# First the parameters by position, in order; after *, those by name alone, sorted.
+FUNCTIONS = {
+    "connect": "url=None, *, clock=None, pool=None",
+    "register_kind": "kind",
+}
+METHODS = {
+    "Broker.check": "repair=False",
+    "Broker.close": "",
+    "Broker.create_tube": f"name, kind='fifottl', *, {TUBE}",
+    "Broker.session": "ttr=0, id=None",
+    "Broker.sessions": "",
+    "Broker.take": "names, timeout=None, *, max_pri=None",
+    "Broker.tube": f"name, kind=None, *, {TUBE}",
+    "Broker.tubes": "",
+    "Session.close": "",
+    "Session.take": "names, timeout=None, *, max_pri=None",
+    "Session.tube": "name",
+    "Task.ack": "result=None",
+    "Task.bury": "reason=None",
+    "Task.decode": "kind",
+    "Task.fail": "error, code=None",
+    "Task.release": "delay=0",
+    "Task.touch": "seconds",
+    "Tube.ack": "task_or_id, result=None",
+    "Tube.ack_many": "tasks",
+    "Tube.bury": "task_or_id, reason=None",
+    "Tube.delete": "task_or_id",
+    "Tube.drop": "",
+    "Tube.fail": "task_or_id, error, code=None",
+    "Tube.inspect": "start, count, pending=False",
+    "Tube.kick": "count=1",
+    "Tube.on_change": "callback",
+    "Tube.pause": "",
+    "Tube.peek": "id",
+    "Tube.put": f"data, *, {PUT}",
+    "Tube.put_many": "items, *, **, timeout=0",
+    "Tube.recover": "count, elapsed",
+    "Tube.release": "task_or_id, delay=0",
+    "Tube.release_all": "",
+    "Tube.resume": "",
+    "Tube.stats": "",
+    "Tube.take": "timeout=None, *, max_pri=None",
+    "Tube.take_many": "count, timeout=0, *, max_pri=None",
+    "Tube.tasks": "status=None, *, after=None, limit=100",
+    "Tube.touch": "task_or_id, seconds",
+    "Tube.truncate": "",
+    "Tube.why": "id",
+}
+TASK = "address attempts created data due expires group id lease pri progress reason status taken tube utube"
+# Values: what they are made of.
+FIELDS = {
+    "Backoff": "base=1, factor=2, limit=300, jitter=0.1",
+    "Finding": "tube, id, what, remedy",
+    "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False",
+    "SessionInfo": "id, host, pid, heartbeat, held, waits",
+    "TubeInfo": "name, kind, options",
+    "TubeStats": "tasks, calls",
+}
+
+
+def parameters(function: Callable[..., object]) -> str:
+    """The signature without types; `**x: Unpack[Options]` stands for the names in Options, other `**x` for itself."""
+    placed, named = [], []
+    for parameter in inspect.signature(function).parameters.values():
+        shown = parameter.name if parameter.default is parameter.empty else f"{parameter.name}={parameter.default!r}"
+        unpacked = re.fullmatch(r"Unpack\[(\w+)\]", str(parameter.annotation))
+        if unpacked:
+            named += vars(options)[unpacked[1]].__annotations__
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named.append("**")
+        elif parameter.kind is parameter.KEYWORD_ONLY:
+            named.append(shown)
+        elif parameter.name != "self":
+            placed.append(shown)
+    return ", ".join([*placed, *(["*"] if named else []), *sorted(named)])
+
+
+def test_the_package_has_exactly_these_names() -> None:
+    assert sorted(penstock.__all__) == NAMES.split()
+    assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+def test_the_version_is_that_of_the_distribution() -> None:
+    assert penstock.__version__ == metadata.version("penstock")
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_has_exactly_these_parameters(name: str) -> None:
+    assert parameters(getattr(penstock, name)) == FUNCTIONS[name]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_exactly_these_parameters(name: str) -> None:
+    owner, _, method = name.partition(".")
+    assert parameters(getattr(getattr(penstock, owner), method)) == METHODS[name]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_value_has_exactly_these_fields(name: str) -> None:
+    assert parameters(getattr(penstock, name)) == FIELDS[name]
+
+
+def test_a_task_has_these_attributes() -> None:
+    assert set(TASK.split()) <= set(dir(penstock.Task))
+
+
+def test_stats_count_these_tasks_and_calls() -> None:
+    with penstock.connect("memory://") as broker:
+        stats = broker.tube("mail").stats()
+    assert parameters(type(stats.tasks)) == "ready, taken, delayed, buried, done, total"
+    calls = "put, take, ack, release, delete, bury, kick, touch, ttl, ttr, delay, fail"
+    assert parameters(type(stats.calls)) == calls
+
+
+def test_status_has_the_letters_of_the_wire() -> None:
+    letters = {status.name: status.value for status in penstock.Status}
+    assert letters == {"READY": "r", "TAKEN": "t", "DONE": "-", "BURIED": "!", "DELAYED": "~"}
+
+
+def undocumented(path: Path) -> Iterator[str]:
+    """The module itself, and the public classes and functions at its top, where they have no docstring."""
+    module = ast.parse(path.read_text())
+    if not ast.get_docstring(module):
+        yield "the module"
+    for node in module.body:
+        if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
+            continue
+        if not ast.get_docstring(node):
+            yield node.name
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
+def test_everything_public_in_a_module_has_a_docstring(path: Path) -> None:
+    assert list(undocumented(path)) == []
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES.split()) - {"__version__"}))
+def test_a_public_name_and_its_methods_have_docstrings(name: str) -> None:
+    thing = getattr(penstock, name)
+    assert inspect.getdoc(thing)
+    if inspect.isclass(thing):
+        own = {key: value for key, value in vars(thing).items() if not key.startswith("_")}
+        verbs = {key: value for key, value in own.items() if inspect.isfunction(value) or isinstance(value, property)}
+        assert [key for key, value in verbs.items() if not inspect.getdoc(value)] == []
