@@ -31,6 +31,9 @@ PUT = (
     "address=None, callback=None, delay=0, group=None, id=None, max_attempts=None, on_duplicate='error', pri=None, "
     "rank=None, reply_to=None, timeout=0, ttl=None, ttr=None, utube=None"
 )
+PUT_MANY = (
+    "address, callback, delay, group, id, max_attempts, on_duplicate, pri, rank, reply_to, timeout=0, ttl, ttr, utube"
+)
 # First the parameters by position, in order; after *, those by name alone, sorted.
 FUNCTIONS = {
     "connect": "url=None, *, clock=None, pool=None",
@@ -66,7 +69,7 @@ METHODS = {
     "Tube.pause": "",
     "Tube.peek": "id",
     "Tube.put": f"data, *, {PUT}",
-    "Tube.put_many": "items, *, **, timeout=0",
+    "Tube.put_many": f"items, *, {PUT_MANY}",
     "Tube.recover": "count, elapsed",
     "Tube.release": "task_or_id, delay=0",
     "Tube.release_all": "",
@@ -133,8 +136,19 @@ def test_a_value_has_exactly_these_fields(name: str) -> None:
     assert parameters(getattr(penstock, name)) == FIELDS[name]
 
 
-def test_a_task_has_these_attributes() -> None:
-    assert set(TASK.split()) <= set(dir(penstock.Task))
+def public(owner: type) -> set[str]:
+    return {name for name in dir(owner) if not name.startswith("_")}
+
+
+def test_a_task_has_exactly_these_attributes_and_verbs() -> None:
+    verbs = {name.removeprefix("Task.") for name in METHODS if name.startswith("Task.")}
+    assert public(penstock.Task) == set(TASK.split()) | verbs
+
+
+@pytest.mark.parametrize(("owner", "attributes"), [("Broker", ""), ("Session", "id"), ("Tube", "name kind")])
+def test_a_handle_has_exactly_these_attributes_and_verbs(owner: str, attributes: str) -> None:
+    verbs = {name.partition(".")[2] for name in METHODS if name.startswith(f"{owner}.")}
+    assert public(getattr(penstock, owner)) == set(attributes.split()) | verbs
 
 
 def test_stats_count_these_tasks_and_calls() -> None:

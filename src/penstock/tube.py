@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
@@ -22,8 +22,8 @@ from penstock.stats import TubeStats, make_stats
 from penstock.store.base import Settled
 
 if TYPE_CHECKING:
-    from penstock.broker import Broker
-    from penstock.session import Session
+    from penstock.hub import Hub, OnChange
+    from penstock.seat import Seat
 
 log = logging.getLogger("penstock")
 
@@ -34,27 +34,26 @@ MAX_PAGE = 10_000
 _NOTHING_GIVEN: dict[str, object] = {
     **dict.fromkeys(PutOptions.__annotations__), "delay": 0, "on_duplicate": "error"
 }  # fmt: skip
-OnChange = Callable[[Task, str], object]
 TaskOrId = Task | int
 
 
 class Tube:
     """A named queue of one kind. Safe to use from several threads."""
 
-    def __init__(self, broker: Broker, session: Session, stored: StoredTube) -> None:
-        self._broker = broker
-        self._session = session
-        self.stored = stored
+    def __init__(self, hub: Hub, seat: Seat, stored: StoredTube) -> None:
+        self._hub = hub
+        self._seat = seat
+        self._stored = stored
 
     @property
     def name(self) -> str:
         """The tube's name."""
-        return self.stored.name
+        return self._stored.name
 
     @property
     def kind(self) -> str:
         """The name of the tube's kind."""
-        return self.stored.kind.name
+        return self._stored.kind.name
 
     def __repr__(self) -> str:
         return f"<Tube {self.name} ({self.kind})>"
@@ -79,10 +78,12 @@ class Tube:
         }  # fmt: skip
         if options == _NOTHING_GIVEN and type(delay) is int:
             options = {}
-        entry = make_entry(self.stored, data, options)
+        entry = make_entry(self._stored, data, options)
         return make_task(self._store([entry], timeout)[0], self)
 
-    def put_many(self, items: Iterable[object], *, timeout: float | None = 0, **shared: object) -> list[Task]:
+    def put_many(
+        self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
+    ) -> list[Task]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
         records: list[Record] = []
         feed = iter(items)
@@ -90,21 +91,21 @@ class Tube:
             records += self._store(chunk, timeout)
         return [make_task(record, self) for record in records]
 
-    def _entry(self, item: object, shared: dict[str, object]) -> Entry:
+    def _entry(self, item: object, shared: PutOptions) -> Entry:
         data, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, {})
-        return make_entry(self.stored, data, {**shared, **own} if own else shared)  # type: ignore[arg-type,typeddict-item]
+        return make_entry(self._stored, data, {**shared, **own} if own else shared)
 
     def _store(self, entries: Sequence[Entry], timeout: float | None) -> list[Record]:
         limit = check_timeout(timeout)
-        broker = self._broker
+        hub = self._hub
         try:
-            stored = broker.store.put(self.stored, entries)
+            stored = hub.store.put(self._stored, entries)
         except TubeFull:
-            if len(entries) > (self.stored.capacity or 0):
+            if len(entries) > (self._stored.capacity or 0):
                 raise
-            stored = broker.put_when_room(self.stored, entries, limit)
-        broker.after(stored.effects)
-        broker.note_records(self.stored, stored.records)
+            stored = hub.put_when_room(self._stored, entries, limit)
+        hub.after(stored.effects)
+        hub.note_records(self._stored, stored.records)
         return stored.records
 
     # taking
@@ -122,18 +123,18 @@ class Tube:
         return self._take(whole("count", count), timeout, max_pri)
 
     def _take(self, count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
-        check_max_pri(self.stored, max_pri)
-        tasks = self._session.take_tasks((self,), count, timeout, max_pri)
-        self._broker.note_tasks(self.stored, tasks)
+        check_max_pri(self._stored, max_pri)
+        tasks = self._seat.take_tasks((self,), count, timeout, max_pri)
+        self._hub.note_records(self._stored, [task._record for task in tasks])
         return tasks
 
     # settling
 
-    def ack(self, task: TaskOrId, result: object = None) -> None:
+    def ack(self, task_or_id: TaskOrId, result: object = None) -> None:
         """Done: the task leaves the tube. NotTaken unless this session holds its live lease."""
         if result is not None:
             codec.encode(result)
-        self._settle_leased("ack", task)
+        self._settle_leased("ack", task_or_id)
 
     def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool]:
         """Ack each that this session still holds, in one step; a bool for each, in order."""
@@ -144,62 +145,62 @@ class Tube:
                 task.status = Status.DONE
         return [record is not None for record in settled.records]
 
-    def fail(self, task: TaskOrId, error: str, code: str | int | None = None) -> None:
+    def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> None:
         """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease."""
         reason = names.text("error", error)
         if reason is None:
             raise BadValue("error is None: give a str that says what failed")
         if code is not None and type(code) not in (str, int):
             raise BadValue(f"code {names.shown(code)} is {names.kind_of(code)}: give a str or an int")
-        self._settle_leased("fail", task, reason=reason)
+        self._settle_leased("fail", task_or_id, reason=reason)
 
-    def release(self, task: TaskOrId, delay: float = 0) -> None:
+    def release(self, task_or_id: TaskOrId, delay: float = 0) -> None:
         """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
         extra = span_ms("delay", delay)
-        if extra and "delay" not in self.stored.kind.accepts:
-            refuse_option(self.stored.kind, "delay")
-        self._settle_leased("release", task, extra=extra)
+        if extra and "delay" not in self._stored.kind.accepts:
+            refuse_option(self._stored.kind, "delay")
+        self._settle_leased("release", task_or_id, extra=extra)
 
-    def touch(self, task: TaskOrId, seconds: float) -> None:
+    def touch(self, task_or_id: TaskOrId, seconds: float) -> None:
         """So many seconds more for this hand-out; nothing happens when it has no deadline. NotTaken unless held."""
-        if not self.stored.kind.timed:
+        if not self._stored.kind.timed:
             raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
-        self._settle_leased("touch", task, extra=positive_ms("seconds", seconds))
+        self._settle_leased("touch", task_or_id, extra=positive_ms("seconds", seconds))
 
-    def bury(self, task: TaskOrId, reason: str | None = None) -> None:
+    def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> None:
         """Aside, until kicked; by anyone, in any state. A Task from take must still be leased."""
-        self._settle_any("bury", task, reason=names.text("reason", reason))
+        self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
 
-    def delete(self, task: TaskOrId) -> None:
+    def delete(self, task_or_id: TaskOrId) -> None:
         """Gone; by anyone, in any state. A Task from take must still be leased."""
-        self._settle_any("delete", task)
+        self._settle_any("delete", task_or_id)
 
     def kick(self, count: int = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
-        settled = self._broker.store.kick(self.stored, whole("count", count))
-        self._broker.after(settled.effects)
+        settled = self._hub.store.kick(self._stored, whole("count", count))
+        self._hub.after(settled.effects)
         return len(settled.records)
 
     def release_all(self) -> int:
         """Release every taken task, whoever holds it; how many it were."""
-        settled = self._broker.store.release_all(self.stored)
-        self._broker.after(settled.effects)
+        settled = self._hub.store.release_all(self._stored)
+        self._hub.after(settled.effects)
         return len(settled.records)
 
     def truncate(self) -> int:
         """Remove every task, leases too; how many it were."""
-        settled = self._broker.store.truncate(self.stored)
-        self._broker.after(settled.effects)
+        settled = self._hub.store.truncate(self._stored)
+        self._hub.after(settled.effects)
         return len(settled.records)
 
     def drop(self) -> None:
         """Remove the tube with all its tasks. TubeBusy while tasks are taken or someone waits in take."""
-        self._broker.tend()
-        self._broker.store.drop_tube(self.stored)
+        self._hub.tend()
+        self._hub.store.drop_tube(self._stored)
 
-    def give_back(self, task: Task, error: BaseException) -> None:
+    def _give_back(self, task: Task, error: BaseException) -> None:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
-        backoff = self.stored.backoff
+        backoff = self._stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
         reason = names.text("reason", f"{type(error).__name__}: {error}")
         try:
@@ -208,17 +209,17 @@ class Tube:
             # The block's own error matters more than that the task could not be given back.
             log.warning("%s", lost)
 
-    def settle(self, move: Move) -> Record | None:
+    def _settle_one(self, move: Move) -> Record | None:
         """One guarded move; the task afterwards, or None where the guard failed."""
         return self._settle([move]).records[0]
 
     def _settle(self, moves: list[Move]) -> Settled:
-        settled = self._broker.store.settle(self.stored, moves)
-        self._broker.after(settled.effects)
+        settled = self._hub.store.settle(self._stored, moves)
+        self._hub.after(settled.effects)
         return settled
 
     def _move(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> Move:
-        session = self._session.number
+        session = self._seat.number
         if isinstance(task, Task):
             record = self._own(task)
             lease = record.lease if record.state == "t" else None
@@ -228,11 +229,11 @@ class Tube:
     def _own(self, task: Task) -> Record:
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
-        return task.record
+        return task._record
 
     def _settle_leased(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> None:
         move = self._move(verb, task, extra, reason)
-        record = self.settle(move)
+        record = self._settle_one(move)
         if record is None:
             raise NotTaken(
                 f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot {verb} it: "
@@ -243,10 +244,10 @@ class Tube:
     def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> None:
         if isinstance(task, Task):
             record = self._own(task)
-            move = Move(verb, record.id, lease=record.lease if task.leased else None, reason=reason)
+            move = Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
         else:
             move = Move(verb, names.task_id(task), reason=reason)
-        after = self.settle(move)
+        after = self._settle_one(move)
         if after is None and move.lease is not None:
             raise NotTaken(
                 f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
@@ -257,8 +258,8 @@ class Tube:
 
     def _told(self, task: TaskOrId, record: Record) -> None:
         if isinstance(task, Task):
-            task.after(record)
-        self._broker.note_records(self.stored, (record,))
+            task._after(record)
+        self._hub.note_records(self._stored, (record,))
 
     # looking
 
@@ -272,12 +273,12 @@ class Tube:
 
     def _current(self, id: int) -> Record | None:
         """The task as it stands after everything that is due has been done to it."""
-        self._broker.tend()
-        record = self._broker.store.get(self.stored, [id])[0]
+        self._hub.tend()
+        record = self._hub.store.get(self._stored, [id])[0]
         if record is None or (record.at is None and record.state != "t"):
             return record
-        self._broker.catch_up(self.stored)
-        return self._broker.store.get(self.stored, [id])[0]
+        self._hub.catch_up(self._stored)
+        return self._hub.store.get(self._stored, [id])[0]
 
     def tasks(
         self, status: Status | str | None = None, *, limit: int = 100, after: TaskOrId | None = None
@@ -289,16 +290,16 @@ class Tube:
         last = after.id if isinstance(after, Task) else None if after is None else names.task_id(after)
         if status == Status.DONE:
             return []
-        self._broker.tend()
-        self._broker.catch_up(self.stored)
+        self._hub.tend()
+        self._hub.catch_up(self._stored)
         letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._broker.store.find(self.stored, letter, last, limit)]
+        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, limit)]
 
     def stats(self) -> TubeStats:
         """The tube's counters now, exact; what is due is done first."""
-        self._broker.tend()
-        self._broker.catch_up(self.stored)
-        return make_stats(self._broker.store.count(self.stored))
+        self._hub.tend()
+        self._hub.catch_up(self._stored)
+        return make_stats(self._hub.store.count(self._stored))
 
     def __len__(self) -> int:
         return self.stats().tasks.total
@@ -311,18 +312,18 @@ class Tube:
 
     def why(self, id: TaskOrId) -> str:
         """Why this task is not running: what holds it back, who, since when, until when."""
-        return why.explain(self._broker.store, self.stored, self.peek(id).record)
+        return why.explain(self._hub.store, self._stored, self.peek(id)._record)
 
     # steering
 
     def pause(self) -> None:
         """From now on take returns nothing, everywhere; puts go on."""
-        self._broker.store.pause_tube(self.stored, True)
+        self._hub.store.pause_tube(self._stored, True)
 
     def resume(self) -> None:
         """End a pause, and wake those who wait."""
-        self._broker.store.pause_tube(self.stored, False)
-        self._broker.room.wake(("ready", self.stored.no), hint=True)
+        self._hub.store.pause_tube(self._stored, False)
+        self._hub.room.wake(("ready", self._stored.no), hint=True)
 
     def on_change(self, callback: OnChange | None) -> OnChange | None:
         """Call callback(task, event) after each change this broker makes to the tube; the previous one.
@@ -331,7 +332,7 @@ class Tube:
         """
         if callback is not None and not callable(callback):
             raise BadValue(f"on_change callback {names.shown(callback)} cannot be called: give a function or None")
-        return self._broker.listen(self, callback)
+        return self._hub.listen(self._stored, self, callback)
 
     # kind reliable
 

@@ -241,6 +241,24 @@ def test_a_more_urgent_arrival_demotes_the_head(broker: penstock.Broker) -> None
     assert tasks(tube) == {"ready": 1, "taken": 1, "total": 2}
 
 
+@pytest.mark.parametrize("way", ["release", "ttr", "session end", "release_all"])
+def test_a_task_comes_back_behind_a_more_urgent_one_that_waits(broker: penstock.Broker, clock: Clock, way: str) -> None:
+    tube, session = broker.tube("t", kind="utubettl", ttr=3), broker.session()
+    tube.put("b", utube="u", pri=5)
+    task = take(session.tube("t"))
+    tube.put("a", utube="u", pri=1)
+    assert tube.take(0) is None
+    if way == "release":
+        task.release()
+    if way == "ttr":
+        clock.advance(3)
+    if way == "session end":
+        session.close()
+    if way == "release_all":
+        tube.release_all()
+    assert take_all(tube) == ["a"]
+
+
 def test_heads_of_micro_queues_come_by_priority(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utubettl")
     tube.put_many(

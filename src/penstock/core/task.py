@@ -88,12 +88,12 @@ class Home(Protocol):
 
     @property
     def name(self) -> str: ...
-    def ack(self, task: Task, result: object = None) -> None: ...
-    def fail(self, task: Task, error: str, code: str | int | None = None) -> None: ...
-    def release(self, task: Task, delay: float = 0) -> None: ...
-    def bury(self, task: Task, reason: str | None = None) -> None: ...
-    def touch(self, task: Task, seconds: float) -> None: ...
-    def give_back(self, task: Task, error: BaseException) -> None: ...
+    def ack(self, task_or_id: Task, result: object = None) -> None: ...
+    def fail(self, task_or_id: Task, error: str, code: str | int | None = None) -> None: ...
+    def release(self, task_or_id: Task, delay: float = 0) -> None: ...
+    def bury(self, task_or_id: Task, reason: str | None = None) -> None: ...
+    def touch(self, task_or_id: Task, seconds: float) -> None: ...
+    def _give_back(self, task: Task, error: BaseException) -> None: ...
 
 
 class Task:
@@ -103,7 +103,7 @@ class Task:
     `id, status, data = task` unpacks the three things a consumer needs.
     """
 
-    __slots__ = ("_home", "_record", "data", "leased", "progress", "reason", "status")
+    __slots__ = ("_home", "_leased", "_record", "data", "progress", "reason", "status")
 
     def __init__(self, record: Record, home: Home, data: object, *, leased: bool = False) -> None:
         self._record = record
@@ -112,14 +112,9 @@ class Task:
         self.status = STATUS[record.state]
         self.reason = record.reason
         self.progress: float | None = None
-        self.leased = leased
+        self._leased = leased
 
-    @property
-    def record(self) -> Record:
-        """The task as the store knew it, for penstock itself."""
-        return self._record
-
-    def after(self, record: Record) -> None:
+    def _after(self, record: Record) -> None:
         """A verb was stored: show the new status. The lease stays the one of this hand-out."""
         self.status = STATUS[record.state]
         self.reason = record.reason
@@ -181,7 +176,7 @@ class Task:
         if error is None:
             self.ack()
         else:
-            self._home.give_back(self, error)
+            self._home._give_back(self, error)
 
     def __repr__(self) -> str:
         return f"<Task {self.id} {self.status.name.lower()} in {self.tube}>"

@@ -1,0 +1,123 @@
+"""What a measurement says: a figure, what it is compared with, and whether its targets are met."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import apsw
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A bound on a line's ratio, or on its figure where it is absolute. `source` is its number in BENCH.md."""
+
+    source: str
+    bound: float
+    of: str
+    at_most: bool = False
+    absolute: bool = False
+
+    def met(self, line: Line) -> bool:
+        value = line.figure if self.absolute or line.ratio is None else line.ratio
+        return value <= self.bound if self.at_most else value >= self.bound
+
+    def __str__(self) -> str:
+        return f"{'≤' if self.at_most else '≥'} {self.bound:,g} {self.of} ({self.source})"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One measured thing. `ratio` is the median of the rounds' ratios, not the ratio of the medians."""
+
+    name: str
+    figure: float
+    unit: str
+    base: float | None = None
+    ratio: float | None = None
+    targets: tuple[Target, ...] = ()
+    note: str = ""
+
+    def verdicts(self) -> list[str]:
+        return ["ok" if target.met(self) else "below" for target in self.targets]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much to measure."""
+
+    quick: bool
+    long: bool
+
+    def pick(self, quick: int, default: int) -> int:
+        """The smaller amount in a quick run."""
+        return quick if self.quick else default
+
+
+Bench = Callable[[Size], Iterator[Line]]
+
+
+def measure(benches: dict[str, Bench], size: Size) -> list[Line]:
+    """Run them one after the other, with live progress where someone watches."""
+    console = Console()
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    lines: list[Line] = []
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        for name, bench in benches.items():
+            current = progress.add_task(name, total=None)
+            for line in bench(size):
+                lines.append(line)
+                progress.update(current, description=f"{name}: {line.name}")
+                if not console.is_terminal:
+                    print(_plain(line), flush=True)
+            progress.update(current, description=name, total=1, completed=1)
+    return lines
+
+
+def show(lines: Iterable[Line]) -> None:
+    """The table at the end."""
+    table = Table(title=versions())
+    for heading in ("work", "ours", "compared with", "ratio", "target", ""):
+        table.add_column(heading, justify="right" if heading in ("ours", "compared with", "ratio") else "left")
+    for line in lines:
+        base = "" if line.base is None else _figure(line.base, line.unit)
+        ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+        work = f"{line.name}\n[dim]{line.note}[/dim]" if line.note else line.name
+        targets, verdicts = "\n".join(map(str, line.targets)), "\n".join(map(_coloured, line.verdicts()))
+        table.add_row(work, _figure(line.figure, line.unit), base, ratio, targets, verdicts)
+    console = Console()
+    # A file has no width of its own; 150 columns hold the longest line.
+    (console if console.is_terminal else Console(width=150)).print(table)
+
+
+def save(lines: Iterable[Line], path: Path) -> None:
+    """The lines as JSON, for comparing runs."""
+    found = [{**asdict(line), "verdicts": line.verdicts()} for line in lines]
+    path.write_text(json.dumps({"versions": versions(), "lines": found}, indent=2) + "\n")
+
+
+def versions() -> str:
+    """What was measured on."""
+    return f"Python {platform.python_version()}, apsw {apsw.apsw_version()}, SQLite {apsw.sqlite_lib_version()}"
+
+
+def _plain(line: Line) -> str:
+    base = "" if line.base is None else f" against {_figure(line.base, line.unit)}"
+    ratio = "" if line.ratio is None else f" = {line.ratio:.2f}"
+    targets = (f"{target} {verdict}" for target, verdict in zip(line.targets, line.verdicts(), strict=True))
+    note = f"  [{line.note}]" if line.note else ""
+    return f"{line.name:44} {_figure(line.figure, line.unit)}{base}{ratio}  {'; '.join(targets)}{note}"
+
+
+def _figure(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+
+
+def _coloured(verdict: str) -> str:
+    return f"[green]{verdict}[/green]" if verdict == "ok" else f"[red]{verdict}[/red]"

@@ -1,0 +1,78 @@
+"""One process on SQLite, next to the bare driver in the same run; and the memory store alone."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import penstock
+from bench.bare import BareTable
+from bench.rates import Bare, Ours, Rates, alternate, rate
+from bench.report import Line, Size, Target
+
+WORK = ("put", "take", "put_batches", "take_batches")
+NAMES = {
+    "put": "put one by one",
+    "take": "take+ack one by one",
+    "put_batches": "put_many of 1,000",
+    "take_batches": "take_many+ack_many of 100",
+}
+# The other machine's figures, from BENCH.md: they say the order of magnitude, not more.
+_HUEY_FULL_DRAIN = 3_100
+_TARGETS = {
+    ("FULL", "put"): (Target("issue", 0.8, "× bare"), Target("T8", 0.9, "× bare")),
+    ("FULL", "take_batches"): (Target("T10", 10 * _HUEY_FULL_DRAIN, "/s, 10 × huey FULL then", absolute=True),),
+    ("relaxed", "put"): (
+        Target("T9", 0.6, "× bare"),
+        Target("T9", 34_000, "/s, tarantool's Lua then", absolute=True),
+    ),
+    ("relaxed", "take"): (
+        Target("issue", 0.5, "× bare"),
+        Target("T9", 0.6, "× bare"),
+        Target("T9", 11_900, "/s, tarantool's Lua then", absolute=True),
+    ),
+    ("relaxed", "put_batches"): (Target("issue", 100_000, "/s", absolute=True),),
+}
+
+
+def full(size: Size) -> Iterator[Line]:
+    """Every commit is on disk."""
+    yield from _beside_bare("FULL", single=size.pick(300, 1000), batched=size.pick(3000, 10_000), size=size)
+
+
+def relaxed(size: Size) -> Iterator[Line]:
+    """Commits reach the disk a moment later."""
+    yield from _beside_bare("relaxed", single=size.pick(2000, 5000), batched=size.pick(10_000, 20_000), size=size)
+
+
+def memory(size: Size) -> Iterator[Line]:
+    """The memory store: the cost of penstock above the stores."""
+    with penstock.connect("memory://bench") as broker:
+        queue = Ours(broker.tube("jobs"))
+        tasks = size.pick(5000, 20_000)
+        rates = {work: [0.0] * 0 for work in WORK}
+        for _ in range(size.pick(3, 7)):
+            for work in WORK:
+                rates[work].append(rate(getattr(queue, work), tasks))
+    for work in WORK:
+        yield Line(f"memory: {NAMES[work]}", median(rates[work]), "/s")
+
+
+def _beside_bare(durability: str, *, single: int, batched: int, size: Size) -> Iterator[Line]:
+    synchronous = "FULL" if durability == "FULL" else "NORMAL"
+    found = {work: Rates([], []) for work in WORK}
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        url = f"sqlite:///{folder}/ours.db?durability={'full' if durability == 'FULL' else 'relaxed'}"
+        table = BareTable(Path(folder) / "bare.db", synchronous)
+        with penstock.connect(url) as broker:
+            ours, bare = Ours(broker.tube("jobs")), Bare(table)
+            for round in range(size.pick(5, 9)):
+                for work in WORK:
+                    tasks = batched if work.endswith("batches") else single
+                    alternate(getattr(ours, work), getattr(bare, work), tasks, found[work], round % 2 == 0)
+        table.close()
+    for work, rates in found.items():
+        name = f"SQLite {durability}: {NAMES[work]}"
+        yield Line(name, rates.rate, "/s", rates.base, rates.ratio, _TARGETS.get((durability, work), ()))

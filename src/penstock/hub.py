@@ -1,0 +1,228 @@
+"""What the tubes and sessions of one broker share: its store, its listeners, its keeper, and who waits."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.core.options import Tube as StoredTube
+from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.errors import StoreUnavailable, TubeFull
+from penstock.keeper import REAP_SECONDS, Keeper
+from penstock.presence import Locks
+from penstock.store.base import Effects, Store, Stored
+from penstock.store.forks import reset_in_child
+from penstock.waiting import Topic, room_of
+
+log = logging.getLogger("penstock")
+
+OnChange = Callable[[Task, str], object]
+
+
+class Member(Protocol):
+    """A session, as the hub knows it."""
+
+    handle: str
+
+    def lose(self) -> None: ...
+    def close(self) -> None: ...
+    def after_fork(self) -> None: ...
+
+
+class Hub:
+    """Wakes, tells, beats and reaps for one broker. A forked child begins anew."""
+
+    def __init__(self, store: Store) -> None:
+        self.closed = False
+        self.room = room_of(store.identity)
+        self._store = store
+        self._lock = threading.Lock()
+        self._members: set[Member] = set()
+        self._keeper = Keeper(self)
+        self._locks: Locks | None = None
+        self._listeners: dict[int, tuple[Home, OnChange]] = {}
+        self._dues: dict[Topic, float] = {}
+        self._reaped = 0.0
+        reset_in_child(self)
+
+    @property
+    def store(self) -> Store:
+        """The store, while the broker is open."""
+        if self.closed:
+            raise StoreUnavailable("this broker is closed: connect again")
+        return self._store
+
+    @property
+    def locks(self) -> Locks | None:
+        """The OS locks of this store's sessions on this host; None where no other process can have any."""
+        if self._locks is None and self._store.shared:
+            self._locks = Locks(self._store.identity)
+        return self._locks
+
+    def close(self) -> None:
+        """End every session, then the keeper, then let go of the store. Only the first call does anything."""
+        with self._lock:
+            if self.closed:
+                return
+            self.closed = True
+            members = list(self._members)
+        try:
+            for member in members:
+                member.close()
+        finally:
+            self._keeper.stop()
+            self._store.close()
+
+    def after_fork(self) -> None:
+        """In a child: no thread, no lease and no session of the parent's."""
+        self._lock = threading.Lock()
+        self._keeper = Keeper(self)
+        self._dues = {}
+        for member in self._members:
+            member.after_fork()
+        self._members = set()
+
+    # sessions
+
+    def keep(self, member: Member) -> None:
+        """A session has joined: look after it."""
+        with self._lock:
+            self._members.add(member)
+        self._keeper.start()
+
+    def forget(self, member: Member) -> None:
+        """A session has ended: its handle leaves the store, and lets go of its lock."""
+        with self._lock:
+            self._members.discard(member)
+        self.after(self._store.leave([member.handle]))
+        if self.locks is not None:
+            self.locks.let_go(member.handle)
+
+    def beat(self) -> None:
+        """Say that this broker's sessions live; those that the store has ended are lost."""
+        with self._lock:
+            live = {member.handle: member for member in self._members}
+        if live:
+            for handle in live.keys() - self.store.beat(list(live)):
+                live[handle].lose()
+
+    def reap(self) -> bool:
+        """End the sessions of processes of this host that died; True when there were any."""
+        self._reaped = time.monotonic()
+        if self.locks is None:
+            return False
+        dead = self.locks.dead()
+        if dead:
+            self.after(self.store.leave(dead, locus=self.locks.locus))
+            for handle in dead:
+                self.locks.remove(handle)
+        return bool(dead)
+
+    def tend(self) -> bool:
+        """Look for dead peers if the last look is a while ago; True when one was found."""
+        if not self.store.shared or time.monotonic() - self._reaped < REAP_SECONDS:
+            return False
+        return self.reap()
+
+    # what a step brought
+
+    def after(self, effects: Effects) -> None:
+        """A step is stored: wake who waits for what it brought, and tell who listens."""
+        for no, count in effects.readied.items():
+            self.room.wake(("ready", no), count)
+        for no, count in effects.removed.items():
+            self.room.wake(("room", no), count)
+        if self._listeners:
+            for event in effects.events:
+                listener = self._listeners.get(event.tube)
+                if listener is not None:
+                    _tell(*listener, event.record, event.name)
+
+    def listen(self, tube: StoredTube, home: Home, callback: OnChange | None) -> OnChange | None:
+        """Set a tube's listener; the previous one."""
+        previous = self._listeners.pop(tube.no, None)
+        if callback is not None:
+            self._listeners[tube.no] = (home, callback)
+        return previous[1] if previous else None
+
+    def catch_up(self, tube: StoredTube) -> int | None:
+        """Do everything that is due in a tube; so many milliseconds until the next moment."""
+        while True:
+            advanced = self.store.advance(tube)
+            self.after(advanced.effects)
+            if not advanced.more:
+                return advanced.wait_ms
+
+    def put_when_room(self, tube: StoredTube, entries: Sequence[Entry], timeout: float | None) -> Stored:
+        """Put into a full tube as soon as it has room; TubeFull when the time is over."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        topic: Topic = ("room", tube.no)
+        waiter = self.room.enter((topic,))
+        try:
+            while True:
+                wait_ms = self.catch_up(tube)
+                try:
+                    return self.store.put(tube, entries)
+                except TubeFull:
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise
+                self.room.again(waiter)
+                self._keeper.start()
+                self.note_due((topic,), wait_ms)
+                waiter.sleep(left)
+        finally:
+            self.room.leave(waiter, None)
+
+    # what will be due, for those who wait
+
+    def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
+        """So long until the store must be looked at again for these; None: not known."""
+        if wait_ms is not None:
+            due = time.monotonic() + wait_ms / 1000
+            with self._lock:
+                for topic in topics:
+                    self._dues[topic] = min(due, self._dues.get(topic, due))
+        self._keeper.nudge()
+
+    def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
+        """A step left these tasks with a next moment: whoever waits must know it."""
+        topic: Topic = ("ready", tube.no)
+        if tube.kind.timed and self.room.has(topic):
+            moments = [record.at for record in records if record.at is not None]
+            if moments:
+                self.note_due((topic,), max(0, min(moments) - self.store.now()))
+
+    # for the keeper
+
+    def hint_waiters(self) -> None:
+        """Something may have changed anywhere."""
+        self.room.wake_all()
+
+    def waiters(self) -> int:
+        """How much is waited for in this process on this store."""
+        return len(self.room)
+
+    def next_due(self) -> float | None:
+        """When the next waiter must be woken, by the monotonic clock."""
+        with self._lock:
+            return min(self._dues.values(), default=None)
+
+    def due_passed(self, now: float) -> None:
+        """Wake those whose moment has come."""
+        with self._lock:
+            passed = [topic for topic, due in self._dues.items() if due <= now]
+            for topic in passed:
+                del self._dues[topic]
+        for topic in passed:
+            self.room.wake(topic, hint=True)
+
+
+def _tell(home: Home, callback: OnChange, record: Record, event: str) -> None:
+    try:
+        callback(make_task(record, home), event)
+    except Exception:
+        log.exception("on_change of tube %s failed at %s of task %s", home.name, event, record.id)

@@ -1,0 +1,60 @@
+"""Tubes by name: opened, created, and checked against what is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.core import names
+from penstock.core.kind import find_kind
+from penstock.core.options import Tube as StoredTube
+from penstock.core.options import check_tube_options
+from penstock.errors import NoSuchTube, TubeMismatch
+from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    from penstock.hub import Hub
+    from penstock.seat import Seat
+
+DEFAULT_KIND = "fifottl"
+
+
+def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
+    """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
+    stored = hub.store.load_tube(names.name("tube", name))
+    if stored is None:
+        declared = find_kind(DEFAULT_KIND if kind is None else kind)
+        given = check_tube_options(declared, options)
+        stored = hub.store.save_tube(name, declared, given, exist_ok=True)
+    _must_match(stored, kind, options)
+    return Tube(hub, seat, stored)
+
+
+def create_tube(hub: Hub, seat: Seat, name: str, kind: str, options: Mapping[str, object]) -> Tube:
+    """A new tube; TubeExists when the name is in use."""
+    declared = find_kind(kind)
+    given = check_tube_options(declared, options)
+    return Tube(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
+
+
+def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
+    """The tube of that name; NoSuchTube when there is none."""
+    stored = hub.store.load_tube(names.name("tube", name))
+    if stored is None:
+        raise NoSuchTube(f"tube {name} does not exist: create it first with broker.tube({name!r})")
+    return Tube(hub, seat, stored)
+
+
+def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:
+    if kind is not None and stored.kind != find_kind(kind):
+        raise TubeMismatch(
+            f"tube {stored.name} is of kind {stored.kind.name}, not {names.shown(kind)}: open it without a kind, "
+            "or choose another name"
+        )
+    given = check_tube_options(stored.kind, options)
+    for option, value in options.items():
+        if value is not None and given.get(option) != stored.given.get(option):
+            raise TubeMismatch(
+                f"tube {stored.name} has {option}={stored.given.get(option)!r}, not {value!r}: open it without "
+                f"{option}, or drop and create it anew"
+            )

@@ -1,0 +1,214 @@
+"""A handle's seat in a session: joined when needed, kept while it lives, and the one place where a take may block."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from penstock.core import codec, numbers
+from penstock.core.lifecycle import Move
+from penstock.core.names import name as valid_name
+from penstock.core.names import shown
+from penstock.core.task import Task
+from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError
+from penstock.opening import find_tube
+from penstock.store.base import Blocked, Joined, Presence, Store, Taken
+from penstock.tube import Tube, check_max_pri
+from penstock.waiting import Topic, Waiter
+
+if TYPE_CHECKING:
+    from penstock.hub import Hub
+
+
+class Seat:
+    """One handle of one session. An implicit one, a broker's own, joins at its first take and begins anew when lost."""
+
+    def __init__(self, hub: Hub, *, ttr: int = 0, id: str | None = None, implicit: bool = False) -> None:
+        self._hub = hub
+        self._ttr = ttr
+        self._wanted = id
+        self._implicit = implicit
+        self._lock = threading.Lock()
+        self._joined: Joined | None = None
+        self._waiters: set[Waiter] = set()
+        self._tubes: dict[str, Tube] = {}
+        self._closed = False
+        self._lost = False
+        self.handle = ""
+        if not implicit:
+            self.join()
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return (self._joined or self.join()).id
+
+    @property
+    def number(self) -> int:
+        """The store's number of the session; 0, which is nobody's, while nothing was ever taken."""
+        return self._joined.session if self._joined else 0
+
+    def close(self) -> None:
+        """Leave the session and wake the blocked takes, which return nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._hub.room.rouse(list(self._waiters))
+        if self._joined is not None and not self._lost:
+            self._hub.forget(self)
+
+    def join(self) -> Joined:
+        """Join, if that has not happened; an implicit session that lapsed begins anew."""
+        store = self._hub.store
+        with self._lock:
+            if self._closed or (self._lost and not self._implicit):
+                which = self._joined.id if self._joined else "of this broker"
+                state = "closed" if self._closed else "lapsed"
+                raise NotFound(f"session {which} is {state}: begin a new one with broker.session()")
+            if self._joined is None or self._lost:
+                self._joined = self._join(store)
+                self._lost = False
+                self._wanted = self._joined.id if not self._implicit else None
+            return self._joined
+
+    def _join(self, store: Store) -> Joined:
+        handle = uuid4().hex
+        locks = self._hub.locks
+        if locks is not None:
+            locks.hold(handle)
+        where = Presence(handle, socket.gethostname(), os.getpid(), locks.locus if locks else "")
+        try:
+            joined = store.join(where, self._wanted, self._ttr)
+        except BaseException:
+            if locks is not None:
+                locks.let_go(handle)
+            raise
+        if self.handle and locks is not None:
+            locks.let_go(self.handle)
+        self.handle = handle
+        self._hub.keep(self)
+        return joined
+
+    def lose(self) -> None:
+        """The store has ended it: its leases are dead, its blocked takes take nothing."""
+        self._lost = True
+        self._hub.room.rouse(list(self._waiters))
+
+    def after_fork(self) -> None:
+        """In a child: an implicit session begins anew at its first take; an explicit one stays the parent's."""
+        self._lock = threading.Lock()
+        self._waiters = set()
+        if self._implicit:
+            self._joined, self.handle = None, ""
+        else:
+            self._lost = True
+
+    # taking
+
+    def take_first(self, names: Sequence[str], timeout: float | None, max_pri: int | None) -> Task | None:
+        """The first ready task of the first of these tubes that has one."""
+        if isinstance(names, str) or not names:
+            raise BadValue(f"tubes {shown(names)}: give a list of tube names, at least one")
+        wanted = [valid_name("tube", name) for name in names]
+        tubes = [self._tubes.get(name) or find_tube(self._hub, self, name) for name in wanted]
+        for tube in tubes:
+            check_max_pri(tube._stored, max_pri)
+        try:
+            tasks = self.take_tasks(tubes, 1, timeout, max_pri)
+        except NoSuchTube:
+            if not self._tubes:
+                raise
+            self._tubes.clear()  # dropped since it was found, and perhaps created anew
+            return self.take_first(names, timeout, max_pri)
+        self._tubes.update((tube.name, tube) for tube in tubes)
+        return tasks[0] if tasks else None
+
+    def take_tasks(self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
+        """Lease up to count tasks of the first tube that has any, waiting up to timeout for the first."""
+        timeout = numbers.timeout(timeout)
+        tasks, _ = self._attempt(tubes, count, max_pri, None)
+        if not tasks and self._hub.tend():
+            tasks, _ = self._attempt(tubes, count, max_pri, None)
+        if tasks or timeout == 0:
+            return tasks
+        return self._blocked(tubes, count, None if timeout is None else time.monotonic() + timeout, max_pri)
+
+    def _blocked(self, tubes: Sequence[Tube], count: int, deadline: float | None, max_pri: int | None) -> list[Task]:
+        room = self._hub.room
+        topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in tubes)
+        waiter = room.enter(topics, picky=max_pri is not None)
+        self._waiters.add(waiter)
+        got: Topic | None = None
+        registered = False
+        try:
+            while True:
+                tasks, taken = self._attempt(tubes, count, max_pri, "stay" if registered else "enter")
+                registered = taken.alive and not tasks
+                if tasks and taken.tube is not None:
+                    got = ("ready", taken.tube.no)
+                if tasks or not taken.alive:
+                    return tasks
+                self._hub.note_due(topics, taken.wait_ms)
+                if not self._sleep(waiter, deadline):
+                    return []
+        except PenstockError:
+            if self._closed or self._hub.closed:
+                return []
+            raise
+        finally:
+            self._waiters.discard(waiter)
+            room.leave(waiter, got)
+            if registered:
+                self._unregister(tubes)
+
+    def _sleep(self, waiter: Waiter, deadline: float | None) -> bool:
+        """Until woken, or the time is over, so that there is one last look; then False, and at the session's end."""
+        self._hub.room.again(waiter)
+        left = None if deadline is None else deadline - time.monotonic()
+        if self._closed or (left is not None and left <= 0):
+            return False
+        waiter.sleep(left)
+        return not self._closed
+
+    def _unregister(self, tubes: Sequence[Tube]) -> None:
+        if not self._closed and not self._lost:
+            with contextlib.suppress(PenstockError):  # then the registration goes with the session
+                self._hub.store.take([tube._stored for tube in tubes], 0, self.handle, blocked="leave")
+
+    def _attempt(
+        self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked
+    ) -> tuple[list[Task], Taken]:
+        """One call of the store, made again when its session had lapsed or what it gave cannot be decoded."""
+        stored = [tube._stored for tube in tubes]
+        while True:
+            self.join()
+            taken = self._hub.store.take(stored, count, self.handle, max_pri=max_pri, blocked=blocked)
+            self._hub.after(taken.effects)
+            if taken.alive:
+                tasks = self._tasks(tubes, taken)
+                if tasks or not taken.records:
+                    return tasks, taken
+            else:
+                self._lost = True
+                if not self._implicit:
+                    return [], taken
+            if blocked == "stay":  # counted out with the task that came, or with the old session
+                blocked = "enter"
+
+    def _tasks(self, tubes: Sequence[Tube], taken: Taken) -> list[Task]:
+        """What was taken, for people; a task whose data cannot be decoded is buried and left out."""
+        tasks = []
+        for record in taken.records:
+            home = next(tube for tube in tubes if tube._stored is taken.tube)
+            try:
+                tasks.append(Task(record, home, codec.decode(record.payload), leased=True))
+            except BadValue as error:
+                home._settle_one(Move("bury", record.id, lease=record.lease, reason=str(error)))
+        return tasks

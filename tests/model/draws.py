@@ -1,0 +1,77 @@
+"""What the state machine draws from: tubes of every kind with their options, puts, and steps of the clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import strategies as st
+
+import penstock
+from penstock.core.kind import find_kind
+
+LIFO = penstock.Kind("model-lifo", accepts=frozenset({"delay", "ttr"}), order=("-id",))
+DEADLINE = penstock.Kind("model-deadline", accepts=frozenset({"ttl", "ttr"}), order=("expires", "id"))
+LANED_LIFO = penstock.Kind("model-laned-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
+OWN_KINDS = (LIFO, DEADLINE, LANED_LIFO)
+
+CLOCK_STEPS = st.sampled_from((0.001, 0.5, 1, 1, 2, 2, 5, 14.999, 15, 20, -0.5))
+
+places = st.integers(0, 30)
+delays = st.sampled_from((0, 0, 1))
+data = st.sampled_from((0, 1.5, "x", "", b"", b"\x00\xff", None, True, [], {"a": [1]}))
+_seconds = st.sampled_from((0.001, 1, 2, 2, 3, 10))
+_utubes = st.sampled_from(("u", "v", "w", 1, "1"))
+
+_TUBE_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "ttl": st.sampled_from((2, 5, 30)),
+    "ttr": st.sampled_from((1, 2, 5)),
+    "pri": st.integers(0, 2),
+    "capacity": st.integers(2, 6),
+    "max_attempts": st.integers(1, 3),
+    "utube_limit": st.integers(1, 3),
+    "fair": st.booleans(),
+    "aging": st.sampled_from((0.5, 2)),
+    "temporary": st.booleans(),
+}
+_PUT_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
+    "pri": st.integers(0, 3),
+    "ttl": _seconds,
+    "ttr": _seconds,
+    "delay": st.sampled_from((0, 1, 2)),
+    "utube": _utubes,
+    "max_attempts": st.integers(1, 2),
+}
+# What each kind's tubes may be created with.
+_KINDS = {
+    "fifo": ("capacity", "max_attempts", "temporary"),
+    "fifottl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "aging", "temporary"),
+    "utube": ("capacity", "max_attempts", "utube_limit", "fair", "temporary"),
+    "utubettl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "utube_limit", "fair", "aging"),
+    LIFO.name: ("ttr", "capacity", "max_attempts"),
+    DEADLINE.name: ("ttl", "ttr", "max_attempts"),
+    LANED_LIFO.name: ("pri", "utube_limit", "max_attempts"),
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """A tube to be created."""
+
+    kind: str
+    options: dict[str, object]
+
+
+def _config(kind: str) -> st.SearchStrategy[Config]:
+    options = st.fixed_dictionaries({}, optional={name: _TUBE_OPTIONS[name] for name in _KINDS[kind]})
+    return options.map(lambda given: Config(kind, given))
+
+
+# The micro-queue kinds twice: most can go wrong there.
+configs = st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl")).flatmap(_config)
+
+
+def put_options(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Options that the kind accepts, each given or not."""
+    accepts = {*find_kind(kind).accepts, "max_attempts"}
+    return st.fixed_dictionaries({}, optional={name: _PUT_OPTIONS[name] for name in _PUT_OPTIONS if name in accepts})

@@ -1,0 +1,161 @@
+"""One of the two stores a model test compares: its clock, brokers, sessions, and every task they were handed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import penstock
+from penstock.testing import Clock
+from tests.fault.invariants import require
+
+BROKERS = 2
+# Old hand-outs kept for late calls; far more than are live at once.
+REMEMBERED = 40
+
+_FACTS = (
+    "id", "status", "data", "tube", "pri", "utube", "attempts", "lease", "created", "taken", "due", "expires", "reason",
+)  # fmt: skip
+
+
+class Side:
+    """A store and all that hangs on it. Nothing here waits or reads a real clock."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.clock = Clock()
+        self.events: Counter[tuple[str, str, int, str]] = Counter()
+        self.tasks: list[penstock.Task] = []
+        self.sessions: list[tuple[int, penstock.Session]] = []  # with its broker's place
+        self._abandoned: list[penstock.Broker] = []
+        self.names: dict[str, tuple[str, dict[str, object]]] = {}
+        #: Only looks: it never takes, so it has no session. It also keeps a memory store alive.
+        self.onlooker = self._connect()
+        self.brokers = [self._connect() for _ in range(BROKERS)]
+
+    def _connect(self) -> penstock.Broker:
+        return penstock.connect(self.url, clock=self.clock)
+
+    def create(self, name: str, kind: str, options: dict[str, object]) -> None:
+        """A new tube, whose changes are noted whoever makes them."""
+        self.names[name] = (kind, options)
+        self.onlooker.create_tube(name, kind, **options)  # type: ignore[arg-type]
+        self._listen()
+
+    def _listen(self) -> None:
+        for broker in (self.onlooker, *self.brokers):
+            for name in self.names:
+                broker.tube(name).on_change(self._note)
+
+    def _note(self, task: penstock.Task, event: str) -> None:
+        self.events[task.tube, event, task.id, str(task.status)] += 1
+
+    def actor(self, place: int) -> penstock.Broker | penstock.Session:
+        """Whoever makes a call: a broker with its implicit session, or an explicit one."""
+        actors = [*self.brokers, *(session for _, session in self.sessions)]
+        return actors[place % len(actors)]
+
+    def tube(self, place: int, name: str) -> penstock.Tube:
+        """That actor's handle of a tube."""
+        return self.actor(place).tube(name)
+
+    def handed(self, tasks: list[penstock.Task]) -> list[penstock.Task]:
+        """Remember what a take gave, and answer it."""
+        self.tasks = [*self.tasks, *tasks][-REMEMBERED:]
+        return tasks
+
+    def open_session(self, broker: int, ttr: float, joins: int | None) -> None:
+        """A new explicit session, or one more handle in an older one."""
+        id = None if joins is None or not self.sessions else self.sessions[joins % len(self.sessions)][1].id
+        self.sessions.append((broker, self.brokers[broker].session(ttr, id)))
+
+    def close_session(self, place: int) -> None:
+        """End one handle."""
+        self.sessions.pop(place % len(self.sessions))[1].close()
+
+    def beat(self, *, but: int | None = None) -> None:
+        """All brokers but one say that their sessions live, as their keepers do every 5 s."""
+        for place, broker in enumerate(self.brokers):
+            if place != but:
+                broker.beat()
+
+    def abandon(self, place: int) -> None:
+        """A client crashed: its broker is never heard of again, another takes its place."""
+        self._abandoned.append(self.brokers[place])
+        self.brokers[place] = self._connect()
+        self.sessions = [(broker, session) for broker, session in self.sessions if broker != place]
+        self._listen()
+
+    def reopen(self, *, keep: bool) -> None:
+        """Close every broker and connect anew; `keep` the onlooker where the store would vanish without it."""
+        for broker in (*self._abandoned, *self.brokers):
+            broker.close()
+        if not keep:
+            self.onlooker.close()
+            self.onlooker = self._connect()
+        self._abandoned, self.sessions = [], []
+        self.brokers = [self._connect() for _ in range(BROKERS)]
+        self._listen()
+
+    def close(self) -> None:
+        """Everything, at the end."""
+        for broker in (*self._abandoned, *self.brokers, self.onlooker):
+            broker.close()
+
+    def visible(self) -> dict[str, object]:
+        """All that this store shows at this moment."""
+        shown: dict[str, object] = {"tubes": self.onlooker.tubes()}
+        for name in self.names:
+            tube = self.onlooker.tube(name)
+            shown[f"stats of {name}"] = tube.stats()
+            shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks()]
+        shown["sessions"] = [(seen.held, seen.heartbeat, seen.waits) for seen in self.onlooker.sessions()]
+        shown["hand-outs"] = [facts(task) for task in self.tasks]
+        shown["events"] = self.events
+        return shown
+
+    def must_be_sound(self) -> None:
+        """The invariants that one store shows by itself."""
+        for name, (_, options) in self.names.items():
+            tube = self.onlooker.tube(name)
+            stats, listed = tube.stats(), tube.tasks()
+            counted = Counter(task.status.name.lower() for task in listed)
+            for state in ("ready", "taken", "delayed", "buried"):
+                require("I11", getattr(stats.tasks, state) == counted[state], (self.url, name, state, stats))
+            require("I1", stats.calls.put == stats.tasks.done + len(listed), (self.url, name, stats))
+            capacity = options.get("capacity")
+            require("I8", not isinstance(capacity, int) or len(listed) <= capacity, (self.url, name))
+            _micro_queues_hold(name, options, listed)
+        findings = self.onlooker.check()
+        require("I11", findings == [], (self.url, findings))
+        live = Counter((task.tube, task.id, task.lease) for task in self.tasks)
+        require("I3", all(count == 1 for count in live.values()), live)
+
+
+def _micro_queues_hold(name: str, options: dict[str, object], listed: list[penstock.Task]) -> None:
+    limit = options.get("utube_limit", 1)
+    taken = Counter(task.utube for task in listed if task.status == "t" and task.utube is not None)
+    assert isinstance(limit, int)
+    require("I6", all(count <= limit for count in taken.values()), (name, limit, taken))
+
+
+def facts(task: penstock.Task) -> dict[str, object]:
+    """All that a task says of itself."""
+    return {name: getattr(task, name) for name in _FACTS}
+
+
+def shown(value: object) -> object:
+    """What a call answered, in a form that two stores can be compared by."""
+    if isinstance(value, penstock.Task):
+        return facts(value)
+    if isinstance(value, list):
+        return [shown(item) for item in value]
+    return value
+
+
+def answer(side: Side, call: Callable[[Side], object]) -> object:
+    """What a call answers or, if it raises, the class of its error."""
+    try:
+        return shown(call(side))
+    except penstock.PenstockError as error:
+        return type(error)

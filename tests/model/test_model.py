@@ -1,0 +1,45 @@
+"""Every store against the memory model. PENSTOCK_CAMPAIGN=long runs it for hours' worth of examples.
+
+A failure prints the calls that led to it, and the blob that reproduces them.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+import penstock
+from penstock.core import kind as known
+from tests.conftest import DURABLE, STORES
+from tests.model.draws import OWN_KINDS
+from tests.model.machine import Machine
+
+QUICK = settings(
+    max_examples=150,
+    stateful_step_count=50,
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=list(HealthCheck),
+)
+LONG = settings(QUICK, max_examples=20_000, stateful_step_count=120)
+CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
+
+
+@pytest.fixture(autouse=True)
+def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The kinds of the machine, and a folder of its own for the locks of thousands of sessions."""
+    monkeypatch.setattr(known, "_kinds", dict(known._kinds))
+    for kind in OWN_KINDS:
+        penstock.register_kind(kind)
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+
+
+@pytest.mark.timeout(24 * 3600 if CAMPAIGN == "long" else 600)
+@pytest.mark.parametrize("store", [name for name in STORES if name != "memory"])
+def test_the_store_answers_what_the_model_answers(store: str) -> None:
+    machine = type(f"Machine_{store}", (Machine,), {"make_url": STORES[store], "durable": store in DURABLE})
+    run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else QUICK)
