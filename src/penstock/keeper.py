@@ -30,6 +30,8 @@ RETRY_SECONDS = 1.0
 class Kept(Protocol):
     """What the keeper needs of its broker."""
 
+    closed: bool
+
     @property
     def store(self) -> Store: ...
     def beat(self) -> None: ...
@@ -89,6 +91,8 @@ class Keeper:
                 self._kept.due_passed(now)
                 self._sleep(min(beat, reap, scan))
             except PenstockError as error:
+                if self._kept.closed:
+                    return
                 log.warning("the store cannot be looked after now (%s); trying again", error)
                 self._wake.wait(RETRY_SECONDS)
 

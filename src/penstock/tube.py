@@ -62,7 +62,7 @@ class Tube:
 
     def put(
         self, data: object, *, pri: int | None = None, ttl: float | None = None, ttr: float | None = None,
-        delay: float = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
+        delay: float | None = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
         address: str | None = None, on_duplicate: str = "error", group: str | None = None,
         callback: str | None = None, reply_to: str | None = None, max_attempts: int | None = None,
         timeout: float | None = 0,
@@ -154,9 +154,9 @@ class Tube:
             raise BadValue(f"code {names.shown(code)} is {names.kind_of(code)}: give a str or an int")
         self._settle_leased("fail", task_or_id, reason=reason)
 
-    def release(self, task_or_id: TaskOrId, delay: float = 0) -> None:
+    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> None:
         """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
-        extra = span_ms("delay", delay)
+        extra = span_ms("delay", 0 if delay is None else delay)
         if extra and "delay" not in self._stored.kind.accepts:
             refuse_option(self._stored.kind, "delay")
         self._settle_leased("release", task_or_id, extra=extra)

@@ -18,13 +18,14 @@ Topic = tuple[str, int]  # what is waited for, and the tube's number
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_lock", "hinted", "picky", "topics", "woken")
+    __slots__ = ("_lock", "hinted", "owed", "picky", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
         self.topics = topics
         self.picky = picky  # it may refuse what another would take
         self.woken = False
         self.hinted = False
+        self.owed = False  # a token that came while it was awake for a hint
         self._lock = threading.Lock()
         self._lock.acquire()
 
@@ -59,7 +60,9 @@ class Room:
             if waiter.woken and waiter.picky:
                 for topic in waiter.topics:
                     self._wake(topic, 1, hint=False)
-            waiter.woken = waiter.hinted = False
+            waiter.woken, waiter.hinted, waiter.owed = waiter.owed, False, False
+            if waiter.woken:
+                waiter.wake()
 
     def leave(self, waiter: Waiter, got: Topic | None) -> None:
         """It goes: with what it waited for, or without; what it leaves unused is the next one's."""
@@ -70,7 +73,7 @@ class Room:
                     waiting.pop(waiter, None)
                     if not waiting:
                         del self._waiters[topic]
-            if waiter.woken and (waiter.hinted or got is None):
+            if waiter.woken and (waiter.hinted or waiter.owed or got is None):
                 for topic in waiter.topics if got is None else (got,):
                     self._wake(topic, 1, hint=True)
 
@@ -119,6 +122,9 @@ class Room:
                 count -= 1
             elif hint:
                 return  # the first one is awake already and will pass the hint on
+            elif waiter.hinted and not waiter.owed:
+                waiter.owed = True  # its look may have been too early for this one
+                count -= 1
 
 
 _rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()

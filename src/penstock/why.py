@@ -14,7 +14,7 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
     now = store.now()
     match record.state:
         case "t":
-            return f"task {record.id} is running: {_held(store, record, now)}"
+            return f"task {record.id} is taken: {_held(store, record, now)}"
         case "~":
             return f"task {record.id} is delayed: it is ready in {_span((record.at or now) - now)}"
         case "!":

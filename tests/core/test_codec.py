@@ -87,7 +87,7 @@ def test_how_deep_data_may_be_does_not_depend_on_the_recursion_limit() -> None:
         sys.setrecursionlimit(limit)
 
 
-@pytest.mark.parametrize("digits", [19, 20, 40, 1_000, 4_300])
+@pytest.mark.parametrize("digits", [19, 20, 40, 1_000, 4_299])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_long_integers_come_back(digits: int, sign: int) -> None:
     value = sign * (10**digits - 1)

@@ -20,7 +20,11 @@ T = TypeVar("T")
 _RAW = b"\0"
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
-_ATOMS = frozenset({str, int, bool, type(None)})
+_ATOMS = frozenset({str, bool, type(None)})
+# Deeper data could not be read where the stack is already half used, whatever limit the writer had.
+MAX_DEPTH = 200
+# One digit less than Python reads back by default, for the sign.
+_MAX_INT = 10**4299
 
 
 @runtime_checkable
@@ -81,30 +85,36 @@ def decode_as(payload: bytes, kind: type[T]) -> T:
         raise BadValue(f"data does not fit {shape}: {error}") from error
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, depth: int = 0) -> object:
     """The value, made of JSON types only; anything that would come back changed is refused."""
     kind = type(value)
     if kind in _ATOMS:
+        return value
+    if kind is int:
+        if not -_MAX_INT < cast(int, value) < _MAX_INT:
+            raise BadValue("data has an integer of over 4,299 digits: put it as a str or as bytes")
         return value
     if kind is float:
         if not math.isfinite(cast(float, value)):
             raise BadValue(f"data has {value}, which is not JSON: put None or a str instead")
         return value
+    if depth == MAX_DEPTH:
+        raise BadValue(f"data is nested deeper than {MAX_DEPTH} levels: flatten it or put it as bytes")
     if kind is dict:
-        return _plain_dict(cast("dict[object, object]", value))
+        return _plain_dict(cast("dict[object, object]", value), depth + 1)
     if kind is list:
         items = cast("list[object]", value)
-        plain = [_plain(item) for item in items]
+        plain = [_plain(item, depth + 1) for item in items]
         return items if all(a is b for a, b in zip(items, plain, strict=True)) else plain
-    return _plain(_dumped(value))
+    return _plain(_dumped(value), depth)
 
 
-def _plain_dict(value: dict[object, object]) -> object:
+def _plain_dict(value: dict[object, object], depth: int) -> object:
     changed = None
     for key, item in value.items():
         if type(key) is not str:
             raise BadValue(f"data has the key {shown(key)}, {kind_of(key)}: JSON keys are str")
-        plain = _plain(item)
+        plain = _plain(item, depth)
         if plain is not item:
             changed = changed or dict(value)
             changed[key] = plain

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
 
@@ -22,7 +22,7 @@ class Kind(msgspec.Struct, frozen=True):
     """
 
     name: str
-    accepts: frozenset[str] = frozenset()
+    accepts: Set[str] = frozenset()
     order: tuple[str, ...] = ("id",)
     per_utube: bool = False
 

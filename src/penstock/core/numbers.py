@@ -38,7 +38,8 @@ def positive_ms(what: str, value: object) -> int:
 
 def span_ms(what: str, value: object) -> int:
     """Seconds, 0 or more, as whole milliseconds."""
-    return math.ceil(_seconds(what, value, "0 or more") * 1000)
+    # Rounded first: 16.1 s are 16100.000000000002 ms in floating point, not 16101.
+    return math.ceil(round(_seconds(what, value, "0 or more") * 1000, 3))
 
 
 def timeout(value: object) -> float | None:
