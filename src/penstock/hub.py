@@ -12,7 +12,7 @@ from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.errors import StoreUnavailable, TubeFull
 from penstock.keeper import REAP_SECONDS, Keeper
-from penstock.presence import Locks
+from penstock.presence import Locks, open_locks
 from penstock.store.base import Effects, Store, Stored
 from penstock.store.forks import reset_in_child
 from penstock.waiting import Topic, room_of
@@ -43,6 +43,7 @@ class Hub:
         self._members: set[Member] = set()
         self._keeper = Keeper(self)
         self._locks: Locks | None = None
+        self._lockless = False
         self._listeners: dict[int, tuple[Home, OnChange]] = {}
         self._dues: dict[Topic, float] = {}
         self._reaped = 0.0
@@ -57,9 +58,10 @@ class Hub:
 
     @property
     def locks(self) -> Locks | None:
-        """The OS locks of this store's sessions on this host; None where no other process can have any."""
-        if self._locks is None and self._store.shared:
-            self._locks = Locks(self._store.identity)
+        """The OS locks of this store's sessions on this host; None where there can be none."""
+        if self._locks is None and self._store.shared and not self._lockless:
+            self._locks = open_locks(self._store.identity)
+            self._lockless = self._locks is None
         return self._locks
 
     def close(self) -> None:
@@ -93,13 +95,14 @@ class Hub:
             self._members.add(member)
         self._keeper.start()
 
-    def forget(self, member: Member) -> None:
-        """A session has ended: its handle leaves the store, and lets go of its lock."""
+    def forget(self, member: Member, *, leave: bool) -> None:
+        """A session has ended: its handle leaves the store, unless that has ended it, and lets go of its lock."""
         with self._lock:
             self._members.discard(member)
-        self.after(self._store.leave([member.handle]))
-        if self.locks is not None:
-            self.locks.let_go(member.handle)
+        if leave:
+            self.after(self._store.leave([member.handle]))
+        if self._locks is not None:
+            self._locks.let_go(member.handle)
 
     def beat(self) -> None:
         """Say that this broker's sessions live; those that the store has ended are lost."""

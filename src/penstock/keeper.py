@@ -90,7 +90,7 @@ class Keeper:
                     self._kept.hint_waiters()
                 self._kept.due_passed(now)
                 self._sleep(min(beat, reap, scan))
-            except PenstockError as error:
+            except (PenstockError, OSError) as error:
                 if self._kept.closed:
                     return
                 log.warning("the store cannot be looked after now (%s); trying again", error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import os
 import struct
 import tempfile
@@ -17,16 +18,32 @@ from uuid import uuid4
 
 from penstock.store.forks import reset_in_child
 
+log = logging.getLogger("penstock")
+
+# struct flock: a write lock on the whole file.
 _LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+
+
+def open_locks(store: str) -> Locks | None:
+    """The locks of a store on this host; None, and the heartbeat alone decides, where the system has none."""
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return None
+    root = Path(os.environ.get("PENSTOCK_LOCKS") or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}")
+    try:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if root.stat().st_uid != os.getuid():
+            raise PermissionError(f"{root} belongs to another user")
+        return Locks(root, store)
+    except OSError as error:
+        log.warning("dead processes are noticed by their heartbeat only (%s); set PENSTOCK_LOCKS to a folder", error)
+        return None
 
 
 class Locks:
     """The locks of one store's sessions on this host."""
 
-    def __init__(self, store: str) -> None:
-        root = Path(os.environ.get("PENSTOCK_LOCKS") or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}")
+    def __init__(self, root: Path, store: str) -> None:
         self._folder = root / store.replace("/", "_").replace(":", "-")
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._held: dict[str, int] = {}
         #: Where these locks can be trusted: this boot of this kernel, and this very folder.
         self.locus = f"{_boot_id()} {_folder_id(root)}"
@@ -35,18 +52,28 @@ class Locks:
     def hold(self, handle: str) -> None:
         """Lock the handle's file until `let_go` or the end of the process."""
         draft = self._folder / f".{handle}"
-        descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self._create(draft)
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
         # Seen by others only once it is locked, else a starting process would look dead.
         draft.rename(self._folder / handle)
         self._held[handle] = descriptor
 
+    def _create(self, draft: Path) -> int:
+        while True:
+            self._folder.mkdir(mode=0o700, exist_ok=True)
+            try:
+                return os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:  # the last other one has just removed the folder
+                continue
+
     def let_go(self, handle: str) -> None:
-        """The handle has left: remove its file."""
+        """The handle has left: remove its file, and the folder after the last one."""
         descriptor = self._held.pop(handle, None)
-        self.remove(handle)
-        if descriptor is not None:
+        if descriptor is not None:  # in a forked child it is the parent's
+            self.remove(handle)
             os.close(descriptor)
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
 
     def remove(self, handle: str) -> None:
         """Forget a handle's file, if there is one."""

@@ -61,8 +61,8 @@ class Seat:
                 return
             self._closed = True
         self._hub.room.rouse(list(self._waiters))
-        if self._joined is not None and not self._lost:
-            self._hub.forget(self)
+        if self._joined is not None:
+            self._hub.forget(self, leave=not self._lost)
 
     def join(self) -> Joined:
         """Join, if that has not happened; an implicit session that lapsed begins anew."""
@@ -170,10 +170,10 @@ class Seat:
 
     def _sleep(self, waiter: Waiter, deadline: float | None) -> bool:
         """Until woken, or the time is over, so that there is one last look; then False, and at the session's end."""
-        self._hub.room.again(waiter)
         left = None if deadline is None else deadline - time.monotonic()
         if self._closed or (left is not None and left <= 0):
             return False
+        self._hub.room.again(waiter)
         waiter.sleep(left)
         return not self._closed
 

@@ -34,8 +34,9 @@ class Waiter:
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def wake(self) -> None:
-        """Called by the room, once per sleep."""
-        self._lock.release()
+        """End this sleep or the next one. Only the room calls it, under its lock."""
+        if self._lock.locked():
+            self._lock.release()
 
 
 class Room:
@@ -73,8 +74,9 @@ class Room:
                     waiting.pop(waiter, None)
                     if not waiting:
                         del self._waiters[topic]
-            if waiter.woken and (waiter.hinted or waiter.owed or got is None):
-                for topic in waiter.topics if got is None else (got,):
+            used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
+            if waiter.woken and not used:
+                for topic in waiter.topics:
                     self._wake(topic, 1, hint=True)
 
     def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
@@ -113,7 +115,8 @@ class Room:
         self._waiters = {}
 
     def _wake(self, topic: Topic, count: int, *, hint: bool) -> None:
-        for waiter in self._waiters.get(topic, ()):
+        waiting = self._waiters.get(topic, {})
+        for waiter in waiting:
             if count <= 0:
                 return
             if not waiter.woken:
@@ -125,6 +128,9 @@ class Room:
             elif waiter.hinted and not waiter.owed:
                 waiter.owed = True  # its look may have been too early for this one
                 count -= 1
+        # All are awake, and the look of each may have been too early.
+        for waiter in waiting if count > 0 and not hint else ():
+            waiter.owed = True
 
 
 _rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()

@@ -1,0 +1,136 @@
+"""What every test server has: found or installed, started, stopped, killed, and started again on its data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from tempfile import mkdtemp
+
+START_SECONDS = 60
+
+
+class Missing(Exception):
+    """The server's program is not on this machine and cannot be installed by this user."""
+
+
+class Server(ABC):
+    """One server process with a folder of its own. `start` after `kill` finds the data that was there."""
+
+    package = ""
+    program = ""
+    folders: tuple[str, ...] = ()
+    user: str | None = None  # to run as, when we are root and the program refuses that
+
+    def __init__(self) -> None:
+        self.binary = find(self.program, self.package, self.folders)
+        self.folder = Path(mkdtemp(prefix=f"penstock-{self.program}-"))
+        self.port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        if self.user is not None and os.getuid() == 0:
+            shutil.chown(self.folder, self.user, self.user)
+        self.prepare()
+        self.start()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Lay out the data folder."""
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What to run, in the foreground."""
+
+    @abstractmethod
+    def answers(self) -> bool:
+        """Whether it serves now."""
+
+    @abstractmethod
+    def fresh_url(self) -> str:
+        """The URL of a store on this server that nobody used before."""
+
+    def start(self) -> None:
+        """Run it and wait until it answers."""
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, user=self._run_as())
+        self.await_answer()
+
+    def await_answer(self) -> None:
+        """Wait until it answers; what it logged is the error when it does not."""
+        deadline = time.monotonic() + START_SECONDS
+        while not self.answers():
+            assert self._process is not None
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{self.binary} did not start:\n{(self.folder / 'log').read_text()[-4000:]}")
+            time.sleep(0.02)  # a server says nowhere that it is up but by answering
+
+    def kill(self) -> None:
+        """As a power cut does it, but for the disk's own memory."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """End it and remove its folder."""
+        self._end(signal.SIGTERM)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def run(self, *command: str) -> None:
+        """Run a helper program as the server's user."""
+        done = subprocess.run(command, capture_output=True, text=True, check=False, user=self._run_as())
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)} failed:\n{done.stdout}\n{done.stderr}")
+
+    def _run_as(self) -> str | None:
+        return self.user if os.getuid() == 0 else None
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(how)
+        try:
+            self._process.wait(15)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+
+
+def free_port() -> int:
+    """A port nobody listens on now, low enough for Redis Cluster, which also uses the one 10,000 above."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port < 55_000:
+            return port
+
+
+def listens(port: int) -> bool:
+    """Whether somebody accepts connections there."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def find(program: str, package: str, folders: tuple[str, ...]) -> str:
+    """The program's path; its Debian package is installed when it is missing and we may."""
+    found = _look(program, folders)
+    if found is None and os.getuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=False, capture_output=True)
+        subprocess.run(["apt-get", "install", "-y", "-qq", package], env=quiet, check=False, capture_output=True)
+        found = _look(program, folders)
+    if found is None:
+        raise Missing(f"{program} is missing: install it, on Debian with `apt-get install {package}`")
+    return found
+
+
+def _look(program: str, folders: tuple[str, ...]) -> str | None:
+    for pattern in folders:
+        for folder in sorted(Path("/").glob(pattern.lstrip("/")), reverse=True):
+            if (folder / program).exists():
+                return str(folder / program)
+    return shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin:/sbin")
