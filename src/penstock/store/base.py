@@ -148,6 +148,17 @@ class Finding(msgspec.Struct, frozen=True):
     remedy: str
 
 
+class Description(msgspec.Struct, frozen=True):
+    """A store as it is: what it promises by its real settings, and what should be done about them."""
+
+    store: str
+    version: str
+    where: str
+    durability: str
+    schema: int | None
+    advice: list[str]
+
+
 class Lane(msgspec.Struct, frozen=True):
     """A micro-queue at this moment."""
 
@@ -258,6 +269,9 @@ class Store(Protocol):
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         """Cross-check everything stored, and mend it when asked."""
+
+    def describe(self) -> Description:
+        """What it is and what it promises, read from its real settings; never a password."""
 
     def now(self) -> int:
         """The store's clock."""

@@ -11,18 +11,29 @@ from penstock.store.memory.heap import LazyHeap
 
 
 class Session:
-    """A session. `until` is its end, once no handle is left; `presence` and `heartbeat` are of who was last heard."""
+    """A session. `until` is its end, once no handle is left; `last` is then the handle that left last."""
 
-    __slots__ = ("handles", "heartbeat", "id", "no", "presence", "ttr", "until")
+    __slots__ = ("handles", "id", "last", "no", "ttr", "until")
 
-    def __init__(self, no: int, ttr: int, presence: Presence, now: int) -> None:
+    def __init__(self, no: int, ttr: int) -> None:
         self.no = no
         self.id = str(uuid4())
         self.ttr = ttr
         self.handles: dict[str, Handle] = {}
         self.until: int | None = None
-        self.presence = presence
-        self.heartbeat = now
+        self.last: Handle | None = None
+
+    @property
+    def newest(self) -> Handle | None:
+        """The handle heard of last."""
+        return max(self.handles.values(), key=lambda handle: handle.lapse, default=self.last)
+
+    @property
+    def end(self) -> int:
+        """When it ends if nobody beats or joins it, whether or not its lapsed handles have been let go."""
+        if self.until is not None:
+            return self.until
+        return self.ttr + max((handle.lapse for handle in self.handles.values()), default=0)
 
 
 class Handle:
@@ -52,8 +63,8 @@ class Sessions:
 
     def join(self, presence: Presence, session: str | None, ttr: int, now: int) -> Session:
         """Begin a session or go on with one. A handle that was elsewhere leaves there."""
-        joined = self._begin(presence, ttr, now) if session is None else self.by_id.get(session)
-        if joined is None:
+        joined = self._begin(ttr) if session is None else self.by_id.get(session)
+        if joined is None or (session is not None and joined.end <= now):
             raise NotFound(f"session {shown(session)} is unknown or has lapsed: begin a new one, without id")
         former = self.handles.get(presence.handle)
         if former is not None and former.session is not joined:
@@ -65,9 +76,9 @@ class Sessions:
         return joined
 
     def beat(self, name: str, now: int) -> bool:
-        """Hear of a handle; False when it is unknown."""
+        """Hear of a handle; False when it is unknown or has lapsed."""
         handle = self.handles.get(name)
-        if handle is None:
+        if handle is None or handle.lapse <= now:
             return False
         self._hear(handle, now)
         return True
@@ -82,10 +93,8 @@ class Sessions:
         del self.handles[name]
         session = handle.session
         del session.handles[name]
-        if session.handles:
-            newest = max(session.handles.values(), key=lambda other: other.lapse)
-            session.presence, session.heartbeat = newest.presence, newest.lapse - LAPSE_MS
-        else:
+        if not session.handles:
+            session.last = handle
             session.until = moment + session.ttr
             self._ends.push((session.until, session.no), len(self.by_no))
 
@@ -134,9 +143,9 @@ class Sessions:
             if not waiting:
                 del self.waits[tube]
 
-    def _begin(self, presence: Presence, ttr: int, now: int) -> Session:
+    def _begin(self, ttr: int) -> Session:
         self._last_no += 1
-        session = Session(self._last_no, ttr, presence, now)
+        session = Session(self._last_no, ttr)
         self.by_no[session.no] = session
         self.by_id[session.id] = session
         self.held[session.no] = set()
@@ -144,8 +153,6 @@ class Sessions:
 
     def _hear(self, handle: Handle, now: int) -> None:
         handle.lapse = now + LAPSE_MS
-        handle.session.presence = handle.presence
-        handle.session.heartbeat = now
         self._lapses.push((handle.lapse, handle.presence.handle), len(self.handles))
 
     def _lapses_then(self, entry: tuple[int, str]) -> bool:

@@ -177,17 +177,13 @@ class MemoryStore:
 
     def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
         with self._lock:
-            step = self._step(now)
-            self._end_sessions(step)
-            joined = self._sessions.join(presence, session, ttr, step.now)
-            self._end_sessions(step)  # the one that this handle may have left
+            joined = self._sessions.join(presence, session, ttr, self._time(now))
             return base.Joined(joined.no, joined.id)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         with self._lock:
-            step = self._step(now)
-            self._end_sessions(step)
-            return {handle for handle in handles if self._sessions.beat(handle, step.now)}
+            moment = self._time(now)
+            return {handle for handle in handles if self._sessions.beat(handle, moment)}
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> base.Effects:
         with self._lock:
@@ -202,8 +198,9 @@ class MemoryStore:
 
     def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
         with self._lock:
-            self._end_sessions(self._step(now))
-            return [self._shown(session, closely=True) for session in self._sessions.by_no.values()]
+            moment = self._time(now)
+            live = (session for session in self._sessions.by_no.values() if session.end > moment)
+            return [self._shown(session, closely=True) for session in live]
 
     # looking closer
 
@@ -228,6 +225,10 @@ class MemoryStore:
         with self._lock:
             states = [self._by_name[name] for name in sorted(self._by_name)]
             return check.check(states, self._sessions, repair, self._step(now))
+
+    def describe(self) -> base.Description:
+        promise = "nothing outlives the last broker of this process"
+        return base.Description("memory", "", self.identity, promise, None, [])
 
     def now(self) -> int:
         return self._clock()
@@ -292,8 +293,10 @@ class MemoryStore:
         if closely:
             held = sorted((self._tubes[tube].tube.name, id) for tube, id in self._sessions.held[session.no])
             waits = {self._tubes[tube].tube.name for handle in session.handles.values() for tube in handle.waits}
-        who = session.presence
-        return base.SessionRecord(session.id, who.host, who.pid, session.heartbeat, held, sorted(waits))
+        newest = session.newest
+        assert newest is not None  # it began with a handle
+        who, beat = newest.presence, newest.lapse - base.LAPSE_MS
+        return base.SessionRecord(session.id, who.host, who.pid, beat, held, sorted(waits))
 
 
 _opening = Lock()

@@ -40,7 +40,7 @@ class Connection:
         self._file = (0, 0)
         self._synchronous = ""
         self._closed = False
-        self.reading = Transaction(self, None)
+        self.reading = Transaction(self, "")
         self.relaxed = Transaction(self, "NORMAL")
         self.durable = Transaction(self, "FULL") if durable else self.relaxed
         reset_in_child(self)
@@ -55,12 +55,12 @@ class Connection:
             self._file = inode(self.path)
         return self._db
 
-    def begin(self, synchronous: str | None) -> apsw.Connection:
+    def begin(self, synchronous: str) -> apsw.Connection:
         """Take the lock and begin a write transaction, or a reading one where nothing is to be synchronous."""
         self.lock.acquire()
         try:
             db = self._db or self.open()
-            if synchronous is None:
+            if not synchronous:
                 db.execute("BEGIN")
                 return db
             if self._synchronous != synchronous:
@@ -68,12 +68,14 @@ class Connection:
                 self._synchronous = synchronous
             db.execute("BEGIN IMMEDIATE")
             if inode(self.path) != self._file:
-                db.execute("ROLLBACK")
                 raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
         except apsw.Error as error:
             self.lock.release()
             raise translated(error, self.path) from error
         except BaseException:
+            # Also when the file is gone, and inode raised: an open transaction would lock everyone out for ever.
+            if self._db is not None and self._db.in_transaction:
+                self._db.execute("ROLLBACK")
             self.lock.release()
             raise
         return db
@@ -123,12 +125,12 @@ class Connection:
 class Transaction:
     """A context manager that begins, and commits or rolls back."""
 
-    def __init__(self, connection: Connection, synchronous: str | None) -> None:
+    def __init__(self, connection: Connection, synchronous: str) -> None:
         self._connection = connection
-        self._synchronous = synchronous
+        self.synchronous = synchronous
 
     def __enter__(self) -> apsw.Connection:
-        return self._connection.begin(self._synchronous)
+        return self._connection.begin(self.synchronous)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self._connection.end(error)

@@ -159,9 +159,10 @@ WHERE key > ?1 AND key <= ?2 AND (state = 'r' OR state = 'q') AND (expires IS NU
 AND +tube = ?5 ORDER BY key LIMIT ?4;
 
 -- name: find_taken
--- penstock_aside; sorted, but never more than there are leases.
-SELECT $record FROM penstock_task WHERE tube = ?5 AND state = 't' AND key > ?1 AND key <= ?2 AND ?3 = ?3
-ORDER BY key LIMIT ?4;
+-- penstock_aside; sorted, but never more than there are leases. The + keep it from walking the tube in key order,
+-- which it chooses once the application that owns the file has run ANALYZE.
+SELECT $record FROM penstock_task WHERE tube = ?5 AND state = 't' AND +key > ?1 AND +key <= ?2 AND ?3 = ?3
+ORDER BY +key LIMIT ?4;
 
 -- name: find_delayed
 -- penstock_aside, in order: no owner.
@@ -265,7 +266,9 @@ SELECT coalesce(max(until), 0) FROM penstock_handle WHERE session = ?1;
 SELECT 1 FROM penstock_handle WHERE session = ?1 LIMIT 1;
 
 -- name: session_presence
-SELECT host, pid, beat FROM penstock_handle WHERE session = ?1 AND until > ?2
+-- Also of a handle that has lapsed and was not let go yet, while its session can still be joined.
+SELECT host, pid, beat FROM penstock_handle
+WHERE session = ?1 AND until + (SELECT ttr FROM penstock_session WHERE no = ?1) > ?2
 UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = ?1 AND until > ?2
 ORDER BY beat DESC LIMIT 1;
 

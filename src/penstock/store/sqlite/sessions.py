@@ -79,7 +79,7 @@ def _release_held(db: apsw.Connection, tube: Tube, session: int, now: int, effec
 
 
 def describe(db: apsw.Connection, no: int, id: str, tubes: list[Tube], now: int) -> SessionRecord | None:
-    """A session for people; None when no live handle speaks for it."""
+    """A session for people; None when it has ended."""
     presence = db.execute(Q.session_presence, (no, now)).get
     if presence is None:
         return None

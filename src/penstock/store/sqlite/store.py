@@ -22,6 +22,7 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, 
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, sessions, tubes
 from penstock.store.sqlite.connection import Connection, Transaction
+from penstock.store.sqlite.describe import describe
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.step import ID_BITS, Step, no_such_tube, read_counts
 
@@ -61,6 +62,11 @@ class SqliteStore:
 
     def now(self) -> int:
         return self._clock()
+
+    def describe(self) -> base.Description:
+        with self._db.reading as db:
+            schema = int(db.execute(Q.get_meta, ("schema",)).get)
+            return describe(db, self._db.path, self._db.durable.synchronous, schema)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """As the contract says: a look at the file's change counter, often after a change and then ever less."""
@@ -328,6 +334,7 @@ class SqliteStore:
         with self._db.durable as db:
             now = self._clock() if now is None else now
             effects = Effects()
+            sessions.end_lapsed(db, tubes.load_all, now, effects)  # what lapsed before ended then, not now
             for handle in handles:
                 row = db.execute(Q.get_locus, (handle,)).get
                 if row is not None and locus in (None, row[1]):

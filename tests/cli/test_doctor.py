@@ -1,0 +1,63 @@
+"""`penstock doctor`, run as a user runs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import penstock
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    code = "from penstock.cli.main import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    with penstock.connect(url) as broker:
+        tube = broker.tube("mail")
+        tube.put_many(["a", "b", "c"])
+        tube.put("later", delay=60)
+        tube.bury(1)
+    return url
+
+
+def test_it_tells_the_store_and_what_waits_as_json(url: str) -> None:
+    done = run("--url", url, "doctor", "--json")
+    report = msgspec.json.decode(done.stdout)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert report["store"]["store"] == "SQLite"
+    assert "survives a power cut" in report["store"]["durability"]
+    assert report["store"]["schema"] == 1
+    assert report["tubes"] == [{"name": "mail", "kind": "fifottl", "ready": 2, "taken": 0, "delayed": 1, "buried": 1}]
+
+
+def test_the_promise_is_that_of_the_settings(url: str) -> None:
+    report = msgspec.json.decode(run("--url", f"{url}?durability=relaxed", "doctor", "--json").stdout)
+    assert "a power cut may lose the last moments" in report["store"]["durability"]
+
+
+def test_it_shows_a_table_to_people(url: str) -> None:
+    done = run("--url", url, "doctor")
+    assert done.returncode == 0
+    assert "nothing to fix" in done.stdout
+    assert "mail" in done.stdout
+
+
+def test_a_store_that_cannot_be_opened_is_one_line_on_stderr() -> None:
+    done = run("--url", "sqlite:////nowhere/at/all.db", "doctor")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("penstock: /nowhere/at/all.db cannot be opened")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_command_names_the_nearest() -> None:
+    done = run("doctr")
+    assert done.returncode == 2
+    assert "doctor" in done.stderr
