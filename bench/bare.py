@@ -73,7 +73,7 @@ class BareTable:
 
     def take_many(self, count: int) -> list[int]:
         self._db.execute("BEGIN IMMEDIATE")
-        keys = [int(row[0]) for row in self._db.execute(_READY, (count,)).fetchall()]
+        keys: list[int] = [row[0] for row in self._db.execute(_READY, (count,))]
         now = _now()
         self._db.executemany(_TAKE, [(now, key) for key in keys])
         self._db.execute("COMMIT")

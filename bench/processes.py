@@ -41,7 +41,7 @@ def crowd(size: Size) -> Iterator[Line]:
 def _crowd(tasks: int, batch: int) -> tuple[float, int, int]:
     """Seconds from the common start to the last ack, and how many tasks were lost and handed out twice."""
     with _database() as url:
-        start = SPAWN.Barrier(PRODUCERS + CONSUMERS + 1)
+        start = SPAWN.Barrier(PRODUCERS + CONSUMERS + 1, timeout=60)  # a child that failed breaks it
         share = tasks // PRODUCERS
         producers = [_child(_produce, url, start, part * share, share)[0] for part in range(PRODUCERS)]
         consumers = [_child(_consume, url, start, batch) for _ in range(CONSUMERS)]

@@ -27,6 +27,7 @@ class Side:
         self.events: Counter[tuple[str, str, int, str]] = Counter()
         self.tasks: list[penstock.Task] = []
         self.sessions: list[tuple[int, penstock.Session]] = []  # with its broker's place
+        self._ever: list[penstock.Session] = []
         self._abandoned: list[penstock.Broker] = []
         self.names: dict[str, tuple[str, dict[str, object]]] = {}
         #: Only looks: it never takes, so it has no session. It also keeps a memory store alive.
@@ -67,7 +68,9 @@ class Side:
     def open_session(self, broker: int, ttr: float, joins: int | None) -> None:
         """A new explicit session, or one more handle in an older one."""
         id = None if joins is None or not self.sessions else self.sessions[joins % len(self.sessions)][1].id
-        self.sessions.append((broker, self.brokers[broker].session(ttr, id)))
+        session = self.brokers[broker].session(ttr, id)
+        self._ever.append(session)
+        self.sessions.append((broker, session))
 
     def close_session(self, place: int) -> None:
         """End one handle."""
@@ -77,7 +80,7 @@ class Side:
         """All brokers but one say that their sessions live, as their keepers do every 5 s."""
         for place, broker in enumerate(self.brokers):
             if place != but:
-                broker.beat()
+                broker._hub.beat()
 
     def abandon(self, place: int) -> None:
         """A client crashed: its broker is never heard of again, another takes its place."""
@@ -88,12 +91,12 @@ class Side:
 
     def reopen(self, *, keep: bool) -> None:
         """Close every broker and connect anew; `keep` the onlooker where the store would vanish without it."""
-        for broker in (*self._abandoned, *self.brokers):
-            broker.close()
+        for closing in (*self._ever, *self._abandoned, *self.brokers):  # in order: a broker's own is any order
+            closing.close()
         if not keep:
             self.onlooker.close()
             self.onlooker = self._connect()
-        self._abandoned, self.sessions = [], []
+        self._ever, self._abandoned, self.sessions = [], [], []
         self.brokers = [self._connect() for _ in range(BROKERS)]
         self._listen()
 

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 import penstock
@@ -23,6 +23,8 @@ QUICK = settings(
     stateful_step_count=50,
     deadline=None,
     print_blob=True,
+    report_multiple_bugs=False,
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
     suppress_health_check=list(HealthCheck),
 )
 LONG = settings(QUICK, max_examples=20_000, stateful_step_count=120)

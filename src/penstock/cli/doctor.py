@@ -5,15 +5,16 @@ from __future__ import annotations
 import statistics
 import sys
 import time
+from contextlib import closing
 
 import click
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from penstock.broker import connect
 from penstock.stats import make_stats
 from penstock.store.base import Description, Store
+from penstock.store.open import open_store
 
 # Enough for a median that one slow call does not move.
 _PROBES = 21
@@ -52,8 +53,8 @@ def doctor(url: str, as_json: bool) -> None:
 
     Exit code 1 when there is something to fix.
     """
-    with connect(url) as broker:
-        report = examine(broker._hub.store)
+    with closing(open_store(url)) as store:
+        report = examine(store)
     if as_json:
         click.echo(msgspec.json.encode(report))
     else:

@@ -7,6 +7,7 @@ import sys
 import click
 
 import penstock
+from penstock.broker import DEFAULT_URL
 from penstock.cli.doctor import doctor
 
 EXIT_FAILED = 1  # the command could not do it
@@ -16,11 +17,7 @@ EXIT_INTERRUPTED = 130
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
-    "--url",
-    envvar="PENSTOCK_URL",
-    default="sqlite:///penstock.db",
-    show_default=True,
-    help="The store. PENSTOCK_URL sets it.",
+    "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, help="The store; else PENSTOCK_URL."
 )
 @click.version_option(penstock.__version__, prog_name="penstock")
 @click.pass_context
@@ -40,7 +37,7 @@ cli.add_command(doctor)
 def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
     try:
-        cli.main(standalone_mode=False)
+        cli.main(prog_name="penstock", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)

@@ -18,7 +18,8 @@ from penstock.store.sqlite.step import Step, read_counts
 
 def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
     """All findings, in the order in which they must be mended: leases, lanes, counters."""
-    found = [Finding("", None, f"the file is damaged: {problem}", "restore a backup") for problem in _damage(db)]
+    problems = [problem for (problem,) in db.execute("PRAGMA quick_check(10)") if problem != "ok"]
+    found = [Finding("", None, f"the file is damaged: {problem}", "restore a backup") for problem in problems]
     if found:
         return found  # what else it says cannot be trusted, and mending could lose more
     for tube in tubes.load_all(db):
@@ -28,14 +29,6 @@ def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
         found += _counters(db, tube, repair)
     found += _waiting(db, repair)
     return found
-
-
-def _damage(db: apsw.Connection) -> list[str]:
-    """What SQLite finds wrong with the file itself; it raises where it cannot even go on looking."""
-    try:
-        return [problem for (problem,) in db.execute("PRAGMA quick_check(10)") if problem != "ok"]
-    except apsw.CorruptError as error:
-        return [str(error)]
 
 
 def _orphans(db: apsw.Connection, tube: Tube, now: int, repair: bool) -> Iterator[Finding]:
