@@ -40,6 +40,7 @@ FUNCTIONS = {
     "register_kind": "kind",
 }
 METHODS = {
+    "Broker.bind": "connection",
     "Broker.check": "repair=False",
     "Broker.close": "",
     "Broker.create_tube": f"name, kind='fifottl', *, {TUBE}",

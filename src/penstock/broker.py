@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Unpack
 
+from penstock.bound import Bound
 from penstock.core.numbers import span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.task import Task
@@ -79,6 +80,13 @@ class Broker:
             SessionInfo(found.id, found.host, found.pid, found.heartbeat / 1000, found.held, found.waits)
             for found in self._hub.store.sessions()
         ]
+
+    def bind(self, connection: object) -> Bound:
+        """The verbs put, put_many and ack inside the caller's own transaction, on SQL stores.
+
+        `connection` is of the store's own driver (SQLite: apsw), on the same database, with a transaction begun.
+        """
+        return Bound(self._hub.store.bind(connection), self._seat)
 
     def check(self, repair: bool = False) -> list[Finding]:
         """Cross-check everything stored: every state that must not exist, and what mends it; repair mends it."""

@@ -16,7 +16,7 @@ PenstockError
 └── StoreError
     ├── StoreUnavailable          cannot be reached or opened now
     ├── StoreBusy                 somebody else holds it for too long
-    ├── StoreFull                 no space left; deletes and acks still work
+    ├── StoreFull                 no space left; nothing was half done
     ├── StoreCorrupt              the stored bytes are damaged, or not penstock's
     ├── SchemaMismatch            stored by another version of penstock
     └── OutcomeUnknown            the call may or may not have been stored
@@ -90,7 +90,7 @@ class StoreBusy(StoreError):
 
 
 class StoreFull(StoreError):
-    """The store has no room left. Deletes and acks still work."""
+    """The store has no room left: nothing was half done, and all works again when there is room."""
 
 
 class StoreCorrupt(StoreError):

@@ -46,7 +46,8 @@ def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
 
 
 def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:
-    if kind is not None and stored.kind != find_kind(kind):
+    # A kind this program never registered is known by the declaration that is stored with the tube.
+    if kind is not None and kind != stored.kind.name and find_kind(kind) != stored.kind:
         raise TubeMismatch(
             f"tube {stored.name} is of kind {stored.kind.name}, not {names.shown(kind)}: open it without a kind, "
             "or choose another name"

@@ -51,8 +51,8 @@ class Seat:
 
     @property
     def number(self) -> int:
-        """The store's number of the session; 0, which is nobody's, while nothing was ever taken."""
-        return self._joined.session if self._joined else 0
+        """The store's number of the session; 0, which is nobody's, before its first take and once it is lost."""
+        return self._joined.session if self._joined and not self._lost else 0
 
     def close(self) -> None:
         """Leave the session and wake the blocked takes, which return nothing."""

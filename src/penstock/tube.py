@@ -229,6 +229,8 @@ class Tube:
     def _own(self, task: Task) -> Record:
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
+        if task._home._stored.no != self._stored.no:
+            raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
         return task._record
 
     def _settle_leased(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> None:

@@ -111,7 +111,7 @@ class Side:
         for name in self.names:
             tube = self.onlooker.tube(name)
             shown[f"stats of {name}"] = tube.stats()
-            shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks()]
+            shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
         shown["sessions"] = [(seen.held, seen.heartbeat, seen.waits) for seen in self.onlooker.sessions()]
         shown["hand-outs"] = [facts(task) for task in self.tasks]
         shown["events"] = self.events
@@ -121,7 +121,7 @@ class Side:
         """The invariants that one store shows by itself."""
         for name, (_, options) in self.names.items():
             tube = self.onlooker.tube(name)
-            stats, listed = tube.stats(), tube.tasks()
+            stats, listed = tube.stats(), tube.tasks(limit=10_000)
             counted = Counter(task.status.name.lower() for task in listed)
             for state in ("ready", "taken", "delayed", "buried"):
                 require("I11", getattr(stats.tasks, state) == counted[state], (self.url, name, state, stats))

@@ -10,7 +10,7 @@ from penstock.core import names
 from penstock.errors import BadValue
 
 # What a task may be given at put by the kinds that accept it.
-ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "id", "rank"})
+ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"})
 # What a kind may order its tasks by.
 ORDER_KEYS = frozenset({"id", "-id", "pri", "expires", "due", "created", "rank"})
 
@@ -46,6 +46,10 @@ class Kind(msgspec.Struct, frozen=True):
             if word not in known:
                 raise BadValue(f"kind {self.name} has {word!r} in {field}: known are {', '.join(sorted(known))}")
         return listed
+
+    def has(self, option: str) -> bool:
+        """Whether the kind gives a meaning to a tube's option of that name, or to a put's."""
+        return self.per_utube if option == "per_utube" else option in self.accepts
 
     @property
     def timed(self) -> bool:
@@ -87,4 +91,4 @@ def find_kind(name: object) -> Kind:
 
 def kinds_with(option: str) -> str:
     """The names of the kinds that accept an option, for messages."""
-    return ", ".join(kind.name for kind in _kinds.values() if option in kind.accepts) or "no registered kind"
+    return ", ".join(kind.name for kind in _kinds.values() if kind.has(option)) or "no registered kind"

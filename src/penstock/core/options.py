@@ -130,14 +130,9 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 }
 # tube option -> what the kind must accept for it to mean something
 _NEEDS = {
-    "ttl": "ttl",
-    "ttr": "ttr",
-    "pri": "pri",
-    "backoff": "delay",
-    "utube_limit": "utube",
-    "fair": "utube",
-    "aging": "pri",
-}
+    "ttl": "ttl", "ttr": "ttr", "pri": "pri", "backoff": "delay", "aging": "pri",
+    "utube_limit": "per_utube", "fair": "per_utube",
+}  # fmt: skip
 # Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
 _SAME_AS_ABSENT: dict[str, object] = {"temporary": False, "fair": False, "utube_limit": 1, "pri": 0}
 
@@ -151,9 +146,10 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         if value is None:
             continue
         need = _NEEDS.get(option)
-        if option == "period" or (need is not None and need not in kind.accepts):
-            where = "round" if option == "period" else kinds_with(need or option)
-            raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {where}")
+        if option == "period" or (need is not None and not kind.has(need)):
+            raise UnsupportedOption(
+                f"kind {kind.name} has no option {option}: these have it: {kinds_with(need or option)}"
+            )
         _CHECKS[option](option, value)
         if _SAME_AS_ABSENT.get(option) != value:
             given[option] = value

@@ -83,11 +83,20 @@ class Record(msgspec.Struct, frozen=True):
     payload: bytes
 
 
+class Numbered(Protocol):
+    """A tube as stores know it."""
+
+    @property
+    def no(self) -> int: ...
+
+
 class Home(Protocol):
     """The tube handle a Task came from, for its verbs."""
 
     @property
     def name(self) -> str: ...
+    @property
+    def _stored(self) -> Numbered: ...
     def ack(self, task_or_id: Task, result: object = None) -> None: ...
     def fail(self, task_or_id: Task, error: str, code: str | int | None = None) -> None: ...
     def release(self, task_or_id: Task, delay: float | None = 0) -> None: ...

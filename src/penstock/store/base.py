@@ -270,6 +270,12 @@ class Store(Protocol):
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         """Cross-check everything stored, and mend it when asked."""
 
+    def bind(self, connection: object) -> Store:
+        """The same store inside the transaction that the caller has begun on that connection of its own.
+
+        UnsupportedOption where the store has no transactions or the connection is of another driver.
+        """
+
     def describe(self) -> Description:
         """What it is and what it promises, read from its real settings; never a password."""
 

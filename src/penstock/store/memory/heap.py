@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator
+from itertools import takewhile
 from typing import Generic, TypeVar
 
 # (rank1, rank2, id): a place in the order of takes.
@@ -15,48 +17,65 @@ _SLACK = 8
 
 
 class LazyHeap(Generic[K]):
-    """Entries in order, as far as `valid` still says they are true. The same entry may stand in it twice."""
+    """Entries in order, as far as `valid` still says they are true. The same entry may stand in it twice.
 
-    __slots__ = ("_valid", "entries")
+    What comes in order, as puts into a fifo do, stands in a run whose first is popped in O(1): a heap of a
+    million is slow to pop for no reason but the processor's cache.
+    """
+
+    __slots__ = ("_heap", "_run", "_valid")
 
     def __init__(self, valid: Callable[[K], bool]) -> None:
         self._valid: Callable[[K], bool] = valid
-        self.entries: list[K] = []
+        self._run: deque[K] = deque()
+        self._heap: list[K] = []
 
     def push(self, entry: K, live: int) -> None:
         """Add an entry. `live` is at least the number of valid ones: twice that, and the rest is swept out.
 
         The sweep comes before the push, because a new entry may become valid only after it.
         """
-        if len(self.entries) > 2 * live + _SLACK:
-            self.entries = list(self.live())
-            heapq.heapify(self.entries)
-        heapq.heappush(self.entries, entry)
+        if len(self._run) + len(self._heap) > 2 * live + _SLACK:
+            self._run = deque(sorted(self.live()))
+            self._heap = []
+        if not self._run or entry >= self._run[-1]:
+            self._run.append(entry)
+        else:
+            heapq.heappush(self._heap, entry)
 
     def first(self) -> K | None:
         """The smallest valid entry, or None."""
-        entries = self.entries
-        while entries:
-            if self._valid(entries[0]):
-                return entries[0]
-            heapq.heappop(entries)
+        while (entry := self._smallest()) is not None:
+            if self._valid(entry):
+                return entry
+            self.pop()
         return None
 
     def pop(self) -> None:
         """Remove what `first` answered."""
-        heapq.heappop(self.entries)
+        if self._heap and (not self._run or self._heap[0] < self._run[0]):
+            heapq.heappop(self._heap)
+        else:
+            self._run.popleft()
 
     def live(self) -> set[K]:
         """All valid entries."""
-        return {entry for entry in self.entries if self._valid(entry)}
+        return {entry for entries in (self._run, self._heap) for entry in entries if self._valid(entry)}
 
     def below(self, bound: K) -> Iterator[K]:
         """The valid entries smaller than bound, in no order; looks only at what is smaller."""
-        entries = self.entries
+        for entry in takewhile(lambda entry: entry < bound, self._run):
+            if self._valid(entry):
+                yield entry
         ahead = [0]
         while ahead:
             place = ahead.pop()
-            if place < len(entries) and entries[place] < bound:
+            if place < len(self._heap) and self._heap[place] < bound:
                 ahead += (2 * place + 1, 2 * place + 2)
-                if self._valid(entries[place]):
-                    yield entries[place]
+                if self._valid(self._heap[place]):
+                    yield self._heap[place]
+
+    def _smallest(self) -> K | None:
+        if not self._run:
+            return self._heap[0] if self._heap else None
+        return min(self._run[0], self._heap[0]) if self._heap else self._run[0]

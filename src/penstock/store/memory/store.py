@@ -10,8 +10,9 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, make_tube
 from penstock.core.task import QUEUED, Entry, Record
-from penstock.errors import NoSuchTube, TubeBusy, TubeExists
+from penstock.errors import NoSuchTube, TubeBusy, TubeExists, UnsupportedOption
 from penstock.store import base
+from penstock.store.forks import reset_in_child
 from penstock.store.memory import check
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
@@ -32,6 +33,7 @@ class MemoryStore:
         self.identity = identity
         self._clock = clock or wall_clock
         self._lock = RLock()
+        reset_in_child(self)
         self._opens = 1
         self._last_no = 0
         self._tubes: dict[int, TubeState] = {}
@@ -225,6 +227,13 @@ class MemoryStore:
         with self._lock:
             states = [self._by_name[name] for name in sorted(self._by_name)]
             return check.check(states, self._sessions, repair, self._step(now))
+
+    def after_fork(self) -> None:
+        """A child has a copy of everything, and must not wait for a thread that only the parent has."""
+        self._lock = RLock()
+
+    def bind(self, connection: object) -> base.Store:
+        raise UnsupportedOption("memory:// has no transactions to bind to: sqlite:// has")
 
     def describe(self) -> base.Description:
         promise = "nothing outlives the last broker of this process"

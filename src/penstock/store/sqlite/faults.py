@@ -12,7 +12,7 @@ def translated(error: apsw.Error, path: str) -> StoreError:
     if isinstance(error, (apsw.BusyError, apsw.LockedError)):
         return StoreBusy(f"{path} was locked by another process for too long: try again, or end what holds it")
     if isinstance(error, apsw.FullError):
-        return StoreFull(f"no space left for {path}: free some; deletes and acks still work")
+        return StoreFull(f"no space left for {path}: free some and try again; nothing was half done")
     if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
         return StoreCorrupt(f"{path} is damaged or no SQLite file ({error}): it was left as it is; restore a backup")
     if isinstance(error, apsw.ReadOnlyError):

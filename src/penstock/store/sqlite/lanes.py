@@ -21,6 +21,7 @@ class Lanes:
         self._tube = tube
         self._now = now
         self._lanes: dict[str, LaneState] = {}
+        self._stored: set[str] = set()
         self.readied = 0  # tasks that became takeable by promotion, less those demoted
 
     def arrive(self, utube: str, place: Place, *, newest: bool = False, was_taken: bool = False) -> tuple[str, float]:
@@ -70,17 +71,21 @@ class Lanes:
     def save(self) -> None:
         """Write the touched lanes; one that is empty is forgotten once its turn cannot matter any more."""
         for utube, lane in self._lanes.items():
+            row = (self._tube.no, utube, lane.taken, lane.heads, lane.waiting, lane.turn)
             if lane.empty and (not self._tube.fair or lane.turn < self._now):
-                self._execute(Q.forget_lane, (self._tube.no, utube))
+                self._execute(Q.forget_lane, row[:2])
+                self._stored.discard(utube)
             else:
-                row = (self._tube.no, utube, lane.taken, lane.heads, lane.waiting, lane.turn)
-                self._execute(Q.save_lane, row)
+                self._execute(Q.set_lane if utube in self._stored else Q.save_lane, row)
+                self._stored.add(utube)
 
     def _lane(self, utube: str) -> LaneState:
         lane = self._lanes.get(utube)
         if lane is None:
             row = self._execute(Q.lane, (self._tube.no, utube)).get
             lane = self._lanes[utube] = LaneState(*row) if row else LaneState()
+            if row:
+                self._stored.add(utube)
         return lane
 
     def _queue(self, lane: LaneState, place: Place) -> tuple[str, float]:

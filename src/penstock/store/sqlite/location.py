@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from penstock.errors import StoreUnavailable
@@ -26,13 +27,15 @@ _NETWORK = frozenset(
         "smbfs",
     }
 )
+# mountinfo writes space, tab, newline and backslash of a path so.
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _NETWORK_FUSE = frozenset({"fuse.sshfs", "fuse.glusterfs", "fuse.cephfs", "fuse.rclone", "fuse.s3fs", "fuse.juicefs"})
 
 
 def refuse_network(path: Path) -> None:
     """StoreUnavailable when the path lies on a network file system."""
     try:
-        mounts = Path("/proc/self/mountinfo").read_text()
+        mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
     except OSError:  # not Linux: nothing to read, so nothing is known
         return
     kind = file_system(mounts, os.path.realpath(path))
@@ -50,7 +53,7 @@ def file_system(mountinfo: str, path: str) -> str:
         left, _, right = line.partition(" - ")
         if not right:
             continue
-        point = left.split()[4].encode().decode("unicode_escape")
+        point = _OCTAL.sub(lambda escape: chr(int(escape[1], 8)), left.split()[4])
         inside = path == point or path.startswith(point.rstrip("/") + "/")
         # A later mount on the same point hides the earlier one.
         if inside and len(point) >= len(best):

@@ -189,6 +189,9 @@ SELECT taken, heads, waiting, turn FROM penstock_lane WHERE tube = ?1 AND utube 
 INSERT INTO penstock_lane (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
 
+-- name: set_lane
+UPDATE penstock_lane SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6 WHERE tube = ?1 AND utube = ?2;
+
 -- name: forget_lane
 DELETE FROM penstock_lane WHERE tube = ?1 AND utube = ?2;
 

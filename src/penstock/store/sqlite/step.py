@@ -9,7 +9,7 @@ import apsw
 from penstock.core.lifecycle import Change, became_due
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, Entry, Record
-from penstock.errors import NoSuchTube
+from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
 from penstock.store.sqlite.lanes import Lanes, Q
 
@@ -20,6 +20,9 @@ _BUMPED = (
     "taken", "delayed", "buried", "done",
     "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail",
 )  # fmt: skip
+
+
+_ACKED = {"taken", "done", "ack"}  # the counters of a step that did nothing but ack, the most frequent of all
 
 
 def read_counts(step: Step) -> Counts:
@@ -72,8 +75,11 @@ class Step:
     def store(self, entries: Sequence[Entry]) -> list[Record]:
         """Insert new tasks."""
         newest = self.tube.kind.order[0] == "id"
+        last = self.last_id()
+        if last + len(entries) >= 1 << ID_BITS:
+            raise StoreFull(f"tube {self.tube.name} has used up its {1 << ID_BITS} ids: go on in another tube")
         records, rows = [], []
-        for id, entry in enumerate(entries, self.last_id() + 1):
+        for id, entry in enumerate(entries, last + 1):
             record = self._arrived(id, entry, newest)
             row = (
                 self.key | id, self.tube.no, record.state, record.rank1, record.rank2, record.pri, record.utube,
@@ -120,7 +126,12 @@ class Step:
             self._lanes.save()
             self._ready(self._lanes.readied)
             self._lanes.readied = 0
-        if self._deltas:
+        if self._deltas.keys() == _ACKED:
+            self.execute(Q.bump_ack, (self.tube.no, self._deltas["ack"], self._highest))
+            if not self.db.changes():
+                raise no_such_tube(self.tube)
+            self._deltas = {}
+        elif self._deltas:
             deltas = [self._deltas.get(name, 0) for name in _BUMPED]
             if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
                 raise no_such_tube(self.tube)

@@ -21,6 +21,7 @@ from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, sessions, tubes
+from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.describe import describe
 from penstock.store.sqlite.lanes import Q
@@ -30,7 +31,7 @@ MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
 # Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
 _FIRST_LOOK = 0.001
-_LAST_LOOK = 0.012
+_LAST_LOOK = 0.016
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
@@ -62,6 +63,13 @@ class SqliteStore:
 
     def now(self) -> int:
         return self._clock()
+
+    def bind(self, connection: object) -> SqliteStore:
+        bound = object.__new__(SqliteStore)
+        bound._db = BoundConnection(self._db.path, connection)
+        bound._clock = self._clock
+        bound.identity = self.identity
+        return bound
 
     def describe(self) -> base.Description:
         with self._db.reading as db:
@@ -163,7 +171,8 @@ class SqliteStore:
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        with self._write(tubes[0]) as db:
+        durable = next((tube for tube in tubes if not tube.temporary), tubes[0])
+        with self._write(durable) as db:
             now = self._clock() if now is None else now
             effects = Effects()
             nexts: list[int] = []

@@ -1,0 +1,249 @@
+"""penstock at work, with nothing to set up: `make demo`.
+
+Producers and workers, each a process of its own, share one SQLite file in a temporary folder. They put and take a
+few thousand tasks through tubes of every kind; some are delayed, some urgent, one in each tube is buried and kicked.
+One worker is killed with `kill -9` while it holds tasks: they are handed to others within a second. At the end
+everything is counted: a task that was lost, acked twice, too early or out of turn makes the demo fail.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from multiprocessing.synchronize import Event
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Table
+
+import penstock
+
+KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named like its kind
+PRODUCERS, WORKERS = 2, 3
+TASKS = 600  # that each producer puts into each tube
+CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a time
+HELD = 3  # tasks of each tube in the hands of the worker that is killed
+POISON = "poison"  # the name of a job that the first worker buries; it is done after a kick
+EXPECTED = PRODUCERS * TASKS + 1  # in each tube, with its poisoned task
+PROCESSES = multiprocessing.get_context("spawn")
+
+
+@dataclass
+class Job:
+    """What is put: any JSON value, bytes or dataclass can be."""
+
+    name: str
+    not_before: float
+
+
+@dataclass
+class Done:
+    """A worker's note about one task that it acked; times are seconds since the epoch."""
+
+    tube: str
+    job: Job
+    customer: str | None
+    began: float
+    ended: float
+
+
+def produce(url: str, producer: int) -> None:
+    """Put tasks into every tube, in batches: one round trip and one commit each."""
+    with penstock.connect(url) as broker:
+        tubes = [broker.tube(kind) for kind in KINDS]
+        for first in range(0, TASKS, 20):
+            for tube in tubes:
+                tube.put_many([new_task(tube.kind, producer, number) for number in range(first, first + 20)])
+
+
+def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, object]]:
+    """A job with the options that its kind accepts: a priority, now and then a delay, a customer's micro-queue."""
+    options: dict[str, object] = {}
+    delay = 1.5 if kind.endswith("ttl") and number % 25 == 0 else 0
+    if kind.endswith("ttl"):
+        options |= {"pri": number % 3, "delay": delay, "ttr": 30}
+    if kind.startswith("utube"):
+        options["utube"] = f"customer {number % CUSTOMERS}"
+    return Job(f"{producer}-{number}", time.time() + delay), options
+
+
+def work(url: str, pipe: Connection, stop: Event) -> None:
+    """Take from any tube until told to stop, then hand in the notes."""
+    notes: list[Done] = []
+    with penstock.connect(url) as broker:
+        while not stop.is_set():
+            # Earlier names come first: a new order each time, so that no tube waits for another.
+            task = broker.take(random.sample(KINDS, len(KINDS)), timeout=0.2)
+            if task is not None:
+                handle(task, notes)
+    pipe.send(notes)
+
+
+def handle(task: penstock.Task, notes: list[Done]) -> None:
+    """The work itself, a millisecond of it. A poisoned task is buried when it is met first."""
+    began, job = time.time(), task.decode(Job)
+    if job.name == POISON and task.lease == 1:
+        task.bury("nobody can digest this")
+        return
+    time.sleep(0.001)
+    ended = time.time()
+    task.ack()
+    notes.append(Done(task.tube, job, task.utube, began, ended))
+
+
+def work_and_hang(url: str, pipe: Connection) -> None:
+    """Work a little, then take a few tasks of each tube and never finish them: this one will be killed."""
+    notes: list[Done] = []
+    with penstock.connect(url) as broker:
+        for _ in range(50):
+            if task := broker.take(KINDS, timeout=5):
+                handle(task, notes)
+        held = {kind: len(broker.tube(kind).take_many(HELD, timeout=5)) for kind in KINDS}
+        pipe.send((notes, held))
+        time.sleep(60)
+
+
+class Play:
+    """Starts everyone, watches, kills one worker in the middle, and gathers the notes."""
+
+    def __init__(self, url: str, console: Console) -> None:
+        self.url, self.console = url, console
+        self.broker = penstock.connect(url)
+        # A kind is data: one line adds it, and it is stored with the tube, so the workers need not know it.
+        penstock.register_kind(penstock.Kind("lifo", order=("-id",)))
+        self.tubes = {kind: self.broker.tube(kind, kind=kind) for kind in KINDS}
+        self.stats = {kind: tube.stats() for kind, tube in self.tubes.items()}
+        self.notes: list[Done] = []
+        self.held: dict[str, int] = {}  # by the worker that is killed
+        self.killed_at: float | None = None
+        self.noticed: dict[str, float] = {}  # seconds from the kill until those were ready again
+
+    def run(self) -> None:
+        """From the first put to the last ack."""
+        stop = PROCESSES.Event()
+        children = [start(produce, self.url, number) for number in range(PRODUCERS)]
+        pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
+        children += [start(work, self.url, outbox, stop) for _, outbox in pipes]
+        inbox, outbox = PROCESSES.Pipe(duplex=False)
+        victim = start(work_and_hang, self.url, outbox)
+        self.watch(victim, inbox)
+        stop.set()
+        for inbox, outbox in pipes:
+            outbox.close()  # so that a worker that failed is an EOFError here
+            self.notes += inbox.recv()
+        for child in children:
+            child.join()
+        self.broker.close()
+
+    def watch(self, victim: SpawnProcess, inbox: Connection) -> None:
+        """Show progress and play the accidents, until every task is done."""
+        columns = (TextColumn("{task.description:9}"), BarColumn(), MofNCompleteColumn())
+        bars = Progress(*columns, console=self.console, disable=not self.console.is_terminal)
+        rows = {kind: bars.add_task(kind, total=EXPECTED) for kind in KINDS}
+        deadline, next_line = time.monotonic() + 45, 0.0
+        with bars:
+            while time.monotonic() < deadline and any(s.calls.ack < EXPECTED for s in self.stats.values()):
+                time.sleep(0.05)
+                if self.killed_at is None and inbox.poll():
+                    self.kill(victim, inbox)
+                self.look(bars, rows)
+                if bars.disable and time.monotonic() >= next_line:
+                    next_line = time.monotonic() + 1
+                    done = (f"{kind} {stats.calls.ack}" for kind, stats in self.stats.items())
+                    self.console.print(f"acked of {EXPECTED} each:", *done)
+
+    def kill(self, victim: SpawnProcess, inbox: Connection) -> None:
+        """kill -9: no handler runs, nothing is closed. Then every tube gets its poisoned task."""
+        notes, self.held = inbox.recv()
+        self.notes += notes
+        victim.kill()
+        self.killed_at = time.monotonic()
+        self.console.print(f"killed worker {victim.pid}, which held {sum(self.held.values())} tasks")
+        for tube in self.tubes.values():
+            tube.put(Job(POISON, not_before=0))
+
+    def look(self, bars: Progress, rows: dict[str, TaskID]) -> None:
+        """Read every tube's counters, note when the dead worker's tasks are back, and kick what was buried."""
+        for kind, tube in self.tubes.items():
+            stats = self.stats[kind] = tube.stats()
+            if self.killed_at and kind not in self.noticed and stats.calls.release >= self.held[kind]:
+                self.noticed[kind] = time.monotonic() - self.killed_at
+            if stats.tasks.buried:
+                tube.kick()
+            bars.update(rows[kind], completed=stats.calls.ack)
+
+
+def start(target: object, *args: object) -> SpawnProcess:
+    """Start a process that ends with this one."""
+    process = PROCESSES.Process(target=target, args=args, daemon=True)  # type: ignore[arg-type]
+    process.start()
+    return process
+
+
+def problems(play: Play, kind: str) -> list[str]:
+    """Everything about one tube that is not as promised."""
+    acked = [done for done in play.notes if done.tube == kind]
+    names, stats, held = {done.job.name for done in acked}, play.stats[kind], play.held.get(kind, 0)
+    calls = stats.calls
+    found = {
+        f"{EXPECTED - len(names)} tasks lost": len(names) != EXPECTED,
+        f"{len(acked) - len(names)} tasks acked twice": len(acked) != len(names),
+        f"its counters are {stats}": (calls.put, calls.ack, stats.tasks.total) != (EXPECTED, EXPECTED, 0),
+        f"{held} were held at the kill, {calls.release} came back": not held or calls.release != held,
+        "what the killed worker held came back late": play.noticed.get(kind, 2) > 1,
+        "not exactly one was buried and kicked": (calls.bury, calls.kick) != (1, 1),
+        # A millisecond is the store's unit of time.
+        "a delayed task came early": any(done.began < done.job.not_before - 0.001 for done in acked),
+        "two tasks of one customer ran at once": kind.startswith("utube") and overlaps(acked),
+    }
+    return [f"{kind}: {what}" for what, wrong in found.items() if wrong]
+
+
+def overlaps(acked: list[Done]) -> bool:
+    """Whether two tasks of one micro-queue were in work at once."""
+    ordered = sorted(acked, key=lambda done: (str(done.customer), done.began))
+    return any(one.customer == next.customer and next.began < one.ended for one, next in pairwise(ordered))
+
+
+def summary(play: Play) -> Table:
+    """What happened, tube by tube."""
+    table = Table("tube", title="what happened")
+    for heading in ("put", "taken", "acked", "came back", "buried/\nkicked", "tasks/s", "kill\nnoticed"):
+        table.add_column(heading, justify="right")
+    for kind, stats in play.stats.items():
+        calls, times = stats.calls, [done.ended for done in play.notes if done.tube == kind] or [0.0]
+        rate = len(times) / max(max(times) - min(times), 0.001)
+        noticed = f"{play.noticed[kind]:.2f} s" if kind in play.noticed else "never"
+        counts = (calls.put, calls.take, calls.ack, calls.release, f"{calls.bury}/{calls.kick}")
+        table.add_row(kind, *map(str, counts), f"{rate:,.0f}", noticed)
+    return table
+
+
+def main() -> int:
+    """Play, show, and check; 0 when every promise was kept."""
+    console, began = Console(width=None if sys.stdout.isatty() else 110), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
+        play = Play(f"sqlite:///{folder}/queue.db", console)
+        play.run()
+    console.print(summary(play))
+    wrong = [line for kind in KINDS for line in problems(play, kind)]
+    for line in wrong:
+        console.print(f"[red]wrong:[/red] {line}")
+    if not wrong:
+        console.print(
+            f"[green]verified[/green] in {time.monotonic() - began:.1f} s: {len(play.notes):,} tasks put and acked, "
+            f"0 lost, 0 twice, 0 early;\n{sum(play.held.values())} of the killed worker came back, "
+            f"{len(KINDS)} were buried and kicked"
+        )
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,145 @@
+"""What is on disk when a put has returned, and what a torn write-ahead log still says."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import apsw
+import pytest
+
+import penstock
+from penstock.store.sqlite.store import SqliteStore
+from tests.fault.invariants import require
+from tests.processes.peer import ROOT, environment
+
+FULL, NORMAL = 2, 1
+_FRAME_HEADER = 24
+_WAL_HEADER = 32
+
+
+def store_of(broker: penstock.Broker) -> SqliteStore:
+    store = broker._hub.store
+    assert isinstance(store, SqliteStore)
+    return store
+
+
+@pytest.mark.parametrize(("query", "mode"), [("", FULL), ("?durability=full", FULL), ("?durability=relaxed", NORMAL)])
+def test_the_url_says_how_durable_a_put_is(path: Path, query: str, mode: int) -> None:
+    with penstock.connect(f"sqlite:///{path}{query}") as broker:
+        store, tube = store_of(broker), broker.tube("t")._stored
+        with store._write(tube) as db:
+            assert db.pragma("synchronous") == mode
+
+
+def test_each_transaction_is_as_durable_as_its_tube(broker: penstock.Broker) -> None:
+    store = store_of(broker)
+    lasting, passing = broker.tube("lasting")._stored, broker.tube("passing", temporary=True)._stored
+    for tube, mode in ((lasting, FULL), (passing, NORMAL), (lasting, FULL), (lasting, FULL)):
+        with store._write(tube) as db:
+            assert db.pragma("synchronous") == mode
+
+
+_PUTS = """
+import sys, penstock
+broker = penstock.connect(sys.argv[1])
+tube = broker.tube("t", temporary=sys.argv[2] == "temporary" or None)
+tube.put("warm")
+print("BEGIN", flush=True)
+for number in range(20):
+    tube.put(number)
+    print("PUT", flush=True)
+"""
+
+
+@pytest.mark.parametrize(("query", "tube", "syncs"), [("", "lasting", 1), ("", "temporary", 0), ("?durability=relaxed", "", 0)])
+def test_a_put_has_synced_before_it_returns(path: Path, query: str, tube: str, syncs: int) -> None:
+    if shutil.which("strace") is None:
+        pytest.skip("strace is not installed: only PRAGMA synchronous was looked at")
+    trace = path.with_suffix(".trace")
+    command = ["strace", "-f", "-o", str(trace), "-e", "trace=fsync,fdatasync,write", sys.executable, "-c", _PUTS]
+    url = f"sqlite:///{path}{query}"
+    done = subprocess.run(
+        [*command, url, tube], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+    )
+    if "Operation not permitted" in done.stderr:
+        pytest.skip("tracing a process is not permitted here: only PRAGMA synchronous was looked at")
+    assert done.returncode == 0, done.stderr
+    _, *puts = trace.read_text().split('"BEGIN')
+    counted = [part.count("sync(") for part in puts[0].split('"PUT')[:20]]
+    assert counted == [syncs] * 20
+
+
+def snapshot(path: Path) -> tuple[bytes, bytes]:
+    return path.read_bytes(), Path(f"{path}-wal").read_bytes()
+
+
+def test_a_log_cut_anywhere_in_its_last_commit_is_whole_or_without_it(path: Path, tmp_path: Path) -> None:
+    """Every byte of the last frame, and every frame of the last commit."""
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        tube = broker.tube("t", kind="utube")
+        tube.put_many([("x" * 500, {"utube": n}) for n in range(20)])
+        _, before = snapshot(path)
+        tube.put_many([("y" * 500, {"utube": n}) for n in range(20)])
+        file, log = snapshot(path)
+    page = struct.unpack(">I", log[8:12])[0]
+    frame = _FRAME_HEADER + page
+    assert (len(log) - _WAL_HEADER) % frame == 0
+    assert len(log) - len(before) > 3 * frame, "the last commit must have several frames to be torn between"
+    cuts = [*range(len(before), len(log), frame), *range(len(log) - frame, len(log) + 1)]
+    for cut in cuts:
+        counted = _tasks_after(tmp_path / "torn.db", file, log[:cut])
+        require("I1", counted == ((20, 20) if cut < len(log) else (40, 40)), (cut, len(log), counted))
+
+
+def _tasks_after(path: Path, file: bytes, log: bytes) -> tuple[int, int]:
+    """Tasks and micro-queue places, as a program sees them that opens the file after a power cut."""
+    path.write_bytes(file)
+    Path(f"{path}-wal").write_bytes(log)
+    Path(f"{path}-shm").unlink(missing_ok=True)
+    db = apsw.Connection(str(path))
+    row = db.execute("SELECT count(*), (SELECT sum(heads + waiting) FROM penstock_lane) FROM penstock_task").get
+    db.close()
+    return row  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("lost", [1, 24, 4000, 4120, 4121, 10_000])
+def test_a_broker_goes_on_after_a_torn_log(path: Path, tmp_path: Path, lost: int) -> None:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        tube = broker.tube("t", kind="utube")
+        for number in range(10):
+            tube.put(number, utube=number % 3)
+        task = tube.take(0)
+        assert task is not None
+        task.ack()
+        file, log = snapshot(path)
+    torn = tmp_path / "torn.db"
+    torn.write_bytes(file)
+    Path(f"{torn}-wal").write_bytes(log[:-lost])
+    with penstock.connect(f"sqlite:///{torn}") as broker:
+        assert broker.check() == []
+        tube = broker.tube("t")
+        ids = [task.id for task in tube.tasks()]
+        require("I1", ids in (list(range(1, last + 1)) for last in range(11)) or ids == list(range(2, 11)), ids)
+        newest = ids[-1]
+        assert tube.put("after").id == newest + 1
+        assert broker.check() == []
+
+
+def test_a_damaged_frame_ends_the_log_there(path: Path, tmp_path: Path) -> None:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        tube = broker.tube("t", kind="fifo")
+        tube.put("before")
+        _, before = snapshot(path)
+        tube.put("after")
+        file, log = snapshot(path)
+    torn = tmp_path / "torn.db"
+    torn.write_bytes(file)
+    damaged = bytearray(log)
+    damaged[len(before) + _FRAME_HEADER + 100] ^= 0xFF
+    Path(f"{torn}-wal").write_bytes(damaged)
+    with penstock.connect(f"sqlite:///{torn}") as broker:
+        assert [task.data for task in broker.tube("t").tasks()] == ["before"]

@@ -1,0 +1,55 @@
+"""SQLite files at several sizes, filled through the store itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+import penstock
+
+FILLED = 20_000
+
+
+def fill(url: str, count: int) -> None:
+    """A tube of each sort with tasks in every state, and a neighbour tube that must not be looked at."""
+    with penstock.connect(url) as broker:
+        for name, kind in (("plain", "fifottl"), ("laned", "utubettl"), ("neighbour", "fifottl")):
+            tube = broker.tube(name, kind=kind)
+            for number in range(0, count, 10_000):
+                chunk = range(number, min(number + 10_000, count))
+                lane = (lambda n: {"utube": n % 50}) if "utube" in kind else (lambda n: {})
+                tube.put_many([(n, {"pri": n % 5, **_time(n), **lane(n)}) for n in chunk])
+            with broker.session(ttr=1000) as session:  # its leases outlive it
+                taken = session.tube(name).take_many(max(1, count // 20))
+            for task in taken[::2]:
+                tube.bury(task.id)
+
+
+def _time(number: int) -> dict[str, object]:
+    """A tenth is delayed, a tenth has a ttl."""
+    return {0: {"delay": 3600}, 1: {"ttl": 7200}}.get(number % 10, {})
+
+
+@pytest.fixture(scope="module", params=["empty", "one row", "filled", "filled and analyzed"])
+def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[apsw.Connection]:
+    """A connection set as the store sets its own."""
+    path = tmp_path_factory.mktemp("plans") / "queue.db"
+    url = f"sqlite:///{path}?durability=relaxed"
+    count = {"empty": 0, "one row": 1}.get(request.param, FILLED)
+    if count:
+        fill(url, count)
+    else:
+        penstock.connect(url).close()
+    yield from opened(path, analyze=request.param.endswith("analyzed"))
+
+
+def opened(path: Path, *, analyze: bool) -> Iterator[apsw.Connection]:
+    db = apsw.Connection(str(path))
+    db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    if analyze:
+        db.execute("ANALYZE")
+    yield db
+    db.close()

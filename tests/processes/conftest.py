@@ -1,0 +1,33 @@
+"""One SQLite file for several processes, in real time, with locks of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.processes.peer import Peer
+
+
+@pytest.fixture
+def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+    return f"sqlite:///{tmp_path}/queue.db?durability=relaxed"
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """This process's; afterwards everything that is stored must still fit together."""
+    with penstock.connect(url) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+@pytest.fixture
+def peer(url: str, broker: penstock.Broker) -> Iterator[Callable[[], Peer]]:
+    """Starts other processes on the file, once the broker has made it."""
+    with ExitStack() as started:
+        yield lambda: started.enter_context(Peer(url))

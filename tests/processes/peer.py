@@ -1,0 +1,157 @@
+"""Another process on the same store, told what to do line by line. `Peer` is the test's end of it.
+
+As a program: `python -m tests.processes.peer URL` reads a JSON list [command, *arguments] a line and answers each
+with one JSON line; whatever penstock raises is answered as {"error": its name}.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+import penstock
+from penstock import keeper
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+
+
+def environment() -> dict[str, str]:
+    """For children: the modules of this process, wherever they were found."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+
+
+class Peer:
+    """A process of its own. Leaving the block ends it, however it is doing."""
+
+    def __init__(self, url: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.processes.peer", url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+            text=True,
+        )
+        self._answers: queue.Queue[str] = queue.Queue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.pid: int = self.answer()["pid"]
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+
+    def tell(self, command: str, *arguments: object) -> None:
+        """Begin a command; `answer` waits for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([command, *arguments]) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self, timeout: float = PATIENCE) -> dict[str, int]:
+        """The next answer; queue.Empty when it does not come."""
+        found: dict[str, int] = json.loads(self._answers.get(timeout=timeout))
+        return found
+
+    def ask(self, command: str, *arguments: object) -> dict[str, int]:
+        """A command and its answer."""
+        self.tell(command, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        """As if the machine's memory had run out: no chance to clean up."""
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Freeze it, and come back when it is frozen."""
+        self._process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+        self._reader.join()
+        for stream in (self._process.stdin, self._process.stdout):
+            _close(stream)
+
+
+def _close(stream: IO[str] | None) -> None:
+    assert stream is not None
+    try:
+        stream.close()
+    except BrokenPipeError:  # what was told to one that is dead by now
+        pass
+
+
+class Puppet:
+    """The peer's own end."""
+
+    def __init__(self, url: str) -> None:
+        self.broker = penstock.connect(url)
+        self.task: penstock.Task | None = None
+
+    def without_scan(self) -> None:
+        """From now on only a signal wakes a taker: no scan, and no due time known."""
+        keeper.SCAN_SECONDS = 600.0
+
+    def put(self, tube: str, data: object) -> dict[str, int]:
+        return {"id": self.broker.tube(tube).put(data).id}
+
+    def take(self, tube: str, timeout: float) -> dict[str, int]:
+        self.task = self.broker.tube(tube).take(timeout)
+        return {"id": self.task.id, "lease": self.task.lease} if self.task else {}
+
+    def ack(self) -> None:
+        assert self.task is not None
+        self.task.ack()
+
+    def ready(self, tube: str) -> dict[str, int]:
+        return {"ready": self.broker.tube(tube).stats().tasks.ready}
+
+    def fork_a_sleeper(self) -> dict[str, int]:
+        """A child that does nothing and outlives this process; it ends when the test's pipe does."""
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+            os._exit(0)
+        return {"child": child}
+
+    def close(self) -> None:
+        self.broker.close()
+
+
+def main(url: str) -> None:
+    """Do what the lines say."""
+    puppet = Puppet(url)
+    _say({"pid": os.getpid()})
+    for line in sys.stdin:
+        command, *arguments = json.loads(line)
+        work: Callable[..., dict[str, int] | None] = getattr(puppet, command)
+        try:
+            _say(work(*arguments) or {})
+        except penstock.PenstockError as error:
+            _say({"error": type(error).__name__})
+
+
+def _say(answer: object) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,166 @@
+"""A taker that dies or freezes: the kernel tells the others, the heartbeat only where the kernel cannot."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.store.base import Presence
+from tests.behaviour.helpers import begin, until, waiters
+from tests.processes.peer import PATIENCE, Peer
+
+# Far below the 15 s after which the heartbeat would tell.
+SOON = 2.0
+
+
+@pytest.fixture
+def held(broker: penstock.Broker, peer: Callable[[], Peer]) -> tuple[penstock.Tube, Peer]:
+    """A tube whose one task another process holds, for as long as it lives."""
+    tube, holder = broker.tube("t", kind="fifo"), peer()
+    tube.put("x")
+    assert holder.ask("take", "t", 0) == {"id": 1, "lease": 1}
+    return tube, holder
+
+
+def test_a_killed_takers_task_comes_to_a_blocked_taker(
+    held: tuple[penstock.Tube, Peer], broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    waiting = peer()
+    waiting.tell("take", "t", PATIENCE)
+    until(lambda: waiters(broker, "t") == 1)
+    held[1].kill()
+    killed = time.monotonic()
+    assert waiting.answer() == {"id": 1, "lease": 2}
+    assert time.monotonic() - killed < SOON
+
+
+def test_a_killed_takers_task_comes_to_a_polling_one(held: tuple[penstock.Tube, Peer]) -> None:
+    tube, holder = held
+    assert tube.take(0) is None
+    holder.kill()
+    killed = time.monotonic()
+    until(lambda: tube.take(0) is not None)
+    assert time.monotonic() - killed < SOON
+
+
+def test_stats_and_sessions_notice_a_killed_taker(held: tuple[penstock.Tube, Peer], broker: penstock.Broker) -> None:
+    tube, holder = held
+    assert (tube.stats().tasks.taken, [seen.pid for seen in broker.sessions()]) == (1, [holder.pid])
+    holder.kill()
+    killed = time.monotonic()
+    until(lambda: tube.stats().tasks.ready == 1)
+    assert time.monotonic() - killed < SOON
+    assert broker.sessions() == []
+    assert tube.stats().calls.release == 1
+
+
+def test_a_dead_process_leaves_no_lock_behind(held: tuple[penstock.Tube, Peer], tmp_path: Path) -> None:
+    tube, holder = held
+    assert len(list((tmp_path / "locks").glob("*/*"))) == 1
+    holder.kill()
+    until(lambda: tube.stats().tasks.ready == 1)
+    assert list((tmp_path / "locks").glob("*/*")) == []
+
+
+def test_a_child_of_a_killed_process_does_not_keep_its_lock(held: tuple[penstock.Tube, Peer]) -> None:
+    tube, holder = held
+    child = holder.ask("fork_a_sleeper")["child"]
+    try:
+        holder.kill()
+        killed = time.monotonic()
+        until(lambda: tube.take(0) is not None)
+        assert time.monotonic() - killed < SOON
+        os.kill(child, 0)  # it is still there
+    finally:
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_living_taker_keeps_its_task_however_often_it_is_looked_for(held: tuple[penstock.Tube, Peer]) -> None:
+    tube, holder = held
+    assert tube.take(1.5) is None  # three looks at the locks
+    assert holder.ask("ack") == {}
+    assert tube.stats().calls.ack == 1
+
+
+def test_a_session_whose_lock_file_is_gone_is_left_to_its_heartbeat(
+    held: tuple[penstock.Tube, Peer], tmp_path: Path
+) -> None:
+    tube, holder = held
+    [lock] = [path for path in (tmp_path / "locks").glob("*/*") if path.is_file()]
+    lock.unlink()
+    holder.kill()
+    assert tube.take(1.5) is None  # unknown, so not dead
+    assert tube.stats().tasks.taken == 1
+
+
+def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock.Broker) -> None:
+    """The same folder name on another boot or in another container: its lock says nothing here."""
+    tube, store = broker.tube("t", kind="fifo"), broker._hub.store
+    tube.put("x")
+    locks = broker._hub.locks
+    assert locks is not None
+    for handle, locus in (("elsewhere", "another boot"), ("here", locks.locus)):
+        store.join(Presence(handle, "host", 1, locus), None, 0)
+    store.take([tube._stored], 1, "elsewhere")
+    locks._folder.mkdir(exist_ok=True)
+    for handle in ("elsewhere", "here"):
+        (locks._folder / handle).touch()  # unlocked, as after a death
+    until(lambda: len(broker.sessions()) == 1)
+    assert [seen.held for seen in broker.sessions()] == [[("t", 1)]]
+    assert tube.stats().tasks.taken == 1
+
+
+def test_a_frozen_worker_cannot_settle_what_was_given_to_another(
+    broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    tube, frozen = broker.tube("t", ttr=0.3), peer()
+    tube.put("x")
+    assert frozen.ask("take", "t", 0) == {"id": 1, "lease": 1}
+    frozen.stop()
+    task = tube.take(PATIENCE)
+    assert task is not None
+    assert task.lease == 2
+    frozen.go_on()
+    assert frozen.ask("ack") == {"error": "NotTaken"}
+    assert tube.stats().calls.ttr == 1
+    task.ack()
+
+
+def test_a_frozen_process_is_not_dead(held: tuple[penstock.Tube, Peer]) -> None:
+    tube, holder = held
+    holder.stop()
+    assert tube.take(1.5) is None
+    holder.go_on()
+    assert holder.ask("ack") == {}
+
+
+def test_a_put_in_another_process_wakes_a_taker_without_the_scan(
+    broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    broker.tube("t")
+    taker, putter = peer(), peer()
+    taker.ask("without_scan")
+    taker.tell("take", "t", PATIENCE)
+    until(lambda: waiters(broker, "t") == 1)
+    assert putter.ask("put", "t", "x") == {"id": 1}
+    assert taker.answer(10) == {"id": 1, "lease": 1}
+
+
+def test_a_closed_broker_of_another_process_wakes_a_taker_without_the_scan(
+    held: tuple[penstock.Tube, Peer], monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+    with penstock.connect(url) as broker:
+        waiting = begin(lambda: broker.tube("t").take(PATIENCE))
+        until(lambda: waiters(broker, "t") == 1)
+        assert held[1].ask("close") == {}
+        task = waiting.result(timeout=10)
+        assert task is not None
+        assert task.lease == 2
+        task.ack()

@@ -1,0 +1,124 @@
+"""broker.bind on SQLite: puts and acks that live and die with the caller's transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Thread
+
+import apsw
+import pytest
+
+import penstock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "app.db"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[penstock.Broker]:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        yield broker
+
+
+@pytest.fixture
+def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
+    """The application's own connection, with a table of its own in the same file."""
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+    yield connection
+    connection.close()
+
+
+def test_a_put_is_there_after_the_commit_and_not_before(broker: penstock.Broker, own: apsw.Connection) -> None:
+    tube = broker.tube("mail")
+    own.execute("BEGIN IMMEDIATE")
+    own.execute("INSERT INTO orders VALUES (1)")
+    task = broker.bind(own).tube("mail").put({"order": 1}, pri=3)
+    with pytest.raises(penstock.NotFound):
+        tube.peek(task.id)
+    own.execute("COMMIT")
+    taken = tube.take(0)
+    assert taken is not None
+    assert (taken.id, taken.pri, taken.data) == (task.id, 3, {"order": 1})
+    assert broker.check() == []
+
+
+def test_a_rollback_takes_the_put_with_it(broker: penstock.Broker, own: apsw.Connection) -> None:
+    tube = broker.tube("mail")
+    own.execute("BEGIN IMMEDIATE")
+    broker.bind(own).tube("mail").put_many(["a", "b"])
+    own.execute("ROLLBACK")
+    assert tube.take(0) is None
+    assert tube.stats().calls.put == 0
+
+
+def test_a_commit_wakes_a_blocked_taker(broker: penstock.Broker, own: apsw.Connection) -> None:
+    tube = broker.tube("mail")
+    got: list[penstock.Task | None] = []
+    taker = Thread(target=lambda: got.append(tube.take(10)))
+    taker.start()
+    own.execute("BEGIN IMMEDIATE")
+    broker.bind(own).tube("mail").put("hello")
+    own.execute("COMMIT")
+    taker.join(10)
+    assert [task.data for task in got if task] == ["hello"]
+
+
+def test_an_ack_is_undone_by_a_rollback(broker: penstock.Broker, own: apsw.Connection) -> None:
+    tube = broker.tube("mail")
+    tube.put("x")
+    task = tube.take(0)
+    assert task is not None
+    own.execute("BEGIN IMMEDIATE")
+    broker.bind(own).tube("mail").ack(task)
+    own.execute("ROLLBACK")
+    assert tube.peek(task.id).status is penstock.Status.TAKEN
+    tube.ack(task.id)
+    assert tube.stats().tasks.total == 0
+
+
+def test_a_refused_put_leaves_the_rest_of_the_transaction(broker: penstock.Broker, own: apsw.Connection) -> None:
+    broker.tube("mail", capacity=1)
+    own.execute("BEGIN IMMEDIATE")
+    own.execute("INSERT INTO orders VALUES (7)")
+    bound = broker.bind(own).tube("mail")
+    bound.put("fits")
+    with pytest.raises(penstock.TubeFull):
+        bound.put("does not")
+    own.execute("COMMIT")
+    assert own.execute("SELECT id FROM orders").get == 7
+    assert [task.data for task in broker.tube("mail").tasks()] == ["fits"]
+
+
+def test_a_tube_created_inside_is_gone_at_a_rollback(broker: penstock.Broker, own: apsw.Connection) -> None:
+    own.execute("BEGIN IMMEDIATE")
+    broker.bind(own).tube("fresh", "fifo").put("x")
+    own.execute("ROLLBACK")
+    assert broker.tubes() == []
+
+
+def test_the_standard_librarys_connection_is_refused(broker: penstock.Broker) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match=r"apsw\.Connection"):
+        broker.bind(sqlite3.Connection.__new__(sqlite3.Connection))
+
+
+def test_a_connection_outside_a_transaction_is_refused(broker: penstock.Broker, own: apsw.Connection) -> None:
+    with pytest.raises(penstock.BadValue, match="BEGIN IMMEDIATE"):
+        broker.bind(own)
+
+
+def test_a_connection_on_another_file_is_refused(broker: penstock.Broker, tmp_path: Path) -> None:
+    other = apsw.Connection(str(tmp_path / "other.db"))
+    other.execute("CREATE TABLE t (x); BEGIN IMMEDIATE")
+    with pytest.raises(penstock.BadValue, match="other.db"):
+        broker.bind(other)
+    other.close()
+
+
+def test_memory_has_no_transactions() -> None:
+    with penstock.connect("memory://bind") as broker, pytest.raises(penstock.UnsupportedOption, match="memory"):
+        broker.bind(object())
