@@ -194,7 +194,7 @@ class Hub:
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         """A step left these tasks with a next moment: whoever waits must know it."""
         topic: Topic = ("ready", tube.no)
-        if tube.kind.timed and self.room.has(topic):
+        if self.room.has(topic) and tube.kind.timed:
             moments = [record.at for record in records if record.at is not None]
             if moments:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))

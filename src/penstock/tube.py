@@ -31,9 +31,10 @@ log = logging.getLogger("penstock")
 CHUNK = 10_000
 MAX_PAGE = 10_000
 
-_NOTHING_GIVEN: dict[str, object] = {
-    **dict.fromkeys(PutOptions.__annotations__), "delay": 0, "on_duplicate": "error"
-}  # fmt: skip
+_NOTHING = (None,) * 11
+# Data of these types is its own decoded form.
+_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+
 TaskOrId = Task | int
 
 
@@ -71,15 +72,16 @@ class Tube:
 
         A full tube makes it wait up to timeout (None: for ever), then raises TubeFull.
         """
-        options: PutOptions = {
-            "pri": pri, "ttl": ttl, "ttr": ttr, "delay": delay, "utube": utube, "id": id, "rank": rank,
-            "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
-            "reply_to": reply_to, "max_attempts": max_attempts,
-        }  # fmt: skip
-        if options == _NOTHING_GIVEN and type(delay) is int:
-            options = {}
-        entry = make_entry(self._stored, data, options)
-        return make_task(self._store([entry], timeout)[0], self)
+        options: PutOptions = {}
+        rare = (pri, ttl, ttr, utube, id, rank, address, group, callback, reply_to, max_attempts)
+        if rare != _NOTHING or type(delay) is not int or delay or on_duplicate != "error":
+            options = {
+                "pri": pri, "ttl": ttl, "ttr": ttr, "delay": delay, "utube": utube, "id": id, "rank": rank,
+                "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
+                "reply_to": reply_to, "max_attempts": max_attempts,
+            }  # fmt: skip
+        record = self._store([make_entry(self._stored, data, options)], timeout)[0]
+        return Task(record, self, data if type(data) in _ATOMS else codec.decode(record.payload))
 
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]

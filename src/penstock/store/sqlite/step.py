@@ -40,6 +40,8 @@ def no_such_tube(tube: Tube) -> NoSuchTube:
 class Step:
     """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
 
+    __slots__ = ("_deltas", "_highest", "_lanes", "db", "effects", "execute", "key", "now", "tube")
+
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
         self.db = db
         self.execute = db.execute

@@ -31,7 +31,7 @@ MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
 # Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
 _FIRST_LOOK = 0.001
-_LAST_LOOK = 0.016
+_LAST_LOOK = 0.012
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
