@@ -61,5 +61,7 @@ def counters_equal_a_recount(broker: penstock.Broker, tube: penstock.Tube) -> li
         if getattr(stats.tasks, name) != number
     ]
     if stats.calls.put != counted["total"] + stats.tasks.done:
-        found.append(Violation("I11", f"{stats.calls.put} put, but {stats.tasks.done} done and {counted['total']} here"))
+        found.append(
+            Violation("I11", f"{stats.calls.put} put, but {stats.tasks.done} done and {counted['total']} here")
+        )
     return found + [Violation("I11", str(finding)) for finding in broker.check()]

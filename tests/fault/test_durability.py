@@ -55,7 +55,9 @@ for number in range(20):
 """
 
 
-@pytest.mark.parametrize(("query", "tube", "syncs"), [("", "lasting", 1), ("", "temporary", 0), ("?durability=relaxed", "", 0)])
+@pytest.mark.parametrize(
+    ("query", "tube", "syncs"), [("", "lasting", 1), ("", "temporary", 0), ("?durability=relaxed", "", 0)]
+)
 def test_a_put_has_synced_before_it_returns(path: Path, query: str, tube: str, syncs: int) -> None:
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed: only PRAGMA synchronous was looked at")

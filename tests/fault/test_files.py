@@ -67,10 +67,14 @@ def test_damage_that_sqlite_can_look_past_is_a_finding(path: Path) -> None:
     filled(path, 10)
     db = apsw.Connection(str(path))
     db.execute("PRAGMA writable_schema = ON")
-    db.execute("UPDATE sqlite_master SET sql = replace(sql, 'tube, state, owner', 'tube, state, pri') "
-               "WHERE name = 'penstock_aside'")
-    db.execute("UPDATE sqlite_master SET sql = replace(sql, 'rank1 ANY NOT NULL', 'rank1 TEXT NOT NULL') "
-               "WHERE name = 'penstock_task'")
+    db.execute(
+        "UPDATE sqlite_master SET sql = replace(sql, 'tube, state, owner', 'tube, state, pri') "
+        "WHERE name = 'penstock_aside'"
+    )
+    db.execute(
+        "UPDATE sqlite_master SET sql = replace(sql, 'rank1 ANY NOT NULL', 'rank1 TEXT NOT NULL') "
+        "WHERE name = 'penstock_task'"
+    )
     db.close()
     with connect(path) as broker:
         findings = broker.check(repair=True)

@@ -59,7 +59,7 @@ def fill(tube: penstock.Tube) -> list[int]:
     """Put until there is no room; the ids of the puts that returned."""
     stored: list[int] = []
     with pytest.raises(penstock.StoreFull, match="no space left"):
-        for _ in range(1_000):
+        while len(stored) < 1_000:
             stored.append(tube.put(PAYLOAD).id)
     assert stored, "not one put found room"
     return stored
@@ -84,7 +84,8 @@ def test_settling_without_room_works_or_fails_cleanly(disk: Disk) -> None:
         held = tube.take_many(3)
         stored = fill(tube)
         done = 0
-        for settle in (held[0].ack, held[1].ack, held[2].release, lambda: tube.delete(stored[0])):
+        settles: list[Callable[[], None]] = [held[0].ack, held[1].ack, held[2].release, lambda: tube.delete(stored[0])]
+        for settle in settles:
             with suppress(penstock.StoreFull):
                 settle()
                 done += 1

@@ -73,12 +73,15 @@ def test_a_queue_on_a_local_file_system_is_opened(path: Path, monkeypatch: pytes
     assert path.exists()
 
 
-def test_a_link_is_followed_to_where_the_file_is(
-    tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_link_is_followed_to_where_the_file_is(tmp_path: Path, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the folder's own file system counts, not that of the link to it."""
     asked: list[str] = []
-    monkeypatch.setattr(location, "file_system", lambda mounts, folder: asked.append(folder) or "")
+
+    def local(mounts: str, folder: str) -> str:
+        asked.append(folder)
+        return "ext4"
+
+    monkeypatch.setattr(location, "file_system", local)
     (tmp_path / "real").mkdir()
     os.symlink(tmp_path / "real", tmp_path / "link")
     penstock.connect(f"sqlite:///{tmp_path}/link/queue.db").close()

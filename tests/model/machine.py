@@ -5,9 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
 from hypothesis import note
@@ -17,13 +18,45 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import penstock
 from penstock.keeper import BEAT_SECONDS
 from tests.fault.invariants import require
-from tests.model.draws import CLOCK_STEPS, Config, configs, data, delays, places, put_options
+from tests.model.draws import CLOCK_STEPS, Config, configs, data, delays, max_pris, places, put_options, recent
 from tests.model.sides import BROKERS, Side, answer
 
 NAMES = ("a", "b")
 tubes = st.sampled_from(NAMES)
 brokers = st.integers(0, BROKERS - 1)
 Call = Callable[[Side], object]
+WEIGHTS = {
+    "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
+    "advance": 2, "advance_to_a_deadline": 2, "clients": 2,
+}  # fmt: skip
+_WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several")
+_SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
+_STEERING = (*["kick"] * 6, *["resume"] * 3, "pause", "release_all", "truncate", "drop")
+_CLIENTS = ("open", "open", "join", "close", "silence", "crash", "reopen")
+
+
+def _arguments(**strategies: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.fixed_dictionaries(strategies)
+
+
+_verbs = st.sampled_from
+ARGUMENTS = {
+    "work": _arguments(verb=_verbs(_WORK), name=tubes, who=places),
+    "settle": _arguments(verb=_verbs(_SETTLE), which=recent, delay=delays),
+    "settle_by_id": _arguments(
+        verb=_verbs(("bury", "bury", "delete", "ack", "release")), name=tubes, who=places, which=places
+    ),
+    "ack_many": _arguments(
+        name=tubes, who=places, whiches=st.lists(recent, max_size=4), ids=st.lists(places, max_size=2)
+    ),
+    "steer": _arguments(verb=_verbs(_STEERING), name=tubes, who=places, count=st.integers(1, 4)),
+    "look": _arguments(
+        name=tubes, who=places, which=places, status=_verbs((None, *penstock.Status)), limit=st.integers(1, 3)
+    ),
+    "advance": _arguments(seconds=CLOCK_STEPS, look=st.booleans()),
+    "advance_to_a_deadline": _arguments(which=places, early=st.booleans(), look=st.booleans()),
+    "clients": _arguments(verb=_verbs(_CLIENTS), broker=brokers, which=places, ttr=_verbs((0, 0, 4))),
+}
 
 
 class Machine(RuleBasedStateMachine):
@@ -42,6 +75,7 @@ class Machine(RuleBasedStateMachine):
             self._opened.callback(side.close)
         self.configs: dict[str, Config] = {}
         self.moments: list[float] = []  # deadlines that were seen
+        self.ids: dict[str, list[int]] = {}  # tasks that were seen
         self.looking = True
         self._began = time.monotonic()
 
@@ -61,11 +95,12 @@ class Machine(RuleBasedStateMachine):
         expected, found = answer(self.model, call), answer(self.tried, call)
         require("I12", found == expected, f"the model answers {expected}, the store {found}")
 
-    @initialize(one=configs, other=configs)
-    def create(self, one: Config, other: Config) -> None:
+    @initialize(one=configs, other=configs, draw=st.data())
+    def create(self, one: Config, other: Config, draw: st.DataObject) -> None:
         for name, config in zip(NAMES, (one, other), strict=True):
             self.configs[name] = config
-            self.both(lambda side, name=name, config=config: side.create(name, config.kind, config.options))
+            self.both(_creation(name, config))
+            self._put_many(name, 0, draw)
 
     @invariant()
     @precondition(lambda self: self.configs and self.looking and not self.late)
@@ -79,151 +114,101 @@ class Machine(RuleBasedStateMachine):
         self.model.must_be_sound()
         self.tried.must_be_sound()
         self.moments = _moments(expected)
+        self.ids = {name: _ids(expected[f"tasks of {name}"]) for name in NAMES}
 
-    # putting
+    @rule(action=st.sampled_from([action for action, weight in WEIGHTS.items() for _ in range(weight)]), draw=st.data())
+    def step(self, action: str, draw: st.DataObject) -> None:
+        """One rule, so that the weights are ours: of many, Hypothesis switches some off, and without takes all rests."""
+        arguments = draw.draw(ARGUMENTS[action], label=action)
+        if action in ("settle", "ack_many") and not self.model.tasks:
+            return
+        getattr(self, action)(draw=draw, **arguments) if action == "work" else getattr(self, action)(**arguments)
 
-    @rule(who=places, name=tubes, data=data, draw=st.data())
-    def put(self, who: int, name: str, data: object, draw: st.DataObject) -> None:
-        options = draw.draw(put_options(self.configs[name].kind))
-        self.both(lambda side: side.tube(who, name).put(data, **options))
+    def work(self, verb: str, name: str, who: int, draw: st.DataObject) -> None:
+        getattr(self, f"_{verb}")(name, who, draw)
 
-    @rule(who=places, name=tubes, draw=st.data())
-    def put_many(self, who: int, name: str, draw: st.DataObject) -> None:
+    def _put(self, name: str, who: int, draw: st.DataObject) -> None:
+        value, options = draw.draw(data), draw.draw(put_options(self.configs[name].kind))
+        self.both(lambda side: side.tube(who, name).put(value, **options))
+
+    def _put_many(self, name: str, who: int, draw: st.DataObject) -> None:
         item = st.tuples(data, put_options(self.configs[name].kind))
-        items = draw.draw(st.lists(st.one_of(data, item), max_size=6))
+        items = draw.draw(st.lists(item, min_size=2, max_size=8))
         self.both(lambda side: side.tube(who, name).put_many(items))
 
-    # taking
+    def _take(self, name: str, who: int, draw: st.DataObject) -> None:
+        max_pri = draw.draw(max_pris)
 
-    @rule(who=places, name=tubes, max_pri=st.none() | st.none() | st.integers(0, 3))
-    def take(self, who: int, name: str, max_pri: int | None) -> None:
         def call(side: Side) -> object:
             task = side.tube(who, name).take(0, max_pri=max_pri)
             return side.handed([task] if task else [])
 
         self.both(call)
 
-    @rule(who=places, name=tubes, count=st.integers(1, 6), max_pri=st.none() | st.none() | st.integers(0, 3))
-    def take_many(self, who: int, name: str, count: int, max_pri: int | None) -> None:
+    def _take_many(self, name: str, who: int, draw: st.DataObject) -> None:
+        count, max_pri = draw.draw(st.integers(1, 6)), draw.draw(max_pris)
         self.both(lambda side: side.handed(side.tube(who, name).take_many(count, max_pri=max_pri)))
 
-    @rule(who=places, names=st.permutations(NAMES))
-    def take_of_several(self, who: int, names: list[str]) -> None:
+    def _take_of_several(self, name: str, who: int, draw: st.DataObject) -> None:
+        names = draw.draw(st.permutations(NAMES))
+
         def call(side: Side) -> object:
             task = side.actor(who).take(names, 0)
             return side.handed([task] if task else [])
 
         self.both(call)
 
-    # settling: by a Task, whose lease may be long dead, or by an id, by whoever
+    # by a Task, whose lease may be long dead, or by an id, by whoever
 
-    def _settle(self, verb: str, which: int, *arguments: object) -> None:
-        if self.model.tasks:
-            self.both(lambda side: getattr(side.tasks[which % len(side.tasks)], verb)(*arguments))
+    def settle(self, verb: str, which: int, delay: float) -> None:
+        arguments: dict[str, tuple[object, ...]] = {
+            "release": (delay,), "touch": (0.5 + delay,), "fail": ("broken",), "bury": (None if delay else "odd",),
+        }  # fmt: skip
 
-    @rule(which=places)
-    def ack(self, which: int) -> None:
-        self._settle("ack", which)
+        def call(side: Side) -> object:
+            task = side.nth_newest(which)
+            home = side.brokers[0].tube(task.tube)
+            work: Callable[..., object] = partial(home.delete, task) if verb == "delete" else getattr(task, verb)
+            return work(*arguments.get(verb, ()))
 
-    @rule(which=places)
-    def fail(self, which: int) -> None:
-        self._settle("fail", which, "broken")
+        self.both(call)
 
-    @rule(which=places, delay=delays)
-    def release(self, which: int, delay: float) -> None:
-        self._settle("release", which, delay)
+    def settle_by_id(self, who: int, name: str, which: int, verb: str) -> None:
+        self.both(lambda side: getattr(side.tube(who, name), verb)(self._id(name, which)))
 
-    @rule(which=places, seconds=st.sampled_from((0.5, 3)))
-    def touch(self, which: int, seconds: float) -> None:
-        self._settle("touch", which, seconds)
-
-    @rule(which=places, reason=st.sampled_from((None, "odd")))
-    def bury(self, which: int, reason: str | None) -> None:
-        self._settle("bury", which, reason)
-
-    @rule(which=places)
-    def delete(self, which: int) -> None:
-        if self.model.tasks:
-            self.both(lambda side: _home(side, which).delete(side.tasks[which % len(side.tasks)]))
-
-    @rule(
-        who=places,
-        name=tubes,
-        id=st.integers(1, 12),
-        verb=st.sampled_from(("ack", "fail", "release", "touch", "bury", "delete")),
-    )
-    def settle_by_id(self, who: int, name: str, id: int, verb: str) -> None:
-        arguments = {"fail": ["broken"], "touch": [2]}.get(verb, [])
-        self.both(lambda side: getattr(side.tube(who, name), verb)(id, *arguments))
-
-    @rule(who=places, name=tubes, whiches=st.lists(places, max_size=4), ids=st.lists(st.integers(1, 8), max_size=2))
     def ack_many(self, who: int, name: str, whiches: list[int], ids: list[int]) -> None:
         def call(side: Side) -> object:
-            known = [side.tasks[which % len(side.tasks)] for which in whiches if side.tasks]
-            return side.tube(who, name).ack_many([*(task for task in known if task.tube == name), *ids])
+            known = [side.nth_newest(which) for which in whiches]
+            numbers = [self._id(name, which) for which in ids]
+            return side.tube(who, name).ack_many([*(task for task in known if task.tube == name), *numbers])
 
         self.both(call)
 
-    # steering
+    def _id(self, name: str, which: int) -> int:
+        """Mostly of a task that is there."""
+        ids = self.ids.get(name) or [1]
+        return ids[which % len(ids)] if which < 28 else which
 
-    @rule(who=places, name=tubes, count=st.integers(1, 4))
-    def kick(self, who: int, name: str, count: int) -> None:
-        self.both(lambda side: side.tube(who, name).kick(count))
+    def steer(self, who: int, name: str, verb: str, count: int) -> None:
+        if verb == "drop":
+            self.both(lambda side: side.drop_and_create(name))
+        else:
+            self.both(lambda side: getattr(side.tube(who, name), verb)(*([count] if verb == "kick" else [])))
 
-    @rule(who=places, name=tubes)
-    def release_all(self, who: int, name: str) -> None:
-        self.both(lambda side: side.tube(who, name).release_all())
-
-    @rule(who=places, name=tubes)
-    def truncate(self, who: int, name: str) -> None:
-        self.both(lambda side: side.tube(who, name).truncate())
-
-    @rule(name=tubes)
-    def drop_and_create(self, name: str) -> None:
-        def call(side: Side) -> object:
-            side.onlooker.tube(name).drop()
-            side.tasks = [task for task in side.tasks if task.tube != name]
-            return side.create(name, *side.names[name])
-
-        self.both(call)
-
-    @rule(who=places, name=tubes)
-    def pause(self, who: int, name: str) -> None:
-        self.both(lambda side: side.tube(who, name).pause())
-
-    @rule(who=places, name=tubes)
-    def resume(self, who: int, name: str) -> None:
-        self.both(lambda side: side.tube(who, name).resume())
-
-    # looking
-
-    @rule(who=places, name=tubes, id=st.integers(1, 12))
-    def peek(self, who: int, name: str, id: int) -> None:
+    def look(self, who: int, name: str, which: int, status: str | None, limit: int) -> None:
+        id = self._id(name, which)
         self.both(lambda side: side.tube(who, name).peek(id))
         self.both(lambda side: side.tube(who, name).why(id).partition(":")[0].partition(",")[0])
-
-    @rule(
-        name=tubes,
-        status=st.sampled_from((None, *penstock.Status)),
-        limit=st.integers(1, 3),
-        after=st.none() | st.integers(0, 8),
-    )
-    def list_tasks(self, name: str, status: str | None, limit: int, after: int | None) -> None:
-        self.both(lambda side: side.onlooker.tube(name).tasks(status, limit=limit, after=after))
-
-    @rule()
-    def list_sessions(self) -> None:
+        self.both(lambda side: side.onlooker.tube(name).tasks(status, limit=limit, after=id - 1))
         self.both(lambda side: [(seen.held, seen.heartbeat) for seen in side.onlooker.sessions()])
 
     # time
 
-    @rule(seconds=CLOCK_STEPS, look=st.booleans())
     def advance(self, seconds: float, look: bool) -> None:
         """Without a look, the next call meets what is due."""
         self.both(lambda side: side.clock.advance(seconds))
         self.looking = look
 
-    @rule(which=places, early=st.booleans(), look=st.booleans())
     def advance_to_a_deadline(self, which: int, early: bool, look: bool) -> None:
         ahead = sorted(moment for moment in self.moments if moment > self.model.clock.seconds)
         if ahead:
@@ -231,42 +216,28 @@ class Machine(RuleBasedStateMachine):
             self.both(lambda side: side.clock.advance(to - side.clock.seconds))
             self.looking = look
 
-    @rule(who=brokers, beats=st.integers(1, 4))
-    def beat(self, who: int, beats: int) -> None:
-        """Time passes while one broker is silent; after three beats it has lapsed."""
-
-        def call(side: Side) -> None:
-            for _ in range(beats):
-                side.clock.advance(BEAT_SECONDS)
-                side.beat(but=who)
-
-        self.both(call)
-
     # clients
 
-    @rule(broker=brokers, ttr=st.sampled_from((0, 0, 4)), joins=st.none() | places)
-    def open_session(self, broker: int, ttr: float, joins: int | None) -> None:
-        if len(self.model.sessions) < 4:
-            self.both(lambda side: side.open_session(broker, ttr, joins))
-
-    @rule(which=places)
-    def close_session(self, which: int) -> None:
-        if self.model.sessions:
+    def clients(self, verb: str, broker: int, which: int, ttr: float) -> None:
+        if verb == "silence":
+            self.both(lambda side: side.silence(broker, beats=1 + which % 4))
+        elif verb in ("open", "join") and len(self.model.sessions) < 4:
+            self.both(lambda side: side.open_session(broker, ttr, which if verb == "join" else None))
+        elif verb == "close" and self.model.sessions:
             self.both(lambda side: side.close_session(which))
-
-    @rule(which=brokers)
-    def crash_client(self, which: int) -> None:
-        self.both(lambda side: side.abandon(which))
-
-    @precondition(lambda self: type(self).durable)
-    @rule()
-    def reopen_store(self) -> None:
-        self.both(lambda side: side.reopen(keep=side is self.model))
+        elif verb == "crash":
+            self.both(lambda side: side.abandon(broker))
+        elif verb == "reopen" and type(self).durable:
+            self.both(lambda side: side.reopen(keep=side is self.model))
 
 
-def _home(side: Side, which: int) -> penstock.Tube:
-    task = side.tasks[which % len(side.tasks)]
-    return side.brokers[0].tube(task.tube)
+def _creation(name: str, config: Config) -> Call:
+    return lambda side: side.create(name, config.kind, config.options)
+
+
+def _ids(listed: object) -> list[int]:
+    assert isinstance(listed, list)
+    return [task["id"] for task in listed]
 
 
 def _moments(visible: dict[str, object]) -> list[float]:

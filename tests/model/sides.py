@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import penstock
+from penstock.keeper import BEAT_SECONDS
 from penstock.testing import Clock
 from tests.fault.invariants import require
 
@@ -53,7 +54,7 @@ class Side:
 
     def actor(self, place: int) -> penstock.Broker | penstock.Session:
         """Whoever makes a call: a broker with its implicit session, or an explicit one."""
-        actors = [*self.brokers, *(session for _, session in self.sessions)]
+        actors: list[penstock.Broker | penstock.Session] = [*self.brokers, *(session for _, session in self.sessions)]
         return actors[place % len(actors)]
 
     def tube(self, place: int, name: str) -> penstock.Tube:
@@ -64,6 +65,10 @@ class Side:
         """Remember what a take gave, and answer it."""
         self.tasks = [*self.tasks, *tasks][-REMEMBERED:]
         return tasks
+
+    def nth_newest(self, place: int) -> penstock.Task:
+        """One of the hand-outs, counted from the newest."""
+        return self.tasks[-1 - place % len(self.tasks)]
 
     def open_session(self, broker: int, ttr: float, joins: int | None) -> None:
         """A new explicit session, or one more handle in an older one."""
@@ -76,11 +81,19 @@ class Side:
         """End one handle."""
         self.sessions.pop(place % len(self.sessions))[1].close()
 
-    def beat(self, *, but: int | None = None) -> None:
-        """All brokers but one say that their sessions live, as their keepers do every 5 s."""
-        for place, broker in enumerate(self.brokers):
-            if place != but:
-                broker._hub.beat()
+    def silence(self, place: int, beats: int) -> None:
+        """Time passes, and all brokers but one say that their sessions live; after three beats that one has lapsed."""
+        for _ in range(beats):
+            self.clock.advance(BEAT_SECONDS)
+            for other, broker in enumerate(self.brokers):
+                if other != place:
+                    broker._hub.beat()
+
+    def drop_and_create(self, name: str) -> None:
+        """The same tube anew; hand-outs of the old one are gone with it."""
+        self.onlooker.tube(name).drop()
+        self.tasks = [task for task in self.tasks if task.tube != name]
+        self.create(name, *self.names[name])
 
     def abandon(self, place: int) -> None:
         """A client crashed: its broker is never heard of again, another takes its place."""
@@ -91,8 +104,10 @@ class Side:
 
     def reopen(self, *, keep: bool) -> None:
         """Close every broker and connect anew; `keep` the onlooker where the store would vanish without it."""
-        for closing in (*self._ever, *self._abandoned, *self.brokers):  # in order: a broker's own is any order
-            closing.close()
+        for session in self._ever:  # in order: a broker closes its own in any
+            session.close()
+        for broker in (*self._abandoned, *self.brokers):
+            broker.close()
         if not keep:
             self.onlooker.close()
             self.onlooker = self._connect()

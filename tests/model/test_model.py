@@ -19,7 +19,7 @@ from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
 
 QUICK = settings(
-    max_examples=150,
+    max_examples=450,
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

@@ -20,17 +20,23 @@ def fill(url: str, count: int) -> None:
             tube = broker.tube(name, kind=kind)
             for number in range(0, count, 10_000):
                 chunk = range(number, min(number + 10_000, count))
-                lane = (lambda n: {"utube": n % 50}) if "utube" in kind else (lambda n: {})
-                tube.put_many([(n, {"pri": n % 5, **_time(n), **lane(n)}) for n in chunk])
+                tube.put_many([(n, _options(n, laned="utube" in kind)) for n in chunk])
             with broker.session(ttr=1000) as session:  # its leases outlive it
                 taken = session.tube(name).take_many(max(1, count // 20))
             for task in taken[::2]:
                 tube.bury(task.id)
 
 
-def _time(number: int) -> dict[str, object]:
+def _options(number: int, *, laned: bool) -> dict[str, object]:
     """A tenth is delayed, a tenth has a ttl."""
-    return {0: {"delay": 3600}, 1: {"ttl": 7200}}.get(number % 10, {})
+    options: dict[str, object] = {"pri": number % 5}
+    if number % 10 == 0:
+        options["delay"] = 3600
+    if number % 10 == 1:
+        options["ttl"] = 7200
+    if laned:
+        options["utube"] = number % 50
+    return options
 
 
 @pytest.fixture(scope="module", params=["empty", "one row", "filled", "filled and analyzed"])

@@ -42,6 +42,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "turn_heads": ((TUBE, "1", 0), ("penstock_laned (tube=? AND utube=? AND state=?)",)),
     "set_head": ((KEY | 1, "r", 0), ("INTEGER PRIMARY KEY",)),
     "lane": ((TUBE, "1"), ("PRIMARY KEY (tube=? AND utube=?)",)),
+    "set_lane": ((TUBE, "1", 0, 0, 0, 0), ("PRIMARY KEY (tube=? AND utube=?)",)),
     "forget_lane": ((TUBE, "1"), ("PRIMARY KEY (tube=? AND utube=?)",)),
     "forget_idle_lanes": ((TUBE, NOW), ("penstock_idle_lane (tube=? AND turn<?)",)),
     "counts": ((TUBE,), ("INTEGER PRIMARY KEY",)),
@@ -60,7 +61,7 @@ BOUNDED_SORTS = {
 
 
 def plan(db: apsw.Connection, query: str, parameters: tuple[object, ...]) -> list[str]:
-    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]  # type: ignore[arg-type]
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]
 
 
 @pytest.mark.parametrize("name", HOT)

@@ -94,9 +94,7 @@ def test_a_hundred_times_the_ready_tasks_cost_no_more(broker: penstock.Broker, k
 
 
 @pytest.mark.parametrize(("kind", "fair"), [("utube", False), ("utube", True), ("utubettl", False)])
-def test_two_hundred_times_the_busy_micro_queues_cost_no_more(
-    broker: penstock.Broker, kind: str, fair: bool
-) -> None:
+def test_two_hundred_times_the_busy_micro_queues_cost_no_more(broker: penstock.Broker, kind: str, fair: bool) -> None:
     tube = broker.tube("t", kind=kind, fair=fair)
 
     def busy(count: int) -> None:

@@ -16,13 +16,14 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import penstock
 from penstock import keeper
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
+Answer = dict[str, Any]
 
 
 def environment() -> dict[str, str]:
@@ -57,12 +58,12 @@ class Peer:
         self._process.stdin.write(json.dumps([command, *arguments]) + "\n")
         self._process.stdin.flush()
 
-    def answer(self, timeout: float = PATIENCE) -> dict[str, int]:
+    def answer(self, timeout: float = PATIENCE) -> Answer:
         """The next answer; queue.Empty when it does not come."""
-        found: dict[str, int] = json.loads(self._answers.get(timeout=timeout))
+        found: Answer = json.loads(self._answers.get(timeout=timeout))
         return found
 
-    def ask(self, command: str, *arguments: object) -> dict[str, int]:
+    def ask(self, command: str, *arguments: object) -> Answer:
         """A command and its answer."""
         self.tell(command, *arguments)
         return self.answer()

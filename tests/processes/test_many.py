@@ -47,8 +47,7 @@ def must_be_each_once(handed: list[Handed], broker: penstock.Broker) -> None:
 @pytest.mark.parametrize("kind", ["fifo", "utubettl"])
 def test_eight_processes_never_get_the_same_lease(url: str, broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
-    options = {"utube": lambda n: {"utube": n % 100}}.get(kind[:5], lambda n: {})
-    tube.put_many((n, options(n)) for n in range(TASKS))
+    tube.put_many((n, {"utube": n % 100} if kind == "utubettl" else {}) for n in range(TASKS))
     with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
         handed = pool.map(work, [url] * TAKERS, chunksize=1)
     must_be_each_once(handed, broker)

@@ -1,0 +1,124 @@
+"""A campaign: producers, takers and an admin on one SQLite file, and a nemesis that kills and freezes them."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import penstock
+from tests.fault.actors import LIMIT, TTR, TUBES
+from tests.fault.checker import Checker, Final
+from tests.fault.history import Recorder, read
+from tests.fault.invariants import Violation, counters_equal_a_recount
+from tests.processes.peer import ROOT, environment
+
+CREW = {"producer": 2, "taker": 4, "admin": 1}
+
+
+class Campaign:
+    """One run in one folder; the histories stay there."""
+
+    def __init__(self, folder: Path, seed: int, sabotage: str = "") -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/queue.db?durability=relaxed"
+        self._seed = seed
+        self._random = random.Random(seed)
+        self._sabotage = [sabotage] if sabotage else []
+        self._crew: dict[str, tuple[str, subprocess.Popen[bytes]]] = {}
+        self._recorder = Recorder(folder, "nemesis")
+        self._started = 0
+        self._crashed: list[Violation] = []
+        self._pause = threading.Event()
+
+    def run(self, seconds: float) -> list[Violation]:
+        """Let them work for so long, then judge."""
+        with penstock.connect(self.url) as broker:
+            for name, kind in TUBES.items():
+                broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
+        with ExitStack() as ending:
+            ending.callback(self._stop)
+            for role, number in CREW.items():
+                for _ in range(number):
+                    self._start(role)
+            ends = time.monotonic() + seconds
+            while time.monotonic() < ends:
+                self._strike()
+        return self._judge()
+
+    def _start(self, role: str) -> None:
+        self._started += 1
+        name = f"{role}{self._started}"
+        words = [role, name, self.url, str(self.folder), str(self._seed), *self._sabotage]
+        command = [sys.executable, "-m", "tests.fault.actors", *words]
+        self._crew[name] = role, subprocess.Popen(command, env=environment(), cwd=ROOT)
+
+    def _strike(self) -> None:
+        self._pause.wait(self._random.uniform(0.1, 0.5))
+        name = self._random.choice(list(self._crew))
+        role, process = self._crew[name]
+        if process.poll() is not None:
+            self._ended(name, process.returncode)
+        if self._random.random() < 0.4 or process.returncode is not None:
+            self._recorder.call("kill", lambda: self._kill(process), process=name)
+            del self._crew[name]
+            self._start(role)
+        else:
+            process.send_signal(signal.SIGSTOP)
+            self._pause.wait(self._random.uniform(TTR, 2 * TTR))
+            process.send_signal(signal.SIGCONT)
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
+    def _stop(self) -> None:
+        for _, process in self._crew.values():
+            process.terminate()
+        for name, (_, process) in self._crew.items():
+            try:
+                self._ended(name, process.wait(timeout=20))
+            except subprocess.TimeoutExpired:
+                self._recorder.call("kill", lambda process=process: self._kill(process), process=name)  # type: ignore[misc]
+
+    def _ended(self, name: str, code: int) -> None:
+        """An actor ends when told to (also before it listens), and never by an error of its own."""
+        if code not in (0, -signal.SIGTERM):
+            self._crashed.append(Violation("L2", f"{name} crashed with exit code {code}; its traceback is above"))
+
+    def _judge(self) -> list[Violation]:
+        with penstock.connect(self.url) as broker:
+            tubes = {name: broker.tube(name) for name in TUBES}
+            found = [*self._crashed]
+            found += [violation for tube in tubes.values() for violation in counters_equal_a_recount(broker, tube)]
+            attempts = {
+                (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
+            }
+            counted = {name: _calls(tube) for name, tube in tubes.items()}
+            found += Checker(read(self.folder), Final(attempts, counted), ttr=TTR, limit=LIMIT).violations()
+            return found + [violation for tube in tubes.values() for violation in _drained(tube)]
+
+
+def _calls(tube: penstock.Tube) -> dict[str, int]:
+    calls = tube.stats().calls
+    return {"put": calls.put, "take": calls.take, "ack": calls.ack}
+
+
+def _drained(tube: penstock.Tube) -> list[Violation]:
+    """L2: with the faults over, everything can be taken and acked."""
+    tube.kick(10_000)
+    while (task := tube.take(1.0)) is not None:
+        task.ack()
+    left = tube.stats().tasks
+    return [] if left.total == 0 else [Violation("L2", f"tube {tube.name} did not drain: {left}")]
+
+
+def seed() -> int:
+    """PENSTOCK_SEED runs the same again, as far as real processes can be run the same."""
+    return int(os.environ.get("PENSTOCK_SEED") or random.SystemRandom().randrange(2**32))

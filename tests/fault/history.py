@@ -1,0 +1,95 @@
+"""What each process of a campaign did: a line before every call and one after it, in a file of its own.
+
+Times are of the monotonic clock, which all processes of a host share. A call without an outcome was cut off: it
+may have been stored or not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import penstock
+
+T = TypeVar("T")
+
+
+@dataclass
+class Call:
+    """One call: who made it, on what, when it began and ended, and how."""
+
+    process: str
+    op: str
+    begun: float
+    facts: dict[str, Any] = field(default_factory=dict)
+    ended: float | None = None
+    error: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """It certainly did what it says."""
+        return self.ended is not None and self.error is None
+
+    @property
+    def possible(self) -> bool:
+        """It may have done what it says."""
+        return self.error is None or self.error == "OutcomeUnknown"
+
+    @property
+    def task(self) -> tuple[str, int]:
+        """The tube and id it is about."""
+        return self.facts["tube"], self.facts["id"]
+
+
+class Recorder:
+    """Writes straight to the file, so that a kill loses nothing that was said."""
+
+    def __init__(self, folder: Path, process: str) -> None:
+        self._file = os.open(folder / f"{process}.jsonl", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
+        self._calls = 0
+
+    def call(self, op: str, work: Callable[[], T], **facts: object) -> T | None:
+        """Do the work between its two lines; None when penstock refused it."""
+        self._calls += 1
+        self._line(n=self._calls, op=op, facts=facts)
+        try:
+            result = work()
+        except penstock.PenstockError as error:
+            self._line(n=self._calls, error=type(error).__name__)
+            return None
+        self._line(n=self._calls, facts=_facts(result))
+        return result
+
+    def _line(self, **line: object) -> None:
+        os.write(self._file, (json.dumps({"at": time.monotonic(), **line}) + "\n").encode())
+
+
+def _facts(result: object) -> dict[str, object]:
+    if isinstance(result, penstock.Task):
+        return {"id": result.id, "lease": result.lease, "data": result.data, "utube": result.utube}
+    return {} if result is None else {"count": result}
+
+
+def read(folder: Path) -> list[Call]:
+    """All calls of all processes, in the order they began."""
+    calls = [call for file in folder.glob("*.jsonl") for call in _calls(file.stem, file.read_text().splitlines())]
+    return sorted(calls, key=lambda call: call.begun)
+
+
+def _calls(process: str, lines: Iterable[str]) -> list[Call]:
+    found: dict[int, Call] = {}
+    for text in lines:
+        line = json.loads(text)
+        if "op" in line:
+            found[line["n"]] = Call(process, line["op"], line["at"], line["facts"])
+        else:
+            call = found[line["n"]]
+            call.ended = line["at"]
+            call.error = line.get("error")
+            call.facts.update(line.get("facts", {}))
+    return list(found.values())

@@ -1,0 +1,54 @@
+"""Real processes under a nemesis, judged by their histories; and broken builds, which must be caught."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.fault.actors import SABOTAGE
+from tests.fault.campaign import Campaign, seed
+from tests.fault.checker import summary
+from tests.fault.history import read
+
+LONG = os.environ.get("PENSTOCK_CAMPAIGN") == "long"
+SECONDS = 1800.0 if LONG else 15.0
+# Caught within the first or second of these as a rule; the rest is for busy machines.
+BROKEN_SECONDS, BROKEN_TRIES = 4.0, 8
+
+
+@pytest.mark.timeout(SECONDS + 120)
+def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> None:
+    number = seed()
+    violations = Campaign(tmp_path, number).run(SECONDS)
+    calls = Counter((call.op, call.ok) for call in read(tmp_path))
+    told = f"PENSTOCK_SEED={number}, histories in {tmp_path}, {dict(calls)}"
+    assert not violations, f"{summary(violations)}\n{told}"
+    assert calls["ack", True] > 100, f"too little happened to mean anything: {told}"
+    assert calls["ack", False] > 0, f"no late ack was tried: {told}"
+    assert calls["kill", True] > 0, told
+
+
+# what is broken -> the invariants of which one must be seen not to hold
+EXPECTED = {
+    "ack without the lease guard": {"I3", "I4"},
+    "release without the lease guard": {"I3", "I5"},
+    "promote without the micro-queue check": {"I6"},
+    "a put that is not stored": {"I1", "I11"},
+}
+
+
+@pytest.mark.timeout(BROKEN_SECONDS * BROKEN_TRIES + 60)
+@pytest.mark.parametrize("broken", SABOTAGE)
+def test_a_broken_build_is_caught(broken: str, tmp_path: Path) -> None:
+    seen: set[str] = set()
+    for attempt in range(BROKEN_TRIES):
+        folder = tmp_path / str(attempt)
+        folder.mkdir()
+        violations = Campaign(folder, seed(), broken).run(BROKEN_SECONDS)
+        seen |= {violation.name for violation in violations}
+        if seen & EXPECTED[broken]:
+            return
+    pytest.fail(f"{broken} was not caught, only {seen}")
