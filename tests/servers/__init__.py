@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from tests.servers.base import Server
+import atexit
+import os
+from functools import cache
+
+import pytest
+
+from tests.servers.base import Missing, Server
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgres import Postgres
 from tests.servers.redis import Redis, RedisCluster
@@ -14,4 +20,24 @@ SERVERS: dict[str, type[Server]] = {
     "redis-cluster": RedisCluster,
 }
 
-__all__ = ["SERVERS", "Server"]
+
+def fresh_url(name: str) -> str:
+    """The URL of a store that nobody used before, on the server of that name, which is started at first use."""
+    return _shared(name).fresh_url()
+
+
+@cache
+def _shared(name: str) -> Server:
+    try:
+        server = SERVERS[name]()
+    except Missing as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
+    atexit.register(_stop, server, os.getpid())
+    return server
+
+
+def _stop(server: Server, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child
+        server.stop()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
-from uuid import uuid4
 
 from tests.servers.base import Server, listens
 
 
 class Mariadb(Server):
-    """Stores are prefixes in one database, because procedures are slow to create."""
+    """Stores are one database, emptied for each test, because procedures are slow to create."""
 
     package = "mariadb-server"
     program = "mariadbd"
@@ -54,4 +53,6 @@ class Mariadb(Server):
         return f"mysql://root@127.0.0.1:{self.port}/penstock"
 
     def fresh_url(self) -> str:
-        return f"{self.url}?prefix=t{uuid4().hex[:12]}_"
+        from tests.mysql.databases import fresh_url
+
+        return fresh_url(self.url)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.core.names import shown
-from penstock.errors import BadValue
+from penstock.errors import BadValue, StoreUnavailable
 from penstock.store.base import Store
 
 Clock = Callable[[], int]
@@ -44,6 +44,36 @@ def _open_sqlite(url: str, clock: Clock | None) -> Store:
     return SqliteStore(path, durable=given.get("durability", "full") == "full", clock=clock)
 
 
+def _open_redis(url: str, clock: Clock | None) -> Store:
+    try:
+        from penstock.store.redis.store import open_redis
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"store URL {url.partition('://')[0]}:// needs the redis driver ({error}): pip install 'penstock[redis]'"
+        ) from error
+    return open_redis(url, clock)
+
+
+def _open_mysql(url: str, clock: Clock | None) -> Store:
+    try:
+        from penstock.store.mysql.store import open_mysql
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"store URL mysql:// needs the PyMySQL driver ({error}): pip install 'penstock[mysql]'"
+        ) from error
+    return open_mysql(url, clock)
+
+
+def _open_postgres(url: str, clock: Clock | None) -> Store:
+    try:
+        from penstock.store.postgres.store import PostgresStore
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"store URL postgresql:// needs the psycopg driver ({error}): pip install 'penstock[postgres]'"
+        ) from error
+    return PostgresStore(url, clock=clock)
+
+
 def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     given = dict(parse_qsl(urlsplit(url).query, keep_blank_values=True))
     for name, value in given.items():
@@ -55,4 +85,10 @@ def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     return given
 
 
-_OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {"sqlite": _open_sqlite, "memory": _open_memory}
+_OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {
+    "sqlite": _open_sqlite,
+    "memory": _open_memory,
+    "postgresql": _open_postgres,
+    "mysql": _open_mysql,
+    **dict.fromkeys(("redis", "rediss", "redis+sentinel", "redis+cluster"), _open_redis),
+}

@@ -1,0 +1,1 @@
+"""The store in a MySQL or MariaDB database."""

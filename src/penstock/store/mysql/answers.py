@@ -1,0 +1,42 @@
+"""What our procedures refuse and answer, in penstock's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from penstock.core.options import Tube
+from penstock.store import base
+from penstock.store.mysql import faults
+from penstock.store.mysql.database import Refused
+from penstock.store.mysql.pool import Rows
+from penstock.store.mysql.tubes import no_such_tube
+
+
+@contextmanager
+def refusals(*asked: Tube | int) -> Iterator[None]:
+    """What our procedures refuse, in penstock's words."""
+    first, *rest = asked
+    assert isinstance(first, Tube)
+    try:
+        yield
+    except Refused as refused:
+        if refused.code == faults.TUBE_FULL:
+            wanted = rest[0] if rest and isinstance(rest[0], int) else 0
+            raise base.tube_full(first, int(refused.text), wanted) from None
+        raise no_such_tube(first) from None
+
+
+def moment_of(rows: Rows) -> int:
+    """The moment of a settle, which is in its last row; 0 where it did nothing."""
+    if not rows:
+        return 0
+    name, number, *_ = rows[-1]
+    return int(msgspec.json.decode(number)[0] if name.endswith("*") else number)
+
+
+def sql(value: int | None) -> str:
+    """A number or NULL."""
+    return "NULL" if value is None else str(value)

@@ -1,0 +1,118 @@
+"""Cross-checks of everything stored in MySQL: what must not exist is found, told, and mended when asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.store.base import Counts, Finding
+from penstock.store.mysql import tubes
+from penstock.store.mysql.pool import Link
+from penstock.store.mysql.queries import Q
+from penstock.store.mysql.records import make_record
+
+
+def check(link: Link, now: int, *, repair: bool) -> list[Finding]:
+    """All findings, in the order in which they must be mended: leases, lanes, counters."""
+    found: list[Finding] = []
+    for tube in [tubes.load(row) for row in link.rows(Q.all_tubes)]:
+        found += _orphans(link, tube, now, repair)
+        found += _astray(link, tube, repair)
+        if tube.kind.per_utube:
+            found += _lanes(link, tube, repair)
+        found += _counters(link, tube, repair)
+    found += _waiting(link, repair)
+    return found
+
+
+def read_counts(link: Link, tube: Tube) -> Counts:
+    """A tube's counters; NoSuchTube when it is gone."""
+    return make_counts(tube, link.rows(Q.counts % {"tube": tube.no})[0])
+
+
+def make_counts(tube: Tube, row: tuple[int | None, ...]) -> Counts:
+    """The counters of a row of `counts`: what was put is the last id, what is ready is what is left of it."""
+    if row[0] is None:
+        raise tubes.no_such_tube(tube)
+    last, taken, delayed, buried, done, *calls = (int(number or 0) for number in row)
+    return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
+
+
+def _orphans(link: Link, tube: Tube, now: int, repair: bool) -> Iterator[Finding]:
+    records: list[Record] = [make_record(*row) for row in link.rows(Q.orphans, (tube.no,))]
+    for record in records:
+        yield Finding(tube.name, record.id, "taken, but no live session holds it", "release it")
+    if repair and records:
+        ids = str([record.id for record in records])
+        link.packet(link.filled("CALL penstock_sweep(%s, 'release', %s, NULL, %s)", (tube.no, ids, now)))
+
+
+def _astray(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
+    rows = link.rows(Q.astray, (tube.no,))
+    for id, state, lane_state in rows:
+        what = f"in state {state}, but stands as {lane_state} in the index of micro-queues"
+        yield Finding(tube.name, id, what, "set it anew")
+    if repair and rows:
+        link.change(Q.mend_lane_states, (tube.no,))
+
+
+def _lanes(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
+    stored = {utube: (tuple(numbers), turn) for utube, *numbers, turn in link.rows(Q.stored_lanes, (tube.no,))}
+    true = {utube: tuple(numbers) for utube, *numbers in link.rows(Q.true_lanes, (tube.no,))}
+    for utube in true.keys() | stored.keys():
+        taken, heads, waiting = true.get(utube, (0, 0, 0))
+        numbers, turn = stored.get(utube, ((0, 0, 0), 0))
+        wanted = min(max(tube.utube_limit - taken, 0), heads + waiting)
+        label = f"micro-queue {utube.decode() or '(none)'}"
+        wrong = []
+        if numbers != (taken, heads, waiting):
+            wrong.append(f"{label} counts {numbers}, there are {(taken, heads, waiting)}")
+        if heads != wanted or _misplaced(link, tube, utube, wanted):
+            wrong.append(f"{label} must have its first {wanted} ready tasks takeable and has not")
+        for what in wrong:
+            yield Finding(tube.name, None, what, "set its heads and numbers anew")
+        if repair and wrong:
+            _set_lane(link, tube, utube, taken, wanted, turn)
+
+
+def _misplaced(link: Link, tube: Tube, utube: bytes, wanted: int) -> bool:
+    order = _lane_order(link, tube, utube)
+    return any((state == "r") != (place < wanted) for place, (_, state, *_) in enumerate(order))
+
+
+def _lane_order(link: Link, tube: Tube, utube: bytes) -> list[tuple[int, str, float, float]]:
+    rows = link.rows(Q.lane_order, (tube.no, utube))
+    return rows if tube.fair else sorted(rows, key=lambda row: (row[2], row[3], row[0]))
+
+
+def _set_lane(link: Link, tube: Tube, utube: bytes, taken: int, wanted: int, turn: int) -> None:
+    order = _lane_order(link, tube, utube)
+    for place, (id, _, _, rank2) in enumerate(order):
+        state = "r" if place < wanted else "q"
+        if tube.fair:
+            rank2 = turn if state == "r" else 0
+        link.change(Q.set_head, (state, state, rank2, tube.no, id))
+    link.change(Q.save_lane, (tube.no, utube, taken, min(wanted, len(order)), max(len(order) - wanted, 0), turn))
+
+
+def _counters(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
+    counts = read_counts(link, tube)
+    states: Counter[str] = Counter(dict(link.rows(Q.recount, (tube.no,))))
+    true = {"taken": states["t"], "delayed": states["~"], "buried": states["!"]}
+    true["done"] = counts.put - states.total()  # as many are gone as were put and are not there
+    off = {name: number - int(getattr(counts, name)) for name, number in true.items()}
+    for name, by in off.items():
+        if by:
+            what = f"the counter {name} says {getattr(counts, name)}, and it should be {true[name]}"
+            yield Finding(tube.name, None, what, f"set it to {true[name]}")
+    if repair and any(off.values()):
+        link.change(Q.correct, (tube.no, *off.values()))
+
+
+def _waiting(link: Link, repair: bool) -> Iterator[Finding]:
+    for handle, name in link.rows(Q.stray_waiting):
+        yield Finding((name or b"").decode(), None, f"handle {handle.decode()} waits here and is gone", "forget it")
+        if repair:
+            link.change(Q.forget_waiting_handle, (handle,))

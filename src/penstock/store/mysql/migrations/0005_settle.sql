@@ -1,0 +1,142 @@
+-- Settling: guarded moves, as core/lifecycle.decide has them. Reads lock, because a caller's own transaction (bind)
+-- may be REPEATABLE READ, where a plain read shows the past.
+DROP PROCEDURE IF EXISTS penstock_ack;
+
+-- Acks by one session in a tube without micro-queues, whatever their number in four statements. p_moves: [[id, lease]].
+-- The tasks answered are removed; there are none when nothing was the caller's.
+CREATE PROCEDURE penstock_ack(
+    p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_count INT;
+    DECLARE v_bytes BIGINT;
+    SELECT CONCAT('[', GROUP_CONCAT(DISTINCT t.id), ']'), SUM(LENGTH(t.data) + IFNULL(6 * LENGTH(t.reason), 0)
+        + IFNULL(2 * LENGTH(t.callback), 0)) INTO v_ids, v_bytes
+    FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+    WHERE t.state = 't' AND t.owner = p_session AND (j.lease IS NULL OR t.lease = j.lease)
+    AND t.at > v_now FOR UPDATE;
+    IF v_ids IS NOT NULL THEN
+        CALL penstock_show('settle', p_tube, v_now, v_ids, v_bytes);
+        DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id;
+        SET v_count = ROW_COUNT();
+        INSERT INTO penstock_delta (tube, taken, done, ack_calls) VALUES (p_tube, -v_count, v_count, v_count);
+        IF LAST_INSERT_ID() % 64 = 0 THEN
+            CALL penstock_fold();
+        END IF;
+    ELSE
+        SELECT COUNT(*) INTO v_count FROM penstock_id WHERE tube = p_tube;
+        IF v_count = 0 THEN
+            CALL penstock_no_tube();
+        END IF;
+    END IF;
+END;
+
+DROP PROCEDURE IF EXISTS penstock_settle;
+
+-- Any moves, one after the other: [[verb, id, session, lease, extra, reason, unstarted]]. Answers the tasks as they
+-- were before the first of them, and a row: settled, moment.
+CREATE PROCEDURE penstock_settle(p_tube INT UNSIGNED, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
+    DECLARE v_over, v_readied, v_good INT DEFAULT 0;
+    DECLARE v_lanes, v_fair, v_limit, v_unstarted, v_attempts, v_max INT;
+    DECLARE v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries, v_deletes, v_ttls
+        INT DEFAULT 0;
+    DECLARE v_id, v_session, v_lease, v_extra, v_expires, v_at, v_owner, v_held BIGINT;
+    DECLARE v_verb VARCHAR(10) CHARACTER SET ascii;
+    DECLARE v_state, v_new CHAR(1) CHARACTER SET ascii;
+    DECLARE v_utube VARBINARY(200);
+    DECLARE v_rank1, v_rank2 DOUBLE;
+    DECLARE v_reason, v_given TEXT CHARACTER SET utf8mb4;
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE c_moves CURSOR FOR
+        SELECT j.verb, j.id, j.session, j.lease, j.extra, j.reason, j.unstarted FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (
+            verb VARCHAR(10) PATH '$[0]', id BIGINT PATH '$[1]', session BIGINT PATH '$[2]', lease BIGINT PATH '$[3]',
+            extra BIGINT PATH '$[4]', reason TEXT CHARACTER SET utf8mb4 PATH '$[5]', unstarted INT PATH '$[6]'
+        )) j;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
+    SELECT lanes, fair, utube_limit INTO v_lanes, v_fair, v_limit
+    FROM penstock_tube WHERE no = p_tube AND name IS NOT NULL LOCK IN SHARE MODE;
+    IF v_over THEN
+        CALL penstock_no_tube();
+    END IF;
+    -- Once each and in id order, so that two batches do not lock them crosswise.
+    SELECT CONCAT('[', GROUP_CONCAT(DISTINCT j.id ORDER BY j.id), ']') INTO v_ids
+    FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (id BIGINT PATH '$[1]')) j;
+    IF v_lanes THEN
+        CALL penstock_lock_lanes(p_tube, v_ids);
+    END IF;
+    SELECT 'settle', v_now, t.record, t.data FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id FOR UPDATE;
+    SET v_over = 0;
+    OPEN c_moves;
+    settling: LOOP
+        SET v_over = 0;
+        FETCH c_moves INTO v_verb, v_id, v_session, v_lease, v_extra, v_given, v_unstarted;
+        IF v_over THEN
+            LEAVE settling;
+        END IF;
+        SET v_state = NULL, v_new = NULL;
+        SELECT state, lease, owner, NULLIF(at, 9007199254740991), expires, attempts, max_attempts, reason, utube, rank1, rank2
+        INTO v_state, v_held, v_owner, v_at, v_expires, v_attempts, v_max, v_reason, v_utube, v_rank1, v_rank2
+        FROM penstock_task WHERE tube = p_tube AND id = v_id FOR UPDATE;
+        SET v_over = 0;
+        SET v_good = v_state = 't' AND (v_lease IS NULL OR v_held = v_lease) AND (v_at IS NULL OR v_at > v_now);
+        IF v_verb IN ('bury', 'delete') THEN
+            SET v_good = v_lease IS NULL OR v_good;
+        ELSE
+            SET v_good = v_good AND v_owner = v_session;
+        END IF;
+        IF v_state <> 't' AND v_expires <= v_now THEN
+            SET v_new = '-', v_ttls = v_ttls + 1;
+        ELSEIF v_state IS NULL OR NOT IFNULL(v_good, 0) THEN
+            SET v_new = NULL;
+        ELSEIF v_verb = 'touch' THEN
+            UPDATE penstock_task SET at = at + v_extra WHERE tube = p_tube AND id = v_id AND at < 9007199254740991;
+            SET v_touches = v_touches + 1;
+        ELSEIF v_verb = 'bury' THEN
+            SET v_new = '!', v_buries = v_buries + 1, v_reason = IFNULL(NULLIF(v_given, ''), v_reason), v_at = v_expires;
+        ELSEIF v_verb = 'release' THEN
+            SET v_attempts = v_attempts - v_unstarted, v_reason = IFNULL(v_given, v_reason), v_at = v_expires;
+            IF v_expires <= v_now THEN
+                SET v_new = '-', v_releases = v_releases + 1, v_ttls = v_ttls + 1;
+            ELSEIF v_attempts >= v_max THEN
+                SET v_new = '!', v_buries = v_buries + 1;
+                SET v_reason = IFNULL(NULLIF(v_reason, ''), CONCAT('handed out ', v_attempts, ' times without an ack'));
+            ELSE
+                SET v_releases = v_releases + 1, v_new = IF(v_extra > 0, '~', 'r');
+                IF v_extra > 0 THEN
+                    SET v_at = v_now + v_extra, v_expires = v_expires + v_extra;
+                END IF;
+            END IF;
+        ELSE
+            SET v_new = '-', v_acks = v_acks + (v_verb = 'ack'), v_fails = v_fails + (v_verb = 'fail'),
+                v_deletes = v_deletes + (v_verb = 'delete');
+        END IF;
+        IF v_new IS NOT NULL THEN
+            SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state = '~') + (v_new = '~'),
+                v_buried = v_buried - (v_state = '!') + (v_new = '!'), v_done = v_done + (v_new = '-');
+            CALL penstock_move(
+                p_tube, v_id, v_state, v_new, v_at, v_expires, v_attempts, v_reason, v_utube, v_rank1, v_rank2,
+                v_lanes, v_fair, v_limit, v_now, v_readied
+            );
+        END IF;
+    END LOOP;
+    IF v_acks OR v_fails OR v_releases OR v_touches OR v_buries OR v_deletes OR v_ttls THEN
+        INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, ack_calls, fail_calls, release_calls, touch_calls,
+            bury_calls, delete_calls, ttl_calls)
+        VALUES (p_tube, v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries,
+            v_deletes, v_ttls);
+        IF LAST_INSERT_ID() % 64 = 0 THEN
+            CALL penstock_fold();
+        END IF;
+    END IF;
+    SELECT 'ready', p_tube, v_readied, NULL;
+    SELECT 'settled', v_now, NULL, NULL;
+END;

@@ -1,0 +1,194 @@
+"""Connections to the server: a small pool, and what a fork or a lost server does to it."""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.store.forks import reset_in_child
+from penstock.store.mysql.faults import translated
+from penstock.store.mysql.location import Location
+
+Rows = list[Any]
+
+# How long a call waits for a connection of the pool, and for the server to answer a connect.
+POOL_SECONDS = 10.0
+CONNECT_SECONDS = 10
+# No call of ours takes so long; a server that fell silent is given up after it.
+READ_SECONDS = 120
+# A step waits so long for a row that another holds, before it starts anew.
+LOCK_WAIT_SECONDS = 5
+
+# Room for the ids of the largest batch.
+GROUP_CONCAT_BYTES = 16 * 1024 * 1024
+
+# Binary comparisons and strict values, whatever the server's defaults; ids are passed on by GROUP_CONCAT.
+_SETTINGS = (
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO',"
+    f" group_concat_max_len = {GROUP_CONCAT_BYTES}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+)
+
+
+class Link:
+    """One connection. Only one thread uses it at a time."""
+
+    def __init__(self, location: Location) -> None:
+        connection = pymysql.connect(
+            host=location.host,
+            port=location.port,
+            unix_socket=location.socket,
+            user=location.user,
+            password=location.password,
+            database=location.database,
+            charset="utf8mb4",
+            autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS,
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            write_timeout=READ_SECONDS,
+            ssl_ca=location.ssl_ca,
+        )
+        self._use(connection)
+        self.packet(_SETTINGS)
+
+    def _use(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        #: The largest statement the server takes.
+        self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
+
+    def finish(self, *statements: str) -> Rows:
+        """The last words of a transaction, with its commit."""
+        return self.packet(*statements, "COMMIT")
+
+    def packet(self, *statements: str) -> Rows:
+        """Send statements in one round trip; the rows of all their results, one after the other."""
+        cursor = self._cursor
+        cursor.execute("; ".join(statements))
+        rows = list(cursor.fetchall())
+        while cursor.nextset():
+            rows += cursor.fetchall()
+        return rows
+
+    def numbers(self, *statements: str) -> list[int]:
+        """Send statements and the commit in one round trip; the number that each of them left (LAST_INSERT_ID)."""
+        cursor = self._cursor
+        cursor.execute("; ".join((*statements, "COMMIT")))
+        numbers = [int(cursor.lastrowid or 0)]
+        while cursor.nextset():
+            numbers.append(int(cursor.lastrowid or 0))
+        return numbers
+
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
+        """The rows of one statement."""
+        self._cursor.execute(sql, tuple(arguments) or None)
+        return list(self._cursor.fetchall())
+
+    def filled(self, sql: str, arguments: Sequence[object]) -> str:
+        """The statement with its arguments in it."""
+        return str(self._cursor.mogrify(sql, tuple(arguments) or None))
+
+    def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        """How many rows one statement changed."""
+        return int(self._cursor.execute(sql, tuple(arguments) or None))
+
+    @property
+    def last_number(self) -> int:
+        """The number that the last INSERT was given."""
+        return int(self._cursor.lastrowid)
+
+    def commit(self) -> None:
+        self._connection.commit()
+
+    def rollback(self) -> None:
+        self._connection.rollback()
+
+    def alive(self) -> bool:
+        """Whether nothing waits to be read: an idle connection has only its end to tell. No round trip."""
+        socket = self._connection._sock  # type: ignore[attr-defined]
+        if socket is None:
+            return False
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        return not poll.poll(0)
+
+    def discard(self) -> None:
+        """Close it without a word to the server."""
+        self._connection._force_close()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """Take leave of the server."""
+        try:
+            self._connection.close()
+        except (pymysql.MySQLError, OSError):
+            self.discard()
+
+
+class Pool:
+    """Up to so many connections, opened when they are needed, the last used one first."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._closed = False
+        self._reset()
+        reset_in_child(self)
+
+    def _reset(self) -> None:
+        self._lock = threading.Lock()
+        self._free = threading.Semaphore(self._location.pool_size)
+        self._idle: list[Link] = []
+
+    def borrow(self) -> Link:
+        """A live connection; StoreBusy when all are in use for too long, StoreUnavailable when there is no server."""
+        if self._closed:
+            raise StoreUnavailable(f"this broker on database {self._location.name} is closed: connect again")
+        if not self._free.acquire(timeout=POOL_SECONDS):
+            raise StoreBusy(
+                f"all {self._location.pool_size} connections to database {self._location.name} are in use: "
+                "use fewer threads, or give the URL a larger pool_size"
+            )
+        try:
+            while True:
+                with self._lock:
+                    link = self._idle.pop() if self._idle else None
+                if link is None:
+                    return Link(self._location)
+                if link.alive():
+                    return link
+                link.discard()
+        except (pymysql.MySQLError, OSError) as error:
+            self._free.release()
+            raise translated(error, self._location.name) from error
+        except BaseException:
+            self._free.release()
+            raise
+
+    def give_back(self, link: Link, *, broken: bool = False) -> None:
+        """The caller is done with it, outside of any transaction."""
+        if broken:
+            link.discard()
+        elif self._closed:
+            link.close()
+        else:
+            with self._lock:
+                self._idle.append(link)
+        self._free.release()
+
+    def close(self) -> None:
+        """No more connections; those in use are closed when they come back."""
+        self._closed = True
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+
+    def after_fork(self) -> None:
+        """In a child: the parent's connections are the parent's. Dropping them closes our copy of the socket only."""
+        self._reset()

@@ -1,0 +1,247 @@
+-- What the MySQL store asks besides its procedures. Hot queries stand in the procedures (migrations/);
+-- tests/mysql holds them to their indexes.
+
+-- fragment: time
+TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
+
+-- fragment: counters
+taken, delayed_tasks, buried, done, take_calls, ack_calls, release_calls, delete_calls, bury_calls, kick_calls, touch_calls,
+ttl_calls, ttr_calls, delay_calls, fail_calls
+
+-- name: version
+SELECT VERSION();
+
+-- name: settings
+SELECT VERSION(), @@innodb_flush_log_at_trx_commit, @@log_bin, @@sync_binlog, @@max_connections;
+
+-- name: grants
+SHOW GRANTS;
+
+-- name: oldest_transaction
+SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx;
+
+-- name: now
+SELECT $time;
+
+-- name: all_meta
+SELECT name, value FROM penstock_meta;
+
+-- name: set_meta
+INSERT INTO penstock_meta (name, value) VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value);
+
+-- name: add_meta
+INSERT IGNORE INTO penstock_meta (name, value) VALUES (%s, %s);
+
+-- name: lock_schema
+SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
+
+-- name: unlock_schema
+SELECT RELEASE_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64));
+
+-- name: look
+-- Changes whenever anybody puts, takes or settles anything: three lookups and a row per tube.
+SELECT (SELECT MAX(id) FROM penstock_delta), (SELECT value FROM penstock_meta WHERE name = 'folded'),
+(SELECT SUM(last) FROM penstock_id), (SELECT SUM(paused) FROM penstock_tube);
+
+-- tubes
+
+-- name: add_tube
+INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit) VALUES (%s, %s, %s, %s, %s, %s);
+
+-- name: add_id
+INSERT INTO penstock_id (tube) VALUES (%s);
+
+-- name: add_counter
+INSERT INTO penstock_counter (tube) VALUES (%s);
+
+-- name: get_tube
+SELECT no, name, kind, options FROM penstock_tube WHERE name = %s;
+
+-- name: all_tubes
+SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL ORDER BY name;
+
+-- name: lock_tube
+SELECT no FROM penstock_tube WHERE no = %s AND name IS NOT NULL FOR UPDATE;
+
+-- name: is_paused
+SELECT paused FROM penstock_tube WHERE no = %s AND name IS NOT NULL;
+
+-- name: set_paused
+UPDATE penstock_tube SET paused = %s WHERE no = %s;
+
+-- name: any_taken
+-- penstock_ready
+SELECT 1 FROM penstock_task WHERE tube = %s AND state = 't' LIMIT 1;
+
+-- name: any_waiting
+SELECT 1 FROM penstock_waiting WHERE tube = %s LIMIT 1;
+
+-- name: hide_tube
+UPDATE penstock_tube SET name = NULL WHERE no = %s;
+
+-- name: forget_id
+DELETE FROM penstock_id WHERE tube = %s;
+
+-- name: forget_counter
+DELETE FROM penstock_counter WHERE tube = %s;
+
+-- name: hidden_tubes
+SELECT no FROM penstock_tube WHERE name IS NULL;
+
+-- name: forget_tasks
+DELETE FROM penstock_task WHERE tube = %s ORDER BY id LIMIT %s;
+
+-- name: forget_lanes
+DELETE FROM penstock_lane WHERE tube = %s;
+
+-- name: forget_deltas
+DELETE FROM penstock_delta WHERE tube = %s;
+
+-- name: forget_waiting_tube
+DELETE FROM penstock_waiting WHERE tube = %s;
+
+-- name: forget_tube
+DELETE FROM penstock_tube WHERE no = %s;
+
+-- counters
+
+-- name: counts
+-- One statement, so that a fold is seen as a whole or not at all.
+SELECT MAX(last), SUM(taken), SUM(delayed_tasks), SUM(buried), SUM(done), SUM(take_calls), SUM(ack_calls), SUM(release_calls),
+SUM(delete_calls), SUM(bury_calls), SUM(kick_calls), SUM(touch_calls), SUM(ttl_calls), SUM(ttr_calls), SUM(delay_calls),
+SUM(fail_calls) FROM (
+SELECT (SELECT last FROM penstock_id WHERE tube = %(tube)s) AS last, $counters
+FROM penstock_counter WHERE tube = %(tube)s
+UNION ALL SELECT NULL, $counters FROM penstock_delta WHERE tube = %(tube)s
+) every;
+
+-- name: last_id
+SELECT last FROM penstock_id WHERE tube = %s;
+
+-- tasks
+
+-- name: records
+SELECT record, data FROM penstock_record WHERE tube = %s AND id IN %s;
+
+-- name: find_all
+-- the primary key, in order
+SELECT record, data FROM penstock_record
+WHERE tube = %s AND id > %s AND (state = 't' OR expires IS NULL OR expires > %s) ORDER BY id LIMIT %s;
+
+-- name: find_ready
+SELECT record, data FROM penstock_record
+WHERE tube = %s AND id > %s AND state IN ('r', 'q') AND (expires IS NULL OR expires > %s) ORDER BY id LIMIT %s;
+
+-- name: find_aside
+-- penstock_ready; sorted, but never more than there are of that state.
+SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
+STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
+WHERE t.tube = %s AND t.id > %s AND t.state = %s AND (t.state = 't' OR t.expires IS NULL OR t.expires > %s)
+ORDER BY t.id LIMIT %s;
+
+-- name: ahead
+-- penstock_ready
+SELECT COUNT(*) FROM (SELECT 1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = %s AND state = 'r'
+AND (rank1 < %s OR (rank1 = %s AND rank2 < %s) OR (rank1 = %s AND rank2 = %s AND id < %s)) LIMIT 1000) before_it;
+
+-- name: lane
+SELECT taken, heads, waiting FROM penstock_lane WHERE tube = %s AND utube = %s;
+
+-- name: lane_holders
+SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
+STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
+WHERE t.tube = %s AND t.state = 't' AND t.utube = %s ORDER BY t.taken, t.id LIMIT %s;
+
+-- sessions
+
+-- name: add_session
+INSERT INTO penstock_session (id, ttr) VALUES (%s, %s);
+
+-- name: lock_session
+SELECT no, ttr, ends FROM penstock_session WHERE id = %s FOR UPDATE;
+
+-- name: last_lapse
+SELECT COALESCE(MAX(lapses), 0) FROM penstock_handle WHERE session = %s;
+
+-- name: rejoin
+UPDATE penstock_session SET ends = NULL WHERE no = %s;
+
+-- name: add_handle
+INSERT INTO penstock_handle (id, session, host, pid, locus, beat, lapses) VALUES (%s, %s, %s, %s, %s, %s, %s);
+
+-- name: living
+SELECT id FROM penstock_handle WHERE id IN %s AND lapses > %s FOR UPDATE;
+
+-- name: beat
+UPDATE penstock_handle SET beat = %s, lapses = %s WHERE id IN %s AND lapses > %s;
+
+-- name: handles
+SELECT id, session, locus FROM penstock_handle WHERE id IN %s;
+
+-- name: all_sessions
+SELECT no, id, host, pid, beat, ends FROM penstock_session ORDER BY no;
+
+-- name: session_by_no
+SELECT no, id, host, pid, beat, ends FROM penstock_session WHERE no = %s;
+
+-- name: presences
+SELECT session, host, pid, beat FROM penstock_handle WHERE lapses > %s ORDER BY beat;
+
+-- name: held
+-- penstock_ready, once per tube
+SELECT t.owner, b.name, t.id FROM penstock_tube b
+STRAIGHT_JOIN penstock_task t FORCE INDEX (penstock_ready) ON t.tube = b.no AND t.state = 't'
+WHERE b.name IS NOT NULL ORDER BY b.name, t.id;
+
+-- name: waits
+SELECT DISTINCT h.session, b.name FROM penstock_waiting w
+JOIN penstock_handle h ON h.id = w.handle JOIN penstock_tube b ON b.no = w.tube
+WHERE b.name IS NOT NULL ORDER BY b.name;
+
+-- check
+
+-- name: recount
+SELECT state, COUNT(*) FROM penstock_task WHERE tube = %s GROUP BY state;
+
+-- name: correct
+INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done) VALUES (%s, %s, %s, %s, %s);
+
+-- name: orphans
+SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
+STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
+LEFT JOIN penstock_session s ON s.no = t.owner
+WHERE t.tube = %s AND t.state = 't' AND s.no IS NULL ORDER BY t.id;
+
+-- name: astray
+SELECT id, state, lane_state FROM penstock_task t JOIN penstock_tube b ON b.no = t.tube
+WHERE t.tube = %s AND NOT (lane_state <=> IF(b.lanes AND state IN ('r', 'q'), state, NULL));
+
+-- name: mend_lane_states
+UPDATE penstock_task t JOIN penstock_tube b ON b.no = t.tube
+SET t.lane_state = IF(b.lanes AND t.state IN ('r', 'q'), t.state, NULL) WHERE t.tube = %s;
+
+-- name: true_lanes
+SELECT utube, CAST(SUM(state = 't') AS SIGNED), CAST(SUM(state = 'r') AS SIGNED), CAST(SUM(state = 'q') AS SIGNED)
+FROM penstock_task WHERE tube = %s AND utube IS NOT NULL AND state IN ('t', 'r', 'q') GROUP BY utube;
+
+-- name: stored_lanes
+SELECT utube, taken, heads, waiting, turn FROM penstock_lane WHERE tube = %s FOR UPDATE;
+
+-- name: lane_order
+SELECT id, state, rank1, rank2 FROM penstock_task
+WHERE tube = %s AND utube = %s AND state IN ('r', 'q') ORDER BY rank1, id;
+
+-- name: set_head
+UPDATE penstock_task SET state = %s, lane_state = %s, rank2 = %s WHERE tube = %s AND id = %s;
+
+-- name: save_lane
+INSERT INTO penstock_lane (tube, utube, taken, heads, waiting, turn) VALUES (%s, %s, %s, %s, %s, %s)
+ON DUPLICATE KEY UPDATE taken = VALUES(taken), heads = VALUES(heads), waiting = VALUES(waiting), turn = VALUES(turn),
+idle_turn = NULL;
+
+-- name: stray_waiting
+SELECT w.handle, b.name FROM penstock_waiting w LEFT JOIN penstock_handle h ON h.id = w.handle
+LEFT JOIN penstock_tube b ON b.no = w.tube WHERE h.id IS NULL;
+
+-- name: forget_waiting_handle
+DELETE FROM penstock_waiting WHERE handle = %s;

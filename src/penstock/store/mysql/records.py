@@ -1,0 +1,183 @@
+"""Tasks on their way: entries as SQL, rows as records, and what a step did, derived by core's own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from pymysql.converters import escape_string
+
+from penstock.core import lifecycle
+from penstock.core.lifecycle import Change, Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Rank, Record
+from penstock.store.base import Effects, Event, altered
+from penstock.store.mysql.pool import Rows
+
+_decode = msgspec.json.Decoder(list).decode
+# How a task's row begins that has yet to arrive in its micro-queue.
+ARRIVING = "n"
+_NEVER = str(2**53 - 1)
+_COLUMNS = "tube, id, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback, data"
+INSERT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
+
+
+def make_record(record: str, data: bytes) -> Record:
+    """A task from the two columns of penstock_record."""
+    return Record(*_decode(record), data)  # type: ignore[call-arg]
+
+
+def shown(rows: Rows, what: str) -> list[tuple[int, Record]]:
+    """The tasks that penstock_show answered under that name, each with its number, in their order."""
+    found: list[tuple[int, Record]] = []
+    for name, number, listed, data in rows:
+        if name == what:
+            found.append((int(number), make_record(listed, data)))
+        elif name == what + "*":
+            first, *lengths = _decode(number)
+            start = 0
+            for record, length in zip(_decode(listed), lengths, strict=True):
+                found.append((first, Record(*record, data[start : start + length])))  # type: ignore[call-arg]
+                start += length
+    return found
+
+
+# putting
+
+
+def row(tube: Tube, place: int, entry: Entry) -> str:
+    """The VALUES of the task at that place of a put, counted from 1; its id and moment are the server's to give."""
+    state = "~" if entry.delay else ARRIVING if tube.kind.per_utube else "r"
+    expires = "NULL" if entry.ttl is None else f"@penstock_now+{entry.ttl + entry.delay}"
+    at = f"@penstock_now+{entry.delay}" if entry.delay else _moment(expires)
+    return (
+        f"({tube.no},@penstock_id+{place},'{state}',{_rank(entry.rank1, place)},{_rank(entry.rank2, place)},"
+        f"{entry.pri},{_text(entry.utube)},@penstock_now,{expires},{at},{_number(entry.ttr)},{_number(entry.max_attempts)},"
+        f"{_text(entry.callback)},X'{entry.payload.hex()}')"
+    )
+
+
+_TIME = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
+
+
+def single(tube: Tube, entry: Entry, now: int | None) -> tuple[str, str]:
+    """The statements of one plain put. The first leaves the id as its number, or none where the tube is gone, and then
+    the second inserts nothing; the second leaves the moment, which is the same throughout a statement."""
+    time = _TIME if now is None else str(now)
+    expires = "NULL" if entry.ttl is None else f"{time}+{entry.ttl}"
+    return (
+        f"UPDATE penstock_id SET last=LAST_INSERT_ID(last+1) WHERE tube={tube.no}",
+        f"INSERT INTO penstock_task ({_COLUMNS}) SELECT {tube.no},last,'r',{_single(entry.rank1, time)},"
+        f"{_single(entry.rank2, time)},{entry.pri},{_text(entry.utube)},LAST_INSERT_ID({time}),{expires},"
+        f"{_moment(expires)},{_number(entry.ttr)},{_number(entry.max_attempts)},{_text(entry.callback)},"
+        f"X'{entry.payload.hex()}' FROM penstock_id WHERE tube={tube.no}",
+    )
+
+
+def _single(rank: Rank, time: str) -> str:
+    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{'-last' if rank.newest else ''}"
+
+
+def _rank(rank: Rank, place: int) -> str:
+    clock = "+@penstock_now" if rank.clock else ""
+    newest = f"-@penstock_id-{place}" if rank.newest else ""
+    return f"{rank.base!r}{clock}{newest}"
+
+
+def _moment(expires: str) -> str:
+    """The column `at` of a task that waits for its ttl, if it has one."""
+    return _NEVER if expires == "NULL" else expires
+
+
+def _number(value: int | None) -> str:
+    return "NULL" if value is None else str(value)
+
+
+def _text(value: str | None) -> str:
+    return "NULL" if value is None else f"'{escape_string(value)}'"
+
+
+def stored(tube: Tube, id: int, entry: Entry, now: int, seen: tuple[str, float] | None) -> Record:
+    """The task as `row` stored it; `seen` is its state and rank where its micro-queue decided them."""
+    state, rank2 = seen or ("~" if entry.delay else "r", entry.rank2.value(id, now))
+    expires = None if entry.ttl is None else now + entry.ttl + entry.delay
+    at = now + entry.delay if entry.delay else expires
+    return Record(
+        id, state, entry.rank1.value(id, now), rank2, entry.pri, entry.utube, 0, 0, now, None, expires, at, entry.ttr,
+        entry.max_attempts, None, None, entry.callback, entry.payload,
+    )  # fmt: skip
+
+
+# what a step did
+
+
+def expired(record: Record, now: int) -> bool:
+    """Past its ttl, and so gone for everybody; a taken one lives until it comes back."""
+    return record.state != "t" and record.expires is not None and record.expires <= now
+
+
+def _change(what: str, record: Record, now: int) -> Change:
+    """What a sweep of that name makes of a task."""
+    if what == "release":
+        return lifecycle.came_back(record, now, "release")
+    if what == "kick":
+        return lifecycle.kicked(record)
+    if what == "delete" and not expired(record, now):
+        return lifecycle.removed(record, "delete")
+    return lifecycle.became_due(record, now)
+
+
+class Report:
+    """Gathers the Effects of a step from the rows that its procedures answered."""
+
+    def __init__(self) -> None:
+        self.effects = Effects()
+
+    def swept(self, rows: Iterable[tuple[str, int, str, bytes]], now: int) -> list[tuple[Change, Record]]:
+        """What sweeps did to tasks, and the tasks afterwards."""
+        done: list[tuple[Change, Record]] = []
+        for what, tube, record, data in rows:
+            if what == "ready":
+                self.readied(tube, int(record))
+            elif what in ("due", "release", "kick", "delete"):
+                before = make_record(record, data)
+                change = _change(what, before, now)
+                done.append((change, self.tell(tube, before, change)))
+        return done
+
+    def readied(self, tube: int, by: int) -> None:
+        """So many tasks became takeable."""
+        if by > 0:
+            self.effects.readied[tube] = self.effects.readied.get(tube, 0) + by
+
+    def tell(self, tube: int, before: Record, change: Change) -> Record:
+        """A task was changed; as it is afterwards, where a micro-queue's r may also be q."""
+        after = altered(before, change, change.state)
+        self.effects.events += [Event(tube, event, after) for event in change.events]
+        if after.state == "-":
+            self.effects.removed[tube] = self.effects.removed.get(tube, 0) + 1
+        return after
+
+    def settled(self, tube: int, moves: Sequence[Move], found: dict[int, Record], now: int) -> list[Record | None]:
+        """What moves did to the tasks that were found, one after the other."""
+        return [self._settled(tube, move, found, now) for move in moves]
+
+    def _settled(self, tube: int, move: Move, found: dict[int, Record], now: int) -> Record | None:
+        record = found.get(move.id)
+        if record is None:
+            return None
+        late = expired(record, now)
+        change = lifecycle.became_due(record, now) if late else lifecycle.decide(record, move, now)
+        if change is None:
+            return None
+        after = self.tell(tube, record, change)
+        if after.state == "-":
+            del found[move.id]
+        else:
+            found[move.id] = after
+        return None if late else after
+
+
+def found(rows: Rows) -> dict[int, Record]:
+    """The tasks of a settle before its first move, by id."""
+    return {record.id: record for _, record in shown(rows, "settle")}

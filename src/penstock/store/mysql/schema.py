@@ -1,0 +1,87 @@
+"""The schema: its migrations, applied once each by one process at a time."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pymysql
+
+from penstock.errors import SchemaMismatch, StoreBusy, StoreUnavailable
+from penstock.store.mysql.database import Database
+from penstock.store.mysql.pool import Link
+from penstock.store.mysql.queries import Q
+from penstock.store.sql.migrations import load_migrations
+
+MIGRATIONS = load_migrations("penstock.store.mysql")
+_NEWEST = MIGRATIONS[-1].number
+_NO_SUCH_TABLE = 1146
+# How long one process waits for another one's migration.
+_MIGRATE_SECONDS = 60
+
+
+def migrate(database: Database) -> str:
+    """Bring the schema up to date; the store's random id."""
+    return database.run(lambda link: _migrate(link, database.name), safe=True)
+
+
+def _migrate(link: Link, where: str) -> str:
+    meta = _meta(link)
+    if int(meta.get("schema", 0)) > _NEWEST:
+        raise SchemaMismatch(
+            f"database {where} has schema {meta['schema']}, this penstock knows up to {_NEWEST}: upgrade penstock"
+        )
+    if int(meta.get("schema", 0)) == _NEWEST and "id" in meta:
+        return meta["id"]
+    _refuse_old(link, where)
+    (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
+    if not locked:
+        raise StoreBusy(f"another process migrates database {where} for over {_MIGRATE_SECONDS} s: look there")
+    try:
+        return _apply(link)
+    finally:
+        link.rows(Q.unlock_schema)
+
+
+def _apply(link: Link) -> str:
+    stored = int(_meta(link).get("schema", 0))  # again: another process may have been faster
+    for migration in MIGRATIONS:
+        if migration.number > stored:
+            for statement in split(migration.sql):
+                link.change(statement)
+            link.change(Q.set_meta, ("schema", str(migration.number)))
+    link.change(Q.add_meta, ("id", str(uuid4())))
+    link.commit()
+    return _meta(link)["id"]
+
+
+def _meta(link: Link) -> dict[str, str]:
+    try:
+        return dict(link.rows(Q.all_meta))
+    except pymysql.err.ProgrammingError as error:
+        if error.args[0] != _NO_SUCH_TABLE:
+            raise
+        return {}
+
+
+def _refuse_old(link: Link, where: str) -> None:
+    """SKIP LOCKED and JSON_TABLE: MariaDB 10.6, MySQL 8."""
+    (version,) = link.rows(Q.version)[0]
+    least = (10, 6) if "mariadb" in version.lower() else (8, 0)
+    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
+        raise StoreUnavailable(f"database {where} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
+
+
+def split(sql: str) -> list[str]:
+    """The statements of a migration: each ends with a line's `;`, a procedure with `END;` at the line's beginning."""
+    statements: list[str] = []
+    lines: list[str] = []
+    for line in sql.splitlines():
+        if not lines and (not line.strip() or line.startswith("--")):
+            continue
+        lines.append(line)
+        ends = line == "END;" if lines[0].startswith("CREATE PROCEDURE") else line.rstrip().endswith(";")
+        if ends:
+            statements.append("\n".join(lines).rstrip(";"))
+            lines = []
+    assert not lines, f"a statement without its end: {lines[0]}"
+    return statements

@@ -1,0 +1,343 @@
+"""The store in a MySQL or MariaDB database: procedures do each verb in one round trip, this tells what they did."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+import pymysql
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
+from penstock.store.mysql import checks, faults, records, sessions, tubes
+from penstock.store.mysql.answers import moment_of, refusals, sql
+from penstock.store.mysql.bound import BoundDatabase
+from penstock.store.mysql.database import Database
+from penstock.store.mysql.describe import describe
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.putting import put
+from penstock.store.mysql.queries import Q, several
+from penstock.store.mysql.records import Report, make_record
+from penstock.store.mysql.schema import migrate
+from penstock.store.mysql.tubes import no_such_tube
+from penstock.store.mysql.watch import Watch
+
+Clock = Callable[[], int]
+_encode = msgspec.json.Encoder().encode
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 1e300
+_BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
+_MAX_ID = 2**63 - 1
+_DUPLICATE_KEY = 1062
+# The server's clock is asked anew when the last answer that told it is older than this.
+_CLOCK_SECONDS = 10.0
+
+
+def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
+    """The store of a mysql:// URL."""
+    return MysqlStore(Database(parse(url)), clock)
+
+
+class MysqlStore:
+    """Keeps the contract of `store.base` in one database."""
+
+    shared = True
+
+    def __init__(self, database: Database, clock: Clock | None) -> None:
+        self._db = database
+        self._clock = clock
+        self._watch = Watch(lambda: self._db.read(Q.look))
+        self._offset = (0.0, 0.0)  # the server's clock less ours, and when that was seen, in seconds
+        try:
+            self.identity = f"mysql:{migrate(database)}"
+            tubes.remove_hidden(database)
+        except BaseException:
+            database.close()
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def bind(self, connection: object) -> MysqlStore:
+        bound = object.__new__(MysqlStore)
+        bound._db = BoundDatabase(self._db, connection, self.identity)
+        bound._clock = self._clock
+        bound._offset = self._offset
+        bound.identity = self.identity
+        return bound
+
+    def describe(self) -> base.Description:
+        return self._db.run(lambda link: describe(link, self._db.location), safe=True)
+
+    # time
+
+    def now(self) -> int:
+        """The store's clock; the server's is reckoned from what it last said, without asking it each time."""
+        if self._clock is not None:
+            return self._clock()
+        offset, seen = self._offset
+        if time.monotonic() - seen > _CLOCK_SECONDS or not seen:
+            self._heard(int(self._db.read(Q.now)[0][0]))
+            offset, _ = self._offset
+        return round((time.monotonic() + offset) * 1000)
+
+    def _heard(self, now: int) -> int:
+        moment = time.monotonic()
+        self._offset = (now / 1000 - moment, moment)
+        return now
+
+    def _moment(self, now: int | None) -> int | None:
+        """What procedures are told: the test's clock, or None for the server's."""
+        return self._clock() if now is None and self._clock is not None else now
+
+    def _fixed(self, link: Link, now: int | None) -> int:
+        """The moment of a step of several statements."""
+        moment = self._moment(now)
+        return int(link.rows(Q.now)[0][0]) if moment is None else moment
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        return self._watch.wait(wake, seconds, watch=watch)
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        def save(link: Link) -> Tube:
+            try:
+                return tubes.save(link, name, kind, given, exist_ok=exist_ok)
+            except pymysql.IntegrityError as error:
+                if faults.number(error) != _DUPLICATE_KEY:
+                    raise
+                link.rollback()  # another process was faster: now it is there
+                return tubes.save(link, name, kind, given, exist_ok=exist_ok)
+
+        return self._db.run(save)
+
+    def load_tube(self, name: str) -> Tube | None:
+        rows = self._db.read(Q.get_tube, (name,))
+        return tubes.load(rows[0]) if rows else None
+
+    def load_tubes(self) -> list[Tube]:
+        return [tubes.load(row) for row in self._db.read(Q.all_tubes)]
+
+    def drop_tube(self, tube: Tube) -> None:
+        with refusals(tube):
+            self._db.run(lambda link: tubes.drop(link, tube, self._moment(None)))
+        tubes.remove_hidden(self._db)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        def pause(link: Link) -> None:
+            if not link.rows(Q.lock_tube, (tube.no,)):
+                raise no_such_tube(tube)
+            link.change(Q.set_paused, (int(paused), tube.no))
+
+        self._db.run(pause, safe=True)
+
+    def paused(self, tube: Tube) -> bool:
+        rows = self._db.read(Q.is_paused, (tube.no,))
+        if not rows:
+            raise no_such_tube(tube)
+        return bool(rows[0][0])
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        if not entries:
+            return Stored([], Effects())
+        if len(entries) == 1 and not (entries[0].delay or tube.capacity or tube.kind.per_utube):
+            return self._put_one(tube, entries[0], now)
+        delayed = sum(1 for entry in entries if entry.delay)
+        values = [records.row(tube, place, entry) for place, entry in enumerate(entries, 1)]
+        limits = f"{sql(tube.capacity)}, {sql(self._moment(now))}"
+        reserve = f"CALL penstock_reserve({tube.no}, {len(entries)}, {delayed}, {limits})"
+        with refusals(tube, len(entries)):
+            rows = self._db.run(lambda link: put(link, tube, reserve, values), committed=True)
+        return self._stored(tube, entries, rows)
+
+    def _put_one(self, tube: Tube, entry: Entry, now: int | None) -> Stored:
+        """A plain put without a result set: id and moment come in the numbers that an OK has room for."""
+        statements = records.single(tube, entry, self._moment(now))
+        id, moment, _ = self._db.run(lambda link: link.numbers(*statements), committed=True)
+        if not id:
+            raise no_such_tube(tube)
+        record = records.stored(tube, id, entry, self._heard(moment), None)
+        return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
+
+    def _stored(self, tube: Tube, entries: Sequence[Entry], rows: Rows) -> Stored:
+        report = Report()
+        _, last, moment, _ = rows[0]
+        moment = self._heard(int(moment))
+        seen = {id: (state, rank2) for what, id, state, rank2 in rows if what == "state"}
+        made = [
+            records.stored(tube, id, entry, moment, seen.get(id)) for id, entry in enumerate(entries, int(last) + 1)
+        ]
+        if tube.kind.per_utube:
+            report.swept(rows, moment)
+        else:
+            report.readied(tube.no, sum(1 for record in made if record.state == "r"))
+        report.effects.events += [Event(tube.no, "put", record) for record in made]
+        return Stored(made, report.effects)
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        numbers = ",".join(str(tube.no) for tube in tubes)
+        top = _ANY_RANK if max_pri is None else max_pri
+        with refusals(*tubes):
+            rows = self._db.call(
+                f"CALL penstock_take('[{numbers}]', {count}, '{handle}', {top!r}, {_BLOCKED[blocked]}, "
+                f"{sql(self._moment(now))})"
+            )
+        _, moment, wait_ms, session = rows[-1]
+        self._heard(int(moment))
+        report = Report()
+        report.swept(rows[:-1], int(moment))
+        taken = records.shown(rows, "take")
+        report.effects.events += [Event(no, "take", record) for no, record in taken]
+        tube = next((tube for tube in tubes if taken and tube.no == taken[0][0]), None)
+        return Taken(tube, [record for _, record in taken], wait_ms, session is not None, report.effects)
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        if not moves:
+            return Settled([], Effects())
+        holder = moves[0].session
+        if not tube.kind.per_utube and all(move.verb == "ack" and move.session == holder for move in moves):
+            pairs = _encode([(move.id, move.lease) for move in moves]).decode()
+            call = f"CALL penstock_ack({tube.no}, {sql(holder)}, '{pairs}', {sql(self._moment(now))})"
+        else:
+            listed = _encode(
+                [
+                    (move.verb, move.id, move.session, move.lease, move.extra, move.reason, int(move.unstarted))
+                    for move in moves
+                ]
+            )
+            text = pymysql.converters.escape_string(listed.decode())
+            call = f"CALL penstock_settle({tube.no}, '{text}', {sql(self._moment(now))})"
+        with refusals(tube):
+            rows = self._db.call(call)
+        moment = moment_of(rows)
+        report = Report()
+        report.swept(rows, moment)
+        return Settled(report.settled(tube.no, moves, records.found(rows), moment), report.effects)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        return self._sweep(tube, "kick", count, now)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._sweep(tube, "release", 0, now)
+
+    def _sweep(self, tube: Tube, what: str, count: int, now: int | None) -> Settled:
+        with refusals(tube):
+            rows = self._db.call(f"CALL penstock_sweep_all({tube.no}, '{what}', {count}, {sql(self._moment(now))})")
+        mark = next(place for place, row in enumerate(rows) if row[0] == "mark")
+        moment = int(rows[mark][1])
+        report = Report()
+        report.swept(rows[:mark], moment)
+        done = report.swept(rows[mark:], moment)
+        return Settled([record for _, record in done], report.effects)
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        with refusals(tube):
+            rows = self._db.call(f"CALL penstock_advance({tube.no}, {limit}, {sql(self._moment(now))})")
+        _, moment, wait_ms, more = rows[-1]
+        self._heard(int(moment))
+        report = Report()
+        report.swept(rows, int(moment))
+        return Advanced(bool(more), wait_ms, report.effects)
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """As the contract says; a task put while it runs has a higher id than the last one seen first."""
+        last = self._last_id(tube)
+        report = Report()
+        gone: list[Record] = []
+        while True:
+            rows = self._db.call(
+                f"CALL penstock_truncate({tube.no}, {last}, {tubes.REMOVE_STEP}, {sql(self._moment(now))})"
+            )
+            _, moment, count, _ = rows[-1]
+            done = report.swept(rows, int(moment))
+            gone += [record for change, record in done if change.events == ("delete",)]
+            if not count:
+                gone.sort(key=lambda record: record.id)
+                return Settled(list(gone), report.effects)
+
+    def _last_id(self, tube: Tube) -> int:
+        rows = self._db.read(Q.last_id, (tube.no,))
+        if not rows:
+            raise no_such_tube(tube)
+        return int(rows[0][0])
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        moment = self.now() if now is None else now
+        rows = self._db.run(lambda link: self._look(link, tube, ids), safe=True)
+        found: list[Record] = [make_record(*row) for row in rows]
+        there = {record.id: record for record in found if not records.expired(record, moment)}
+        return [there.get(id) for id in ids]
+
+    def _look(self, link: Link, tube: Tube, ids: Sequence[int]) -> Rows:
+        if not link.rows(Q.last_id, (tube.no,)):
+            raise no_such_tube(tube)
+        possible = tuple(id for id in ids if 0 < id <= _MAX_ID)
+        return link.rows(several(Q.records, len(possible)), (tube.no, *possible)) if possible else []
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        moment = self.now() if now is None else now
+        low = min(max(after or 0, 0), _MAX_ID)
+        if status is None or status == "r":
+            rows = self._db.read(Q.find_ready if status else Q.find_all, (tube.no, low, moment, limit))
+        else:
+            rows = self._db.read(Q.find_aside, (tube.no, low, status, moment, limit))
+        if not rows:
+            self._last_id(tube)
+        return [make_record(*row) for row in rows]
+
+    def count(self, tube: Tube) -> Counts:
+        return checks.make_counts(tube, self._db.read(Q.counts % {"tube": tube.no})[0])
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        return self._db.run(lambda link: sessions.join(link, presence, session, ttr, self._fixed(link, now)))
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        return self._db.run(lambda link: sessions.beat(link, handles, self._fixed(link, now)), safe=True)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        def leave(link: Link) -> Effects:
+            moment = self._fixed(link, now)
+            report = Report()
+            report.swept(sessions.leave(link, handles, locus, moment), moment)
+            return report.effects
+
+        return self._db.run(leave, safe=True) if handles else Effects()
+
+    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
+        return self._db.run(lambda link: sessions.describe(link, self._fixed(link, now)), safe=True)
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        one, two = record.rank1, record.rank2
+        return int(self._db.read(Q.ahead, (tube.no, one, one, two, one, two, record.id))[0][0])
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        rows = self._db.read(Q.lane, (tube.no, utube))
+        return base.Lane(utube, *rows[0]) if rows else base.Lane(utube, 0, 0, 0)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        return [make_record(*row) for row in self._db.read(Q.lane_holders, (tube.no, utube, limit))]
+
+    def owner(self, session: int) -> base.SessionRecord | None:
+        return self._db.run(lambda link: sessions.describe_one(link, session, self._fixed(link, None)), safe=True)
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        return self._db.run(lambda link: checks.check(link, self._fixed(link, now), repair=repair), safe=True)

@@ -1,0 +1,75 @@
+"""Tubes in MySQL: their rows, and their removal in bounded steps."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+
+from penstock.core.kind import Kind
+from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.errors import NoSuchTube, TubeBusy, TubeExists
+from penstock.store.mysql.database import Database
+from penstock.store.mysql.pool import Link
+from penstock.store.mysql.queries import Q
+
+# Tasks removed in one transaction by truncate and drop, so that others get their turn.
+REMOVE_STEP = 2000
+
+
+def no_such_tube(tube: Tube) -> NoSuchTube:
+    """The error for a handle whose tube was dropped."""
+    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+
+
+def load(row: tuple[int, bytes, str, str]) -> Tube:
+    """The tube of a stored row."""
+    no, name, kind, given = row
+    return make_tube(no, name.decode(), msgspec.json.decode(kind, type=Kind), decode_given(given))
+
+
+def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+    """Store a new tube, or find the one that is there."""
+    tube = make_tube(0, name, kind, given)
+    declared = msgspec.json.encode(kind, order="deterministic").decode()
+    rows = link.rows(Q.get_tube, (name,))
+    if rows and not exist_ok:
+        raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+    if rows:
+        return load(rows[0])
+    flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit)
+    link.change(Q.add_tube, (name, declared, encode_given(given).decode(), *flags))
+    no = link.last_number
+    link.change(Q.add_id, (no,))
+    link.change(Q.add_counter, (no,))
+    return make_tube(no, name, kind, given)
+
+
+def drop(link: Link, tube: Tube, now: int | None) -> None:
+    """Hide a tube that nobody uses; its tasks are removed afterwards."""
+    if not link.rows(Q.lock_tube, (tube.no,)):
+        raise no_such_tube(tube)
+    link.packet(link.filled("CALL penstock_advance(%s, 0, %s)", (tube.no, now)))
+    if link.rows(Q.any_taken, (tube.no,)):
+        raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
+    if link.rows(Q.any_waiting, (tube.no,)):
+        raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
+    for query in (Q.hide_tube, Q.forget_id, Q.forget_counter):
+        link.change(query, (tube.no,))
+
+
+def remove_hidden(database: Database) -> None:
+    """Remove what is left of dropped tubes."""
+    for (no,) in database.read(Q.hidden_tubes):
+        while database.run(partial(_forget_some, no=no), safe=True) == REMOVE_STEP:
+            pass
+        database.run(partial(_forget, no=no), safe=True)
+
+
+def _forget_some(link: Link, no: int) -> int:
+    return link.change(Q.forget_tasks, (no, REMOVE_STEP))
+
+
+def _forget(link: Link, no: int) -> None:
+    for query in (Q.forget_lanes, Q.forget_deltas, Q.forget_waiting_tube, Q.forget_tube):
+        link.change(query, (no,))

@@ -1,0 +1,1 @@
+"""The PostgreSQL store: verbs are functions of the database, called once each."""

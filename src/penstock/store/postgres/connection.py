@@ -1,0 +1,149 @@
+"""Connections to the server: the driver's pool, calls that are made again when that is safe, and what a fork does."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import select
+import threading
+import time
+from collections.abc import Sequence
+
+import psycopg
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.store.forks import reset_in_child
+from penstock.store.postgres import faults
+from penstock.store.postgres.location import Location
+
+Row = tuple[object, ...]
+# How long a call waits for a connection: a server that restarts is back by then.
+WAIT_SECONDS = 5.0
+# A deadlock's victim tries again so often; each try ends a second of waiting in the server.
+TRIES = 6
+
+
+class Connections:
+    """The pool of one store. `call` is one statement, which is one transaction and one round trip."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self._lock = threading.Lock()
+        self._pool: ConnectionPool | None = None
+        self._closed = False
+        reset_in_child(self)
+
+    def connect(self) -> psycopg.Connection:
+        """A connection of its own, outside the pool."""
+        try:
+            return psycopg.connect(self.location.conninfo, **self._settings())  # type: ignore[arg-type]
+        except psycopg.Error as error:
+            raise faults.translated(error, self.location.place) from error
+
+    def call(
+        self, query: str, values: Sequence[object] = (), *, twice: bool = False, patience: float | None = None
+    ) -> list[Row]:
+        """The rows that the statement answers. `twice`: it may be made again although it may have been done.
+
+        `patience`: so many seconds to wait for a connection, if not the usual.
+        """
+        failures = 0
+        while True:
+            db = self._borrow(patience)
+            try:
+                return db.execute(query, values, binary=True).fetchall()
+            except faults.AGAIN as error:
+                failures += 1
+                if failures >= TRIES:
+                    raise faults.translated(error, self.location.place) from error
+            except psycopg.Error as error:
+                if error.sqlstate in faults.OWN:
+                    raise
+                if not db.broken:
+                    raise faults.translated(error, self.location.place) from error
+                failures += 1
+                if not twice:
+                    raise faults.unknown(self.location.place) from error
+                if failures >= TRIES:
+                    raise faults.lost(self.location.place) from error
+            finally:
+                self._return(db)
+            time.sleep(random.random() * 0.02 * failures)
+
+    def close(self) -> None:
+        """Close for good."""
+        with self._lock:
+            self._closed = True
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.close()
+
+    def after_fork(self) -> None:
+        """In a forked child: the parent's connections must not be used, nor even closed, here."""
+        self._lock = threading.Lock()
+        if self._pool is not None:
+            # Never freed, so never closed: that would end the parent's sessions in the server.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool))
+        self._pool = None
+
+    def _settings(self) -> dict[str, object]:
+        # Behind a proxy that pools transactions a statement prepared on one server connection is unknown to the next.
+        prepare = 1 if self.location.notify else None
+        return {"autocommit": True, "prepare_threshold": prepare, "fallback_application_name": "penstock"}
+
+    def _open(self) -> ConnectionPool:
+        with self._lock:
+            if self._closed:
+                raise StoreUnavailable(f"this broker on {self.location.place} is closed: connect again")
+            if self._pool is None:
+                self._pool = ConnectionPool(
+                    self.location.conninfo,
+                    kwargs=self._settings(),
+                    min_size=0,
+                    max_size=self.location.pool_size,
+                    timeout=WAIT_SECONDS,
+                    reconnect_timeout=WAIT_SECONDS,  # then the next caller's attempt begins at once
+                    num_workers=1,
+                    open=True,
+                    name="penstock",
+                )
+            return self._pool
+
+    def _borrow(self, patience: float | None) -> psycopg.Connection:
+        while True:
+            pool = self._pool or self._open()
+            try:
+                db = pool.getconn(WAIT_SECONDS if patience is None else patience)
+            except PoolTimeout as error:
+                raise self._none_left(pool) from error
+            except psycopg.Error as error:
+                raise faults.translated(error, self.location.place) from error
+            if not _hung_up(db):
+                return db
+            db.close()
+            self._return(db)
+
+    def _return(self, db: psycopg.Connection) -> None:
+        pool = self._pool
+        if pool is None:
+            db.close()
+        else:
+            pool.putconn(db)
+
+    def _none_left(self, pool: ConnectionPool) -> StoreBusy | StoreUnavailable:
+        stats = pool.get_stats()
+        place = self.location.place
+        if stats.get("connections_lost", 0) + stats.get("connections_errors", 0) and stats["pool_size"] < pool.max_size:
+            return StoreUnavailable(f"{place} cannot be reached: check that it runs")
+        return StoreBusy(f"all {pool.max_size} connections to {place} were busy for {WAIT_SECONDS} s: raise pool_size")
+
+
+def _hung_up(db: psycopg.Connection) -> bool:
+    """Whether the server ended the connection while it was idle; a look at the socket, no query.
+
+    To an idle connection that listens to nothing a server says only good-bye.
+    """
+    poll = select.poll()
+    poll.register(db.fileno(), select.POLLIN)
+    return bool(poll.poll(0))

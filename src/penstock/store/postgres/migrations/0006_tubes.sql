@@ -1,0 +1,265 @@
+-- Tubes, and what is done to many tasks of one.
+
+CREATE FUNCTION {schema}.penstock_save_tube(
+    p_name text, p_kind text, p_options text, p_laned boolean, p_fair boolean, p_limit integer, p_newest_last boolean,
+    p_capacity integer, p_temporary boolean,
+    OUT made boolean, OUT no integer, OUT name text, OUT kind text, OUT options text
+) LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO {schema}.penstock_tube AS t
+        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary)
+    VALUES (p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary)
+    ON CONFLICT ON CONSTRAINT penstock_tube_name_key DO NOTHING RETURNING t.no INTO no;
+    made := FOUND;
+    IF made THEN
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_ids_%s MAXVALUE 1099511627775', no);
+        UPDATE {schema}.penstock_tube t SET ids = format('{schema}.penstock_ids_%s', t.no)::regclass
+        WHERE t.no = penstock_save_tube.no;
+        INSERT INTO {schema}.penstock_counter (tube) VALUES (no);
+    END IF;
+    SELECT t.no, t.name, t.kind, t.options INTO no, name, kind, options
+    FROM {schema}.penstock_tube t WHERE t.name = p_name;
+END $$;
+
+CREATE FUNCTION {schema}.penstock_drop_tube(p_tube integer, p_now bigint, p_process text) RETURNS void
+LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube;
+    v_now bigint;
+    v_found bigint;
+BEGIN
+    PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, p_tube);
+    t := {schema}.penstock_open(p_tube);
+    v_now := {schema}.penstock_now(p_now);
+    PERFORM {schema}.penstock_end_lapsed(v_now, p_process);
+    PERFORM {schema}.penstock_all_due(t, v_now, p_process);
+    SELECT count(*) INTO v_found FROM {schema}.penstock_task WHERE tube = t.no AND state = 't';
+    IF v_found > 0 THEN
+        RAISE '% taken tasks', v_found USING ERRCODE = 'PS002';
+    END IF;
+    SELECT count(*) INTO v_found FROM {schema}.penstock_waiting WHERE tube = t.no;
+    IF v_found > 0 THEN
+        RAISE '% waiting takers', v_found USING ERRCODE = 'PS003';
+    END IF;
+    DELETE FROM {schema}.penstock_task WHERE key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40;
+    DELETE FROM {schema}.penstock_lane WHERE tube = t.no;
+    DELETE FROM {schema}.penstock_counter WHERE tube = t.no;
+    DELETE FROM {schema}.penstock_tube WHERE no = t.no;
+    EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
+END $$;
+
+CREATE FUNCTION {schema}.penstock_pause(p_tube integer, p_paused boolean, p_process text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.penstock_open(p_tube);
+    UPDATE {schema}.penstock_tube SET paused = p_paused WHERE no = p_tube;
+    IF NOT p_paused THEN
+        PERFORM {schema}.penstock_tell(p_tube, p_process, true);
+    END IF;
+END $$;
+
+-- The last row has no tube: its id is the time until the next known moment, its events say whether more is due.
+CREATE FUNCTION {schema}.penstock_advance(p_tube integer, p_limit integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_now bigint := {schema}.penstock_now(p_now);
+    v_done bigint;
+    v_at bigint;
+    last {schema}.penstock_outcome;
+BEGIN
+    IF {schema}.penstock_next_end() <= v_now THEN
+        RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
+    END IF;
+    RETURN QUERY SELECT * FROM {schema}.penstock_due(t, p_limit, v_now, p_process);
+    GET DIAGNOSTICS v_done = ROW_COUNT;
+    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
+    last.events := CASE WHEN v_done = p_limit AND v_at <= v_now THEN 'more' ELSE '' END;
+    last.id := greatest(least({schema}.penstock_next_end(), v_at) - v_now, 0);
+    RETURN NEXT last;
+END $$;
+
+-- Do what is due, then un-bury up to p_count tasks (penstock_buried), in take order.
+CREATE FUNCTION {schema}.penstock_kick(p_tube integer, p_count integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_now bigint := {schema}.penstock_now(p_now);
+BEGIN
+    RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_all_due(t, v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
+        SELECT ROW(row_number() OVER (), key, 'kick', NULL, NULL, 0, NULL, false)::{schema}.penstock_move FROM (
+            SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = '!'
+            ORDER BY rank1, rank2, key LIMIT p_count) buried), v_now, false, p_process);
+END $$;
+
+-- Do what is due, then release every taken task (penstock_held).
+CREATE FUNCTION {schema}.penstock_release_all(p_tube integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_now bigint := {schema}.penstock_now(p_now);
+BEGIN
+    RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_all_due(t, v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
+        SELECT ROW(row_number() OVER (), key, 'back', NULL, NULL, 0, NULL, false)::{schema}.penstock_move FROM (
+            SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' ORDER BY key + 0) taken
+        ), v_now, false, p_process);
+END $$;
+
+-- Remove up to p_limit tasks with ids above p_after, up to p_last, which is the last one given when it is NULL. Those
+-- behind their micro-queue go first, so that few become ready on the way. The last row has no tube: its id is p_last,
+-- its place how many tasks it found, and its created the id of the last of them.
+CREATE FUNCTION {schema}.penstock_truncate(
+    p_tube integer, p_after bigint, p_last bigint, p_limit integer, p_now bigint, p_process text
+) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_base bigint := t.no::bigint << 40;
+    v_moves {schema}.penstock_move[];
+    last {schema}.penstock_outcome;
+BEGIN
+    last.id := coalesce(p_last, pg_sequence_last_value(t.ids), 0);
+    v_moves := ARRAY(
+        SELECT ROW(CASE WHEN state = 'q' THEN 0 ELSE 1 END, key, 'delete', NULL, NULL, 0, NULL,
+            false)::{schema}.penstock_move
+        FROM {schema}.penstock_task WHERE key > (v_base | p_after) AND key <= (v_base | last.id)
+        ORDER BY key LIMIT p_limit);
+    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, {schema}.penstock_now(p_now), false, p_process);
+    last.place := cardinality(v_moves);
+    last.created := v_moves[cardinality(v_moves)].key & 1099511627775;
+    RETURN NEXT last;
+END $$;
+
+-- looking: a tube that is there gives at least one row, with an id of NULL when there is nothing else to give
+
+CREATE FUNCTION {schema}.penstock_shown(k {schema}.penstock_task) RETURNS {schema}.penstock_outcome
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(k.tube, NULL, NULL, NULL, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube, k.attempts,
+        k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback,
+        k.data)::{schema}.penstock_outcome
+$$;
+
+CREATE FUNCTION {schema}.penstock_get(p_tube integer, p_ids bigint[], p_now bigint)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_now bigint := {schema}.penstock_now(p_now);
+BEGIN
+    RETURN QUERY SELECT (shown).* FROM (
+        SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k
+        WHERE k.key = ANY (ARRAY(
+            SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id WHERE id > 0 AND id < 1099511627776))
+            AND (k.state = 't' OR k.expires IS NULL OR k.expires > v_now) OFFSET 0) found;
+END $$;
+
+-- By the primary key; taken, delayed and buried ones by penstock_held and penstock_aside. The + 0 keeps the few taken
+-- ones from being looked for among all, in key order.
+CREATE FUNCTION {schema}.penstock_find(p_tube integer, p_status text, p_after bigint, p_limit integer, p_now bigint)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+DECLARE
+    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
+    v_now bigint := {schema}.penstock_now(p_now);
+    v_low bigint := t.no::bigint << 40 | least(greatest(p_after, 0), 1099511627775);
+    v_high bigint := (t.no + 1)::bigint << 40;
+BEGIN
+    IF p_status = 't' THEN
+        RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
+            SELECT * FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' AND key + 0 > v_low
+            ORDER BY key + 0 LIMIT p_limit) k;
+    ELSIF p_status IN ('~', '!') THEN
+        RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
+            SELECT * FROM {schema}.penstock_task
+            WHERE tube = t.no AND (state = '~' OR state = '!') AND state = p_status::"char" AND key > v_low
+                AND (expires IS NULL OR expires > v_now)
+            ORDER BY key LIMIT p_limit) k;
+    ELSE
+        RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
+            SELECT * FROM {schema}.penstock_task
+            WHERE key > v_low AND key < v_high AND (p_status IS NULL OR state IN ('r', 'q'))
+                AND (state = 't' OR expires IS NULL OR expires > v_now)
+            ORDER BY key LIMIT p_limit) k;
+    END IF;
+END $$;
+
+CREATE FUNCTION {schema}.penstock_count(p_tube integer) RETURNS SETOF {schema}.penstock_counter
+LANGUAGE plpgsql {plans} AS $$
+BEGIN
+    PERFORM {schema}.penstock_open(p_tube);
+    RETURN QUERY SELECT p_tube, sum(n.ready)::bigint, sum(n.taken)::bigint, sum(n.delayed)::bigint,
+        sum(n.buried)::bigint, sum(n.done)::bigint, sum(n.put)::bigint, sum(n.take)::bigint, sum(n.ack)::bigint,
+        sum(n.release)::bigint, sum(n."delete")::bigint, sum(n.bury)::bigint, sum(n.kick)::bigint,
+        sum(n.touch)::bigint, sum(n.ttl)::bigint, sum(n.ttr)::bigint, sum(n.delay)::bigint, sum(n.fail)::bigint
+    FROM (SELECT * FROM {schema}.penstock_counter c WHERE c.tube = p_tube
+        UNION ALL SELECT * FROM {schema}.penstock_delta d WHERE d.tube = p_tube) n;
+END $$;
+
+CREATE FUNCTION {schema}.penstock_ahead(
+    p_tube integer, p_rank1 double precision, p_rank2 double precision, p_id bigint
+) RETURNS bigint LANGUAGE sql {plans} AS $$
+    SELECT count(*) FROM (SELECT FROM {schema}.penstock_task WHERE tube = p_tube AND state = 'r'
+        AND (rank1, rank2, key) < (p_rank1, p_rank2, p_tube::bigint << 40 | p_id) LIMIT 1000) ahead
+$$;
+
+CREATE FUNCTION {schema}.penstock_lane_holders(p_tube integer, p_utube text, p_limit integer)
+RETURNS SETOF {schema}.penstock_outcome LANGUAGE sql {plans} AS $$
+    SELECT ({schema}.penstock_shown(k)).* FROM (
+        SELECT * FROM {schema}.penstock_task WHERE tube = p_tube AND state = 't' AND utube = p_utube
+        ORDER BY taken, key LIMIT p_limit) k
+$$;
+
+CREATE FUNCTION {schema}.penstock_check(p_repair boolean, p_now bigint)
+RETURNS TABLE (tube text, id bigint, what text, remedy text) LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint := {schema}.penstock_now(p_now);
+    t {schema}.penstock_tube;
+    v_orphans {schema}.penstock_move[];
+    v_tube text;
+    v_handle text;
+    l record;
+    n record;
+BEGIN
+    FOR t IN SELECT * FROM {schema}.penstock_tube k ORDER BY k.name LOOP
+        IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
+            PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
+        END IF;
+        SELECT array_agg(ROW(0, k.key, 'back', NULL, NULL, 0, NULL, false)::{schema}.penstock_move ORDER BY k.key)
+        INTO v_orphans FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.state = 't'
+            AND NOT EXISTS (SELECT FROM {schema}.penstock_session s WHERE s.no = k.owner);
+        RETURN QUERY SELECT t.name, o.key & 1099511627775, 'taken, but no live session holds it', 'release it'
+            FROM unnest(v_orphans) o;
+        IF p_repair AND v_orphans IS NOT NULL THEN
+            PERFORM {schema}.penstock_apply(t, v_orphans, v_now, false, NULL);
+        END IF;
+        IF t.laned THEN
+            FOR l IN SELECT * FROM {schema}.penstock_crooked_lanes(t) LOOP
+                RETURN QUERY SELECT t.name, NULL::bigint, l.wrong, 'set its heads and numbers anew';
+                IF p_repair THEN
+                    PERFORM {schema}.penstock_set_lane(t, l.utube);
+                END IF;
+            END LOOP;
+        END IF;
+        FOR n IN SELECT * FROM {schema}.penstock_crooked_counts(t.no) LOOP
+            RETURN QUERY SELECT t.name, NULL::bigint,
+                format('the counter %s says %s, and it should be %s', n.name, n.says, n.should),
+                format('set it to %s', n.should);
+            IF p_repair THEN
+                EXECUTE format('UPDATE {schema}.penstock_counter SET %I = %I + $1 WHERE tube = $2', n.name, n.name)
+                USING n.should - n.says, t.no;
+            END IF;
+        END LOOP;
+    END LOOP;
+    FOR v_tube, v_handle IN
+        SELECT k.name, w.handle FROM {schema}.penstock_waiting w LEFT JOIN {schema}.penstock_tube k ON k.no = w.tube
+        WHERE k.no IS NULL OR NOT EXISTS (SELECT FROM {schema}.penstock_handle h WHERE h.id = w.handle)
+        ORDER BY 1, 2
+    LOOP
+        RETURN QUERY SELECT coalesce(v_tube, ''), NULL::bigint, format('handle %s waits here and is gone', v_handle),
+            'forget it';
+        IF p_repair THEN
+            DELETE FROM {schema}.penstock_waiting w WHERE w.handle = v_handle;
+        END IF;
+    END LOOP;
+END $$;

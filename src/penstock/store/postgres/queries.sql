@@ -1,0 +1,147 @@
+-- Every call of the PostgreSQL store: one function of the migrations each, so one round trip and one transaction.
+
+-- name: plans
+-- What every verb's function runs with, {plans} in the migrations. The tables go from empty to millions of rows and
+-- back within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
+SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
+SET plan_cache_mode = force_generic_plan SET jit = off SET lock_timeout = '10s'
+
+-- name: has_meta
+-- Not by to_regclass, which may remember from before the wait for the lock that there was none.
+SELECT FROM pg_class WHERE relname = 'penstock_meta'
+AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)
+
+-- name: get_meta
+SELECT value FROM {schema}.penstock_meta WHERE name = %s
+
+-- name: set_meta
+INSERT INTO {schema}.penstock_meta (name, value) VALUES (%s, %s)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value
+
+-- name: lock_schema
+SELECT pg_advisory_xact_lock(hashtext('penstock'), hashtext('{schema}'))
+
+-- name: begin_schema
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.penstock_meta (name text PRIMARY KEY, value text NOT NULL)
+
+-- name: server
+SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()
+
+-- name: bind
+-- From here to its end the caller's transaction is not ours to relax or to fold counters in.
+SELECT value, set_config('penstock.bound', 'on', true) FROM {schema}.penstock_meta WHERE name = 'id'
+
+-- name: describe
+SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
+    current_setting('full_page_writes'), current_setting('autovacuum'), current_setting('max_connections')::integer,
+    (SELECT value FROM {schema}.penstock_meta WHERE name = 'schema')::integer,
+    (SELECT extract(epoch FROM clock_timestamp() - min(xact_start))::integer FROM pg_stat_activity
+        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
+    (SELECT pg_notification_queue_usage() * 100)::integer
+
+-- name: now
+SELECT {schema}.penstock_now(NULL)
+
+-- tubes
+
+-- name: save_tube
+SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: get_tube
+SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
+
+-- name: all_tubes
+SELECT no, name, kind, options FROM {schema}.penstock_tube ORDER BY name
+
+-- name: drop_tube
+SELECT {schema}.penstock_drop_tube(%s, %s, %s)
+
+-- name: pause
+SELECT {schema}.penstock_pause(%s, %s, %s)
+
+-- name: paused
+SELECT paused FROM {schema}.penstock_tube WHERE no = %s
+
+-- tasks
+
+-- name: put_one
+SELECT * FROM {schema}.penstock_put_one(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: put_alike
+SELECT * FROM {schema}.penstock_put_alike(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: put
+-- Entries that differ: their data, which of the shapes each has, and the shapes as JSON.
+SELECT * FROM {schema}.penstock_put(%s, ARRAY(
+    SELECT ROW(d.place, s.base1, s.clock1, s.newest1, s.base2, s.clock2, s.newest2, s.pri, s.utube, s.ttl, s.ttr, s.delay,
+        s.max_attempts, s.callback, d.data)::{schema}.penstock_entry
+    FROM unnest(%s::bytea[], %s::integer[]) WITH ORDINALITY d(data, shape, place)
+    JOIN ROWS FROM (jsonb_to_recordset(%s::jsonb) AS (
+        base1 double precision, clock1 boolean, newest1 boolean, base2 double precision, clock2 boolean,
+        newest2 boolean, pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer,
+        callback text)
+    ) WITH ORDINALITY s(base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, max_attempts,
+        callback, number) ON s.number = d.shape
+    ORDER BY d.place), %s, %s)
+
+-- name: take
+SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: give_back
+SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s)
+
+-- name: settle
+SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
+
+-- name: ack
+SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s, %s, %s)
+
+-- name: kick
+SELECT * FROM {schema}.penstock_kick(%s, %s, %s, %s)
+
+-- name: release_all
+SELECT * FROM {schema}.penstock_release_all(%s, %s, %s)
+
+-- name: advance
+SELECT * FROM {schema}.penstock_advance(%s, %s, %s, %s)
+
+-- name: truncate
+SELECT * FROM {schema}.penstock_truncate(%s, %s, %s, %s, %s, %s)
+
+-- name: get
+SELECT * FROM {schema}.penstock_get(%s, %s::bigint[], %s)
+
+-- name: find
+SELECT * FROM {schema}.penstock_find(%s, %s, %s, %s, %s)
+
+-- name: count
+SELECT * FROM {schema}.penstock_count(%s)
+
+-- sessions
+
+-- name: join
+SELECT * FROM {schema}.penstock_join(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+
+-- name: beat
+SELECT * FROM {schema}.penstock_beat(%s::text[], %s, %s)
+
+-- name: leave
+SELECT * FROM {schema}.penstock_leave(%s::text[], %s, %s, %s)
+
+-- name: sessions
+SELECT * FROM {schema}.penstock_sessions(%s, %s)
+
+-- looking closer
+
+-- name: ahead
+SELECT {schema}.penstock_ahead(%s, %s, %s, %s)
+
+-- name: lane
+SELECT taken, heads, waiting FROM {schema}.penstock_lane WHERE tube = %s AND utube = %s
+
+-- name: lane_holders
+SELECT * FROM {schema}.penstock_lane_holders(%s, %s, %s)
+
+-- name: check
+SELECT * FROM {schema}.penstock_check(%s, %s)

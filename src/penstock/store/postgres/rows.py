@@ -1,0 +1,135 @@
+"""Rows of the functions as values of the contract, and values of the contract as their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
+
+import msgspec
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.task import Entry, Rank, Record
+from penstock.store.base import Effects, Event
+from penstock.store.postgres.connection import Row
+
+# A penstock_outcome: tube, place, events, ready; then the fields of a Record, in its order.
+_RECORD = 4
+
+
+def record(row: Row) -> Record:
+    """The task of an outcome."""
+    return Record(*cast("Any", row[_RECORD:]))
+
+
+def gather(rows: Iterable[Row], effects: Effects | None = None) -> tuple[Effects, list[tuple[int, Record]]]:
+    """What a step did, and the tasks that answer its moves, with the move's place."""
+    effects = Effects() if effects is None else effects
+    placed: list[tuple[int, Record]] = []
+    gains: dict[int, int] = {}
+    for row in rows:
+        tube, place, events, ready = cast("tuple[int, int | None, str, int]", row[:_RECORD])
+        after = record(row)
+        if place is not None:
+            placed.append((place, after))
+        for name in events.split():
+            effects.events.append(Event(tube, name, after))
+        if ready:
+            gains[tube] = gains.get(tube, 0) + ready
+        if after.state == "-":
+            effects.removed[tube] = effects.removed.get(tube, 0) + 1
+    for tube, gain in gains.items():
+        if gain > 0:
+            effects.readied[tube] = effects.readied.get(tube, 0) + gain
+    return effects, placed
+
+
+def taken(rows: Iterable[Row]) -> list[Record]:
+    """The leased tasks of a take, in the order of hand-out."""
+    leased = [row for row in rows if row[2] == "take"]
+    leased.sort(key=lambda row: cast("tuple[int, float, float, int]", (row[1], row[6], row[7], row[4])))
+    return [record(row) for row in leased]
+
+
+def shape(entry: Entry) -> tuple[object, ...]:
+    """All of an entry but its data, in the order of penstock_put_alike."""
+    one, two = entry.rank1, entry.rank2
+    return (
+        one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, entry.utube, entry.ttl,
+        entry.ttr, entry.delay, entry.max_attempts, entry.callback,
+    )  # fmt: skip
+
+
+_SHAPE_FIELDS = (
+    "base1", "clock1", "newest1", "base2", "clock2", "newest2", "pri", "utube", "ttl", "ttr", "delay", "max_attempts",
+    "callback",
+)  # fmt: skip
+
+
+def alike(entries: Sequence[Entry]) -> bool:
+    """Whether they differ only in their data."""
+    first = entries[0]
+    rank1, rank2, same = first.rank1, first.rank2, shape(first)
+    return all(
+        (entry.rank1 is rank1 and entry.rank2 is rank2 and _options(entry) == _options(first)) or shape(entry) == same
+        for entry in entries
+    )
+
+
+def _options(entry: Entry) -> tuple[object, ...]:
+    return (entry.pri, entry.utube, entry.ttl, entry.ttr, entry.delay, entry.max_attempts, entry.callback)
+
+
+def shapes(entries: Sequence[Entry]) -> tuple[list[int], str]:
+    """Which shape each entry has, counted from 1, and the shapes as JSON."""
+    numbers: dict[tuple[object, ...], int] = {}
+    which = [numbers.setdefault(shape(entry), len(numbers) + 1) for entry in entries]
+    return which, msgspec.json.encode([dict(zip(_SHAPE_FIELDS, found, strict=True)) for found in numbers]).decode()
+
+
+def made(entries: Sequence[Entry], row: Row) -> list[Record]:
+    """The records of a put: what the server chose, and what the entries said."""
+    moment, ids, _, states, ranks, _ = cast("tuple[int, list[int], object, list[str] | None, list[float], bool]", row)
+    records = []
+    for place, (id, entry) in enumerate(zip(ids, entries, strict=True)):
+        expires = None if entry.ttl is None else moment + entry.ttl + entry.delay
+        state, rank2 = "~" if entry.delay else "r", _value(entry.rank2, id, moment)
+        if states is not None:
+            state, rank2 = states[place], ranks[place]
+        records.append(
+            Record(
+                id, state, _value(entry.rank1, id, moment), rank2, entry.pri, entry.utube, 0, 0, moment, None, expires,
+                moment + entry.delay if entry.delay else expires, entry.ttr, entry.max_attempts, None, None,
+                entry.callback, entry.payload,
+            )
+        )  # fmt: skip
+    return records
+
+
+def _value(rank: Rank, id: int, moment: int) -> float:
+    return rank.value(id, moment) if rank.clock or rank.newest else rank.base
+
+
+def plain_acks(moves: Sequence[Move]) -> bool:
+    """Whether these are acks of one session, each of another task with an id that a store can have."""
+    first = moves[0]
+    if any(move.verb != "ack" or move.session != first.session or not 0 < move.id < 1 << 40 for move in moves):
+        return False
+    return len(moves) == 1 or len({move.id for move in moves}) == len(moves)
+
+
+def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
+    """What penstock_save_tube is given after the name."""
+    tube = make_tube(0, "", kind, given)
+    declared = msgspec.json.encode(kind, order="deterministic").decode()
+    return (
+        declared, encode_given(given).decode(), kind.per_utube, tube.fair, tube.utube_limit, kind.order[0] == "id",
+        tube.capacity, tube.temporary,
+    )  # fmt: skip
+
+
+def tube(row: Row) -> Tube:
+    """The tube of a stored row: number, name, kind, options."""
+    no, name, kind, given = cast("tuple[int, str, str, str]", row)
+    return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))

@@ -1,0 +1,76 @@
+"""The schema: brought up to date at open, by one process at a time."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from uuid import uuid4
+
+import psycopg
+
+from penstock.errors import SchemaMismatch, StoreUnavailable
+from penstock.store.postgres import faults
+from penstock.store.postgres.location import Location
+from penstock.store.sql.migrations import load_migrations
+from penstock.store.sql.queries import load_queries
+
+MIGRATIONS = load_migrations("penstock.store.postgres")
+_QUERIES = load_queries("penstock.store.postgres")
+_OLDEST_SERVER = 130000
+
+
+def queries(location: Location) -> SimpleNamespace:
+    """The named queries, for this schema."""
+    return SimpleNamespace(**{name: _placed(text, location) for name, text in vars(_QUERIES).items()})
+
+
+def migrate(db: psycopg.Connection, location: Location) -> str:
+    """Bring the schema up to date; the store's random id."""
+    ask = queries(location)
+    try:
+        version, standby = db.execute(ask.server).fetchone() or (0, False)
+        if version < _OLDEST_SERVER:
+            raise StoreUnavailable(f"{location.place} runs PostgreSQL {version // 10000}: penstock needs 13 or later")
+        if standby:
+            raise StoreUnavailable(f"{location.place} is a standby, which cannot be written: connect to the primary")
+        found = _stored(db, ask, location)
+        if found is None or found[0] < MIGRATIONS[-1].number:
+            with db.transaction():
+                found = _upgrade(db, ask, location)
+    except psycopg.Error as error:
+        raise faults.translated(error, location.place) from error
+    number, id = found
+    if number > MIGRATIONS[-1].number:
+        raise SchemaMismatch(
+            f"{location.place} has schema {number}, this penstock knows up to {MIGRATIONS[-1].number}: upgrade penstock"
+        )
+    return id
+
+
+def _stored(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -> tuple[int, str] | None:
+    """The number of the newest migration and the store's id, unless it is new."""
+    if db.execute(ask.has_meta, (location.schema,)).fetchone() is None:
+        return None
+    number = db.execute(ask.get_meta, ("schema",)).fetchone()
+    id = db.execute(ask.get_meta, ("id",)).fetchone()
+    return (int(number[0]), str(id[0])) if number and id else None
+
+
+def _upgrade(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -> tuple[int, str]:
+    """Apply what is missing, alone; another process may have done it while we waited."""
+    db.execute(ask.lock_schema)
+    number, id = _stored(db, ask, location) or (0, "")
+    if not id:
+        id = str(uuid4())
+        db.execute(ask.begin_schema)
+        db.execute(ask.set_meta, ("id", id))
+    for migration in MIGRATIONS:
+        if migration.number > number:
+            db.execute(_placed(migration.sql, location))
+            number = migration.number
+    db.execute(ask.set_meta, ("schema", str(number)))
+    return number, id
+
+
+def _placed(text: str, location: Location) -> str:
+    placed = text.replace("{plans}", _QUERIES.plans).replace("{channel}", location.channel)
+    return placed.replace("{schema}", location.quoted)

@@ -1,0 +1,338 @@
+"""The store in PostgreSQL: every method is one call of a function in the database."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from random import getrandbits
+from typing import NoReturn, cast
+from uuid import uuid4
+
+import msgspec
+import psycopg
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.names import shown
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeBusy, TubeExists
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.postgres import faults, rows, schema
+from penstock.store.postgres.bound import BoundConnection
+from penstock.store.postgres.connection import Connections, Row
+from penstock.store.postgres.describe import describe
+from penstock.store.postgres.listener import PROCESS, Listener, Teller
+from penstock.store.postgres.location import locate
+
+log = logging.getLogger("penstock")
+
+# A waiting take tries so long to reach a server that is away, and so often.
+_AWAY_SECONDS = 1.0
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 2.0**62
+# A put that was under way when a taker registered saw no one to notify: the taker looks once more, so much later.
+_SETTLING_MS = 25
+
+
+class PostgresStore:
+    """Keeps the contract of `store.base` in one schema of a database."""
+
+    shared = True
+
+    def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
+        location = locate(url)
+        self._connections = Connections(location)
+        self._clock = clock
+        self._ask = schema.queries(location)
+        self._lost: list[tuple[list[int], str, int]] = []  # takes without an answer: tubes, handle, call
+        self._teller = Teller(location.notify)
+        self._listener = Listener(self._connections) if location.notify else None
+        with self._connections.connect() as db:
+            self.identity = f"postgresql:{schema.migrate(db, location)}"
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        self._connections.close()
+
+    def bind(self, connection: object) -> PostgresStore:
+        bound = object.__new__(PostgresStore)
+        bound._connections = BoundConnection(self._connections, connection, self._ask.bind, self.identity)
+        bound._clock, bound._ask, bound._teller = self._clock, self._ask, self._teller
+        bound._listener, bound.identity, bound._lost = None, self.identity, []
+        return bound
+
+    def describe(self) -> base.Description:
+        return describe(self._read(self._ask.describe, ())[0], self._connections.location)
+
+    def now(self) -> int:
+        return self._clock() if self._clock else cast(int, self._read(self._ask.now, ())[0][0])
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        if self._listener is not None:
+            return self._listener.wait(wake, seconds, watch=watch)
+        wake.wait(max(seconds, 0))
+        return False
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        made, *row = self._read(self._ask.save_tube, (name, *rows.tube_row(kind, given)))[0]
+        if not made and not exist_ok:
+            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+        return rows.tube(tuple(row))
+
+    def load_tube(self, name: str) -> Tube | None:
+        found = self._read(self._ask.get_tube, (name,))
+        return rows.tube(found[0]) if found else None
+
+    def load_tubes(self) -> list[Tube]:
+        return [rows.tube(row) for row in self._read(self._ask.all_tubes, ())]
+
+    def drop_tube(self, tube: Tube) -> None:
+        self._call(tube, self._ask.drop_tube, (tube.no, self._time(None), self._teller.name))
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        self._call(tube, self._ask.pause, (tube.no, paused, self._teller.name), twice=True)
+
+    def paused(self, tube: Tube) -> bool:
+        found = self._read(self._ask.paused, (tube.no,))
+        if not found:
+            raise _no_such_tube(tube)
+        return bool(found[0][0])
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        effects = Effects()
+        if not entries:
+            return Stored([], effects)
+        first, tail = entries[0], (self._time(now), self._teller.name)
+        if len(entries) == 1:
+            (row,) = self._call(tube, self._ask.put_one, (tube.no, first.payload, *rows.shape(first), *tail))
+        else:
+            data = [entry.payload for entry in entries]
+            if rows.alike(entries):
+                (row,) = self._call(tube, self._ask.put_alike, (tube.no, data, *rows.shape(first), *tail))
+            else:
+                (row,) = self._call(tube, self._ask.put, (tube.no, data, *rows.shapes(entries), *tail))
+        if row[1] is None:
+            raise base.tube_full(tube, cast(int, row[2]), len(entries))
+        if row[5]:
+            self._teller.told()
+        records = rows.made(entries, row)
+        effects.events = [base.Event(tube.no, "put", record) for record in records]
+        ready = sum(record.state == "r" for record in records)
+        if ready:
+            effects.readied[tube.no] = ready
+        return Stored(records, effects)
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        top = _ANY_RANK if max_pri is None else float(max_pri)
+        numbers, call = [tube.no for tube in tubes], getrandbits(63)
+        values = (numbers, count, handle, top, call, blocked, PROCESS.name, self._teller.name, self._time(now))
+        effects = Effects()
+        try:
+            *found, last = self._taken(tubes[0], values, effects, _AWAY_SECONDS if blocked == "stay" else None)
+        except StoreUnavailable as error:
+            if blocked != "stay":
+                raise
+            # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
+            log.warning("a waiting take cannot look now (%s); trying again", error)
+            return Taken(None, [], int(_AWAY_SECONDS * 1000), True, effects)
+        rows.gather(found, effects)
+        self._note_told(effects)
+        records = rows.taken(found)
+        tube = next(tube for tube in tubes if tube.no == found[-1][0]) if records else None
+        wait_ms = cast("int | None", last[4])
+        if blocked == "enter" and not records:
+            wait_ms = _SETTLING_MS if wait_ms is None else min(wait_ms, _SETTLING_MS)
+        return Taken(tube, records, wait_ms, last[2] == "alive", effects)
+
+    def _taken(self, tube: Tube, values: tuple[object, ...], effects: Effects, patience: float | None) -> list[Row]:
+        """The rows of a take. When the connection breaks, what it may have leased is given back, and it begins anew."""
+        numbers, _, handle, _, call, *_ = cast("tuple[list[int], int, str, float, int, object]", values)
+        while True:
+            self._undo_lost(effects, patience)
+            try:
+                return self._call(tube, self._ask.take, values, patience=patience)
+            except OutcomeUnknown:
+                self._lost.append((numbers, handle, call))
+
+    def _undo_lost(self, effects: Effects, patience: float | None) -> None:
+        """Release what takes have leased whose answers were lost, so that no task is held by nobody."""
+        while self._lost:
+            lost = self._lost.pop()
+            values = (*lost, self._time(None), self._teller.name)
+            try:
+                found = self._connections.call(self._ask.give_back, values, twice=True, patience=patience)
+            except BaseException:
+                self._lost.append(lost)
+                raise
+            rows.gather(found, effects)
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        tail = (self._time(now), self._teller.name)
+        order: Sequence[int]
+        if moves and rows.plain_acks(moves):
+            order = sorted(range(len(moves)), key=lambda place: moves[place].id)
+            ids, leases = [moves[place].id for place in order], [moves[place].lease or 0 for place in order]
+            found = self._call(tube, self._ask.ack, (tube.no, ids, leases, moves[0].session, *tail))
+        else:
+            order = range(len(moves))
+            listed = msgspec.json.encode(moves).decode()
+            found = self._call(tube, self._ask.settle, (tube.no, listed, *tail))
+        effects, placed = rows.gather(found)
+        self._note_told(effects)
+        records: list[Record | None] = [None] * len(moves)
+        for place, record in placed:
+            records[order[place]] = record
+        return Settled(records, effects)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        return self._sweep(tube, self._ask.kick, (tube.no, count, self._time(now), self._teller.name))
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._sweep(tube, self._ask.release_all, (tube.no, self._time(now), self._teller.name))
+
+    def _sweep(self, tube: Tube, query: str, values: tuple[object, ...]) -> Settled:
+        """A call that does what is due, then its own moves, which are numbered from 1."""
+        effects, placed = rows.gather(self._call(tube, query, values))
+        self._note_told(effects)
+        return Settled([record for place, record in sorted(placed, key=_place) if place > 0], effects)
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        values = (tube.no, limit, self._time(now), self._teller.name)
+        *found, last = self._call(tube, self._ask.advance, values, twice=True)
+        effects, _ = rows.gather(found)
+        self._note_told(effects)
+        return Advanced(last[2] == "more", cast("int | None", last[4]), effects)
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        effects = Effects()
+        gone: list[Record | None] = []
+        after, highest, found = 0, None, ADVANCE_STEP
+        while found == ADVANCE_STEP:
+            values = (tube.no, after, highest, ADVANCE_STEP, self._time(now), self._teller.name)
+            *removed, last = self._call(tube, self._ask.truncate, values, twice=True)
+            effects, placed = rows.gather(removed, effects)
+            gone += [record for _, record in sorted(placed, key=lambda pair: pair[1].id)]
+            found, highest, after = cast("tuple[int, int, int]", (last[1], last[4], last[12]))
+        self._note_told(effects)
+        return Settled(gone, effects)
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        found = self._call(tube, self._ask.get, (tube.no, list(ids), self._time(now)), twice=True)
+        records = {record.id: record for record in map(rows.record, found)}
+        return [records.get(id) for id in ids]
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        values = (tube.no, status, max(after or 0, 0), limit, self._time(now))
+        return [rows.record(row) for row in self._call(tube, self._ask.find, values, twice=True)]
+
+    def count(self, tube: Tube) -> Counts:
+        (row,) = self._call(tube, self._ask.count, (tube.no,), twice=True)
+        return Counts(*(cast("int | None", number) or 0 for number in row[1:]))
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        who = (presence.handle, presence.host, presence.pid, presence.locus)
+        found = self._read(self._ask.join, (*who, session, str(uuid4()), ttr, LAPSE_MS, self._time(now)))
+        if not found:
+            raise NotFound(f"session {shown(session)} is unknown or has lapsed: begin a new one with broker.session()")
+        return base.Joined(*cast("tuple[int, str]", found[0]))
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        found = self._read(self._ask.beat, (list(handles), LAPSE_MS, self._time(now)))
+        return {cast(str, row[0]) for row in found}
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        values = (list(handles), locus, self._time(now), self._teller.name)
+        effects, _ = rows.gather(self._read(self._ask.leave, values))
+        self._note_told(effects)
+        return effects
+
+    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
+        return [_session(row) for row in self._read(self._ask.sessions, (None, self._time(now)))]
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        return cast(int, self._read(self._ask.ahead, (tube.no, record.rank1, record.rank2, record.id))[0][0])
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        found = self._read(self._ask.lane, (tube.no, utube))
+        return base.Lane(utube, *cast("tuple[int, int, int]", found[0] if found else (0, 0, 0)))
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        return [rows.record(row) for row in self._read(self._ask.lane_holders, (tube.no, utube, limit))]
+
+    def owner(self, session: int) -> base.SessionRecord | None:
+        found = self._read(self._ask.sessions, (session, self._time(None)))
+        return _session(found[0]) if found else None
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        found = self._read(self._ask.check, (repair, self._time(now)))
+        return [base.Finding(*cast("tuple[str, int | None, str, str]", row)) for row in found]
+
+    # shared by the calls above
+
+    def _time(self, now: int | None) -> int | None:
+        """What a function is given as its moment: None is the server's own."""
+        return now if now is not None or self._clock is None else self._clock()
+
+    def _read(self, query: str, values: Iterable[object]) -> list[Row]:
+        """A call that may be made twice."""
+        return self._connections.call(query, tuple(values), twice=True)
+
+    def _call(
+        self, tube: Tube, query: str, values: tuple[object, ...], *, twice: bool = False, patience: float | None = None
+    ) -> list[Row]:
+        """A call on a tube, which must be there."""
+        try:
+            return self._connections.call(query, values, twice=twice, patience=patience)
+        except psycopg.DatabaseError as error:
+            _refused(tube, error)
+
+    def _note_told(self, effects: Effects) -> None:
+        if effects.readied or effects.removed:
+            self._teller.told()
+
+
+def _refused(tube: Tube, error: psycopg.DatabaseError) -> NoReturn:
+    """What a function said no to, in the contract's words."""
+    match error.sqlstate:
+        case faults.TUBE_TAKEN:
+            raise TubeBusy(
+                f"tube {tube.name} has {error.diag.message_primary}: ack or release them, or truncate() it first"
+            ) from error
+        case faults.TUBE_AWAITED:
+            raise TubeBusy(
+                f"tube {tube.name} has {error.diag.message_primary}: let their takes time out or close them first"
+            ) from error
+    raise _no_such_tube(tube) from error
+
+
+def _no_such_tube(tube: Tube) -> NoSuchTube:
+    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+
+
+def _place(pair: tuple[int, Record]) -> int:
+    return pair[0]
+
+
+def _session(row: Row) -> base.SessionRecord:
+    id, host, pid, beat, tubes, ids, waits = cast(
+        "tuple[str, str, int, int, list[str] | None, list[int] | None, list[str] | None]", row
+    )
+    held = list(zip(tubes or (), ids or (), strict=True))
+    return base.SessionRecord(id, host, pid, beat, held, waits or [])

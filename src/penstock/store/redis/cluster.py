@@ -1,0 +1,133 @@
+"""A Redis Cluster: which node has which slot, learnt from the nodes and from their redirections."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import cast
+
+import redis
+from redis.crc import key_slot
+
+from penstock.store.redis.faults import Unsent
+from penstock.store.redis.link import Argument, Command, Connection, Link, Reply
+from penstock.store.redis.location import Location
+from penstock.store.redis.servers import Request, ask, command_of, maker, persist, raised
+
+Address = tuple[str, int]
+_REDIRECTIONS = 5
+
+
+class Cluster:
+    """The nodes of one cluster."""
+
+    def __init__(self, where: Location) -> None:
+        self.label = where.label
+        self._where = where
+        self._lock = threading.Lock()
+        self._links: dict[Address, Link] = {}
+        self._slots: dict[int, Address] = {}
+
+    def run(self, request: Request, *, again: bool) -> Reply:
+        slot, command = key_slot(request.keys[0]), command_of(request)
+        return persist(lambda: self._ask(slot, command, request), self.label, again=again, renew=self._forget_slots)
+
+    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
+        return [self.run(request, again=True) for request in requests]
+
+    def command(self, key: bytes, *words: Argument) -> Reply:
+        slot = key_slot(key)
+        return persist(lambda: self._ask(slot, words, None), self.label, again=True, renew=self._forget_slots)
+
+    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
+        return [self.command(key, *words) for key, words in commands]
+
+    def listen(self) -> Connection:
+        """Any node: what is published on one is heard on all."""
+        for link in self._known():
+            try:
+                return link.fresh()
+            except (redis.ConnectionError, redis.TimeoutError, OSError):
+                continue
+        raise redis.ConnectionError("no node of the cluster answers")
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+
+    def forsake(self) -> None:
+        self._lock = threading.Lock()
+        for link in self._links.values():
+            link.forsake()
+
+    def _ask(self, slot: int, command: Command, request: Request | None) -> Reply:
+        address = self._slots.get(slot) or self._learn(slot)
+        asking = False
+        for _ in range(_REDIRECTIONS):
+            link = self._link(address)
+            try:
+                if asking:
+                    return self._ask_once(link, command, request)
+                return raised(ask(link, [command], [request])[0])
+            except redis.exceptions.MovedError as moved:
+                address, asking = _address(moved, address), False
+                self._slots[slot] = address
+            except redis.exceptions.AskError as elsewhere:
+                address, asking = _address(elsewhere, address), True
+        raise redis.exceptions.TryAgainError(f"slot {slot} was redirected {_REDIRECTIONS} times")
+
+    def _ask_once(self, link: Link, command: Command, request: Request | None) -> Reply:
+        """During the move of a slot: ASKING counts for the very next command, so scripts are loaded before."""
+        if request is not None:
+            link.call((b"SCRIPT", b"LOAD", request.script.text))
+        return raised(link.exchange([(b"ASKING",), command])[1])
+
+    def _learn(self, slot: int) -> Address:
+        """Read the map of slots from the first node that has one."""
+        cause: Exception | None = None
+        for link in self._known():
+            try:
+                slots = _read_slots(link)
+            except (Unsent, redis.RedisError) as error:
+                cause = error
+                continue
+            with self._lock:
+                self._slots = slots
+            if slot in slots:
+                return slots[slot]
+        if cause is not None:
+            raise cause
+        raise redis.exceptions.ClusterDownError(f"slot {slot} is not served")
+
+    def _forget_slots(self) -> None:
+        with self._lock:
+            self._slots = {}
+            for link in self._links.values():
+                link.reset()
+
+    def _known(self) -> list[Link]:
+        """The nodes seen so far, then those of the URL."""
+        return [self._link(address) for address in dict.fromkeys((*self._links, *self._where.hosts))]
+
+    def _link(self, address: Address) -> Link:
+        link = self._links.get(address)
+        if link is None:
+            with self._lock:
+                label = f"{self.label} node {address[0]}:{address[1]}"
+                link = self._links.setdefault(address, Link(maker(self._where, *address), label))
+        return link
+
+
+def _read_slots(link: Link) -> dict[int, Address]:
+    slots: dict[int, Address] = {}
+    for first, last, master, *_ in cast("list[list[object]]", link.call((b"CLUSTER", b"SLOTS"))):
+        host, port, *_ = cast("list[object]", master)
+        address = (cast(bytes, host).decode(), cast(int, port))
+        slots.update(dict.fromkeys(range(cast(int, first), cast(int, last) + 1), address))
+    return slots
+
+
+def _address(error: redis.exceptions.AskError, asked: Address) -> Address:
+    """Where it points; a node that does not know its own host name leaves it out."""
+    host, port = error.node_addr
+    return (host or asked[0], int(port))

@@ -1,0 +1,62 @@
+-- settle: apply each move whose guard still holds.
+-- ARGV: now, shape, limit, moves: msgpack [[verb, id, session, lease, extra, reason, unstarted], …]
+-- Answer: now, readied, removed, log, for each move its place in the log, or 0
+-- WITH: moment base record decode step lanes? lifecycle
+-- FLAGS: allow-oom
+local LEASED = { ack = true, fail = true, release = true, touch = true }
+
+-- Whether that lease (nil: whichever there is) is the live one.
+local function alive(rec, lease)
+  return rec.state == 't' and (lease == nil or rec.lease == lease) and (rec.at == nil or rec.at > now)
+end
+
+local function allowed(rec, verb, session, lease)
+  if LEASED[verb] then return rec.owner == session and alive(rec, lease) end
+  return lease == nil or alive(rec, lease)
+end
+
+local function decide(rec, verb, extra, reason, unstarted)
+  if verb == 'release' then
+    if reason then rec.reason = reason end
+    return came_back(rec, 'release', extra, unstarted)
+  elseif verb == 'touch' then
+    local at = rec.at and rec.at + extra
+    return {
+      state = 't', events = 'touch', at = at, expires = rec.expires, attempts = rec.attempts, reason = rec.reason,
+    }
+  elseif verb == 'bury' then
+    local why = reason and reason ~= '' and reason or rec.reason
+    return {
+      state = '!', events = 'bury', at = rec.expires, expires = rec.expires, attempts = rec.attempts, reason = why,
+    }
+  end
+  return removed_by(rec, verb)
+end
+
+-- Acked tasks leave by few commands together. Where other verbs are among the moves they leave one by one, because
+-- what comes back enters an index that it must not be taken out of later.
+local moves, gathered, all_acks = cmsgpack.unpack(ARGV[4]), {}, true
+for i, move in ipairs(moves) do
+  gathered[i] = key_of(move[2])
+  all_acks = all_acks and move[1] == 'ack'
+end
+if all_acks then leavers = {} end
+for i = 1, #gathered, 1000 do
+  prefetch({ unpack(gathered, i, math.min(i + 999, #gathered)) })
+end
+
+local places = {}
+for i, move in ipairs(moves) do
+  local key = gathered[i]
+  local rec = fetch(key)
+  places[i] = 0
+  if rec and expired(rec) then
+    change(key, rec, became_due(rec))
+  elseif rec and allowed(rec, move[1], move[3], move[4]) then
+    places[i] = change(key, rec, decide(rec, move[1], move[5], move[6], move[7]))
+  end
+end
+if leavers then take_out_leavers() end
+if save_lanes then save_lanes() end
+finish()
+return { now, readied, removed, log, places }

@@ -1,0 +1,58 @@
+"""Entries on their way into a put script, and the records that come of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+
+_encode = msgspec.msgpack.Encoder().encode
+Spec = tuple[object, ...]
+
+
+def pack_entries(entries: Sequence[Entry]) -> list[bytes]:
+    """The arguments of a put: runs of neighbours that differ in their payload only, then the payloads."""
+    runs: list[list[object]] = []
+    last: Spec | None = None
+    for entry in entries:
+        spec = _spec(entry)
+        if spec == last:
+            runs[-1][1] += 1  # type: ignore[operator]
+        else:
+            runs.append([spec, 1])
+            last = spec
+    return [_encode(runs), *[entry.payload for entry in entries]]
+
+
+def _spec(entry: Entry) -> Spec:
+    one, two = entry.rank1, entry.rank2
+    return (
+        one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, entry.utube, entry.ttl, entry.ttr,
+        entry.delay, entry.max_attempts, entry.callback,
+    )  # fmt: skip
+
+
+def made(entries: Sequence[Entry], first: int, now: int) -> list[Record]:
+    """The records as a put script stored them from that id on."""
+    return [_made(entry, id, now) for id, entry in enumerate(entries, first)]
+
+
+def laned(tube: Tube, records: list[Record], states: bytes, ranks: list[bytes]) -> list[Record]:
+    """The same in a micro-queue tube, where the script decided who may be taken."""
+    return [
+        msgspec.structs.replace(record, state=chr(state), rank2=float(rank) if tube.fair else record.rank2)
+        for record, state, rank in zip(records, states, ranks, strict=True)
+    ]
+
+
+def _made(entry: Entry, id: int, now: int) -> Record:
+    delay = entry.delay
+    expires = None if entry.ttl is None else now + entry.ttl + delay
+    return Record(
+        id, "~" if delay else "r", entry.rank1.value(id, now), entry.rank2.value(id, now), entry.pri, entry.utube,
+        0, 0, now, None, expires, now + delay if delay else expires, entry.ttr, entry.max_attempts, None, None,
+        entry.callback, entry.payload,
+    )  # fmt: skip

@@ -1,0 +1,121 @@
+"""A task's stored bytes, as lua/record.lua writes them.
+
+One state letter, 16 bits of flags and 48 of `created`, then, in this order, the fields that the flags name, then
+the payload as it is. What has its default is left out: a fresh fifo task costs nine bytes beside its payload.
+
+flag  field                              flag  field
+1     rank1, a double                    256   max_attempts, 32 bits
+2     rank2, a double                    512   owner, 48 bits
+4     pri, 32 bits                       1024  utube, one byte of length before it
+8     attempts, lease (32), taken (48)   2048  reason, two bytes of length
+16    expires, 48 bits                   4096  callback, two bytes of length
+32    at, 48 bits                        8192  rank1 equals pri
+64    at equals expires
+128   ttr, 48 bits
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.core.task import Record
+from penstock.errors import StoreCorrupt
+
+_double = struct.Struct(">d").unpack_from
+# flag -> bytes it stands for
+_SIZES = {1: 8, 2: 8, 4: 4, 8: 14, 16: 6, 32: 6, 128: 6, 256: 4, 512: 6}
+_TEXTS = {1024: 1, 2048: 2, 4096: 2}
+_START = 9
+
+
+class _Layout:
+    """Where each field begins, for one set of flags; 0: it is not there."""
+
+    __slots__ = ("at", "at_expires", "end", "expires", "handed", "max", "owner", "pri", "pri_rank", "rank1", "rank2",
+                 "texts", "ttr")  # fmt: skip
+
+    def __init__(self, flags: int) -> None:
+        starts: dict[int, int] = {}
+        place = _START
+        for flag, size in _SIZES.items():
+            starts[flag] = place if flags & flag else 0
+            place += size if flags & flag else 0
+        self.rank1, self.rank2, self.pri, self.handed = starts[1], starts[2], starts[4], starts[8]
+        self.expires, self.at, self.ttr = starts[16], starts[32], starts[128]
+        self.max, self.owner = starts[256], starts[512]
+        self.at_expires = bool(flags & 64)
+        self.pri_rank = bool(flags & 8192)
+        self.texts = bool(flags & (1024 | 2048 | 4096))
+        self.end = place
+
+
+_layouts: dict[int, _Layout] = {}
+_int = int.from_bytes
+
+
+def decode(id: int, value: bytes) -> Record:
+    """The task of that id."""
+    try:
+        return _decode(id, value)
+    except (IndexError, struct.error, UnicodeDecodeError) as error:
+        raise StoreCorrupt(f"task {id} is stored in a form that penstock did not write: delete it") from error
+
+
+def _decode(id: int, value: bytes) -> Record:
+    flags = value[1] << 8 | value[2]
+    layout = _layouts.get(flags)
+    if layout is None:
+        layout = _layouts[flags] = _Layout(flags)
+    pri = _int(value[layout.pri : layout.pri + 4], "big") if layout.pri else 0
+    rank1: float = _double(value, layout.rank1)[0] if layout.rank1 else pri if layout.pri_rank else 0
+    attempts, lease, taken = _handed(value, layout.handed) if layout.handed else (0, 0, None)
+    expires = _time(value, layout.expires)
+    utube = reason = callback = None
+    end = layout.end
+    if layout.texts:
+        utube, reason, callback, end = _texts(value, flags, end)
+    return Record(
+        id,
+        chr(value[0]),
+        rank1,
+        _double(value, layout.rank2)[0] if layout.rank2 else 0,
+        pri,
+        utube,
+        attempts,
+        lease,
+        _int(value[3:9], "big"),
+        taken,
+        expires,
+        expires if layout.at_expires else _time(value, layout.at),
+        _time(value, layout.ttr),
+        _int(value[layout.max : layout.max + 4], "big") if layout.max else None,
+        _time(value, layout.owner),
+        reason,
+        callback,
+        value[end:],
+    )
+
+
+def _time(value: bytes, start: int) -> int | None:
+    return _int(value[start : start + 6], "big") if start else None
+
+
+def _handed(value: bytes, start: int) -> tuple[int, int, int]:
+    return (
+        _int(value[start : start + 4], "big"),
+        _int(value[start + 4 : start + 8], "big"),
+        _int(value[start + 8 : start + 14], "big"),
+    )
+
+
+def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, int]:
+    found: list[str | None] = []
+    for flag, width in _TEXTS.items():
+        if not flags & flag:
+            found.append(None)
+            continue
+        start = place + width
+        place = start + _int(value[place:start], "big")
+        found.append(value[start:place].decode())
+    utube, reason, callback = found
+    return utube, reason, callback, place

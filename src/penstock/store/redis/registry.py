@@ -1,0 +1,179 @@
+"""Sessions: one registry of all in one slot, mirrored in every tube they take from.
+
+A tube must decide by itself who may take and whose tasks come back, because a script sees one slot only. So the
+registry says first what becomes of a session and which tubes know it, then each of these is told; every such step may
+be done twice. What a crash left untold is told by whoever calls the registry next, and after its lapse each tube acts
+by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+from uuid import uuid4
+
+import msgspec
+
+from penstock.core.options import Tube
+from penstock.errors import NoSuchTube, NotFound
+from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord
+from penstock.store.redis.keys import SESSIONS, task_id
+from penstock.store.redis.link import Argument, Reply
+from penstock.store.redis.runner import Runner, read_log
+from penstock.store.redis.tubes import Tubes
+
+# A moment that is over on every clock.
+_PAST = 1
+
+
+class Stored(msgspec.Struct):
+    """A session as the registry keeps it."""
+
+    id: str
+    ttr: int
+    host: str
+    pid: int
+    beat: int
+    handles: list[str] | dict[str, str]
+    tubes: list[int] | dict[str, int]
+    over: int | None = None
+
+
+_session = msgspec.msgpack.Decoder(Stored).decode
+
+
+class Registry:
+    """The sessions of one store."""
+
+    def __init__(self, runner: Runner, tubes: Tubes) -> None:
+        self._runner = runner
+        self._tubes = tubes
+        self._by_no: dict[int, Tube] = {}
+
+    def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
+        """As the contract says."""
+        where = (presence.handle, presence.host, presence.pid, presence.locus)
+        reply = self._call("join", now, *where, session or "", ttr, str(uuid4()))
+        if not reply[1]:
+            raise NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")
+        _, no, id, over, tubes, unfinished = cast("tuple[int, int, bytes, int, list[int], list[Reply]]", tuple(reply))
+        if tubes:
+            requests = [self._runner.tag_request("mirror", tube, "", 0, no, over) for tube in tubes]
+            self._runner.servers.run_all(requests)
+        self.complete(unfinished)
+        return Joined(no, id.decode())
+
+    def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
+        """As the contract says."""
+        _, unfinished, *found = self._call("beat", now, *handles)
+        alive: set[str] = set()
+        by_tube: dict[int, list[Argument]] = {}
+        for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
+            alive.add(handle.decode())
+            for tube in tubes:
+                by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
+        requests = [self._runner.tag_request("mirror", tube, *told) for tube, told in by_tube.items()]
+        self._runner.servers.run_all(requests)
+        self.complete(unfinished)
+        return alive
+
+    def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
+        """As the contract says."""
+        effects = Effects()
+        _, unfinished, *left = self._call("leave", now, int(locus is not None), locus or "", *handles)
+        for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
+            for tube in tubes:
+                self._part(tube, no, over, handle, now, effects)
+        self.complete(unfinished)
+        return effects
+
+    def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
+        """A handle comes to a new tube: its session, its lapse and the session's end; None when it is gone."""
+        _, no, *moments = self._call("enlist", now, handle, tube.no)
+        return cast("tuple[int, int, int]", (no, *moments)) if no else None
+
+    def complete(self, unfinished: Reply) -> None:
+        """Tell the tubes that a session of theirs has ended; whoever looks after them next releases its tasks."""
+        pairs = cast("list[object]", unfinished)
+        for place in range(0, len(pairs), 2):
+            no, tubes = cast(int, pairs[place]), cast("list[int]", pairs[place + 1])
+            self._runner.servers.run_all([self._runner.tag_request("mirror", tube, "", 0, no, _PAST) for tube in tubes])
+            self._runner.on_tag("told", SESSIONS, no, again=True)
+
+    def all(self, now: int | None) -> dict[int, Stored]:
+        """The live sessions by number, oldest first."""
+        _, unfinished = self._call("expire", now)
+        self.complete(unfinished)
+        key = self._runner.keys.name(SESSIONS, "sessions")
+        pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
+        found = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
+        return dict(sorted(found.items()))
+
+    def one(self, no: int) -> SessionRecord | None:
+        """The session of that number, without held and waits."""
+        key = self._runner.keys.name(SESSIONS, "sessions")
+        stored = cast("bytes | None", self._runner.servers.command(key, b"HGET", key, no))
+        return None if stored is None else shown(_session(stored), [], [])
+
+    def describe(self, now: int | None) -> list[SessionRecord]:
+        """All live sessions with what they hold and wait for."""
+        sessions = self.all(now)
+        of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
+        held: dict[int, list[tuple[str, int]]] = {no: [] for no in sessions}
+        waits: dict[int, list[str]] = {no: [] for no in sessions}
+        tubes = self._tubes.all()
+        for tube, taken, waiting in zip(tubes, self.taken(tubes), self.waiting(tubes), strict=True):
+            for owner, id in taken:
+                if owner in held:
+                    held[owner].append((tube.name, id))
+            for handle in waiting:
+                if handle in of_handle and tube.name not in waits[of_handle[handle]]:
+                    waits[of_handle[handle]].append(tube.name)
+        return [shown(session, sorted(held[no]), sorted(waits[no])) for no, session in sessions.items()]
+
+    def taken(self, tubes: Sequence[Tube]) -> list[list[tuple[int, int]]]:
+        """For each tube, who holds which task."""
+        keys = [self._runner.keys.name(tube.no, "taken") for tube in tubes]
+        replies = self._runner.servers.command_all([(key, (b"ZRANGE", key, 0, -1, b"WITHSCORES")) for key in keys])
+        return [
+            [(int(float(pairs[i + 1])), task_id(pairs[i])) for i in range(0, len(pairs), 2)]
+            for pairs in cast("list[list[bytes]]", replies)
+        ]
+
+    def waiting(self, tubes: Sequence[Tube]) -> list[list[str]]:
+        """For each tube, the handles whose takes are blocked on it."""
+        keys = [self._runner.keys.name(tube.no, "waits") for tube in tubes]
+        replies = self._runner.servers.command_all([(key, (b"HKEYS", key)) for key in keys])
+        return [[handle.decode() for handle in handles] for handles in cast("list[list[bytes]]", replies)]
+
+    def _call(self, name: str, now: int | None, *arguments: Argument) -> list[Reply]:
+        moment = self._runner.moment(now)
+        return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, again=True))
+
+    def _part(self, no: int, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
+        """In one tube a handle goes, and its session if its end has come, in bounded steps."""
+        tube = self._tube(no)
+        while tube is not None:
+            try:
+                reply = self._runner.on_tube("part", tube, session, over, ADVANCE_STEP, handle, again=True, now=now)
+            except NoSuchTube:
+                del self._by_no[no]
+                return
+            read_log(tube, reply, effects)
+            if not reply[4]:
+                return
+
+    def end_in(self, tube: Tube, session: int, now: int | None) -> None:
+        """Release what a session that is nowhere holds in a tube."""
+        self._by_no[tube.no] = tube
+        self._part(tube.no, session, _PAST, b"", now, Effects())
+
+    def _tube(self, no: int) -> Tube | None:
+        if no not in self._by_no:
+            self._by_no = {tube.no: tube for tube in self._tubes.all()}
+        return self._by_no.get(no)
+
+
+def shown(session: Stored, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
+    """A session for people."""
+    return SessionRecord(session.id, session.host, session.pid, session.beat, held, waits)

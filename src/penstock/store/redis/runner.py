@@ -1,0 +1,107 @@
+"""Scripts called by name, with the keys of their tube; what they answer, as the contract's values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.errors import NoSuchTube
+from penstock.store.base import Effects, Event
+from penstock.store.redis.keys import Keys
+from penstock.store.redis.link import Argument, Reply
+from penstock.store.redis.record import decode
+from penstock.store.redis.scripts import Script, load_script
+from penstock.store.redis.servers import Request, Servers
+
+# How a script of a tube answers that there is no such tube.
+_NO_TUBE = -1
+
+
+class Runner:
+    """Runs scripts on the servers of one store, at the store's clock or the caller's."""
+
+    def __init__(self, servers: Servers, keys: Keys, clock: Callable[[], int] | None, *, modern: bool) -> None:
+        self.servers = servers
+        self.keys = keys
+        self.modern = modern
+        self._clock = clock
+        self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
+        self._shapes: dict[int, tuple[str, int]] = {}
+
+    def moment(self, now: int | None) -> int | str:
+        """What scripts are told of the time: '' lets them read the server's clock."""
+        if now is not None:
+            return now
+        return "" if self._clock is None else self._clock()
+
+    def on_tube(
+        self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
+    ) -> list[Reply]:
+        """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
+        reply = self.servers.run(self.tube_request(name, tube, *arguments, now=now), again=again)
+        return known(tube, cast("list[Reply]", reply))
+
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+        """The same, to be run later."""
+        shape, limit = self.shape(tube)
+        script = load_script(name, laned=tube.kind.per_utube, modern=self.modern)
+        return Request(script, self._keys(script, tube.no), (self.moment(now), shape, limit, *arguments))
+
+    def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
+        """Run a script on the keys of a tag with just these arguments."""
+        return self.servers.run(self.tag_request(name, tag, *arguments), again=again)
+
+    def tag_request(self, name: str, tag: str | int, *arguments: Argument) -> Request:
+        """The same, to be run later."""
+        script = load_script(name, modern=self.modern)
+        return Request(script, self._keys(script, tag), arguments)
+
+    def shape(self, tube: Tube) -> tuple[str, int]:
+        """What scripts must know of a tube, and its limit: `2` where a second rank orders it, `f` where it is fair,
+        `n` where a new task always comes last."""
+        shape = self._shapes.get(tube.no)
+        if shape is None:
+            order = tube.kind.order
+            second = tube.fair or (len(order) > 1 and order[1] != "id")
+            shape = self._shapes[tube.no] = (
+                "2" * second + "f" * tube.fair + "n" * (order[0] == "id"),
+                tube.utube_limit,
+            )
+        return shape
+
+    def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
+        names = self._names.get((script, tag))
+        if names is None:
+            names = self._names[script, tag] = tuple(self.keys.name(tag, part) for part in script.keys)
+        return names
+
+
+def known(tube: Tube, reply: list[Reply]) -> list[Reply]:
+    """The reply, unless it says that the tube is gone."""
+    if reply[0] == _NO_TUBE:
+        raise NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+    return reply
+
+
+def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
+    """Add what a step did to the effects; its changes as records, in order."""
+    _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
+    if readied > 0:
+        effects.readied[tube.no] = effects.readied.get(tube.no, 0) + readied
+    if removed:
+        effects.removed[tube.no] = effects.removed.get(tube.no, 0) + removed
+    records: list[Record] = []
+    for place in range(0, len(log), 3):
+        record = decode(cast(int, log[place + 1]), cast(bytes, log[place + 2]))
+        records.append(record)
+        for event in cast(bytes, log[place]).decode().split():
+            effects.events.append(Event(tube.no, event, record))
+    return records
+
+
+def read_pairs(pairs: list[Reply]) -> list[Record]:
+    """Records from a reply of id, record, id, record, …"""
+    found = cast("list[int | bytes]", pairs)
+    return [decode(cast(int, found[i]), cast(bytes, found[i + 1])) for i in range(0, len(found), 2)]

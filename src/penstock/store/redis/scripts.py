@@ -1,0 +1,65 @@
+"""The Lua scripts: read from their files, put together from parts, known to servers by their digests.
+
+A file names in its first lines the keys it uses (`KEYS`), the parts it is built on (`WITH`; `lanes?` only for tubes
+with micro-queues, `a|b` for tubes without and with them) and its flags (`FLAGS`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from importlib.resources import files
+
+# What parts may define for others; nil where the part is not there.
+_SHARED = "local moved, save_lanes, forget_idle, spot_of, lease, leavers"
+
+
+class Script:
+    """One script for one sort of server."""
+
+    __slots__ = ("digest", "keys", "name", "reads", "text")
+
+    def __init__(self, name: str, keys: tuple[str, ...], text: str, *, reads: bool) -> None:
+        self.name = name
+        self.keys = keys
+        self.text = text.encode()
+        self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+        self.reads = reads
+
+
+@cache
+def load_script(name: str, *, laned: bool = False, modern: bool = True) -> Script:
+    """The script; `laned` for micro-queue tubes, `modern` for servers that know script flags (7 and later)."""
+    own = _file(name)
+    parts = [_file(part) for part in _parts(own, laned)]
+    keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
+    flags = _words("FLAGS", own)
+    names = ", ".join(f"k_{key}" for key in keys)
+    values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
+    lines = [f"local {names} = {values}", _SHARED, *parts, own]
+    if modern:
+        lines.insert(0, f"#!lua flags={','.join(flags)}" if flags else "#!lua")
+    else:
+        lines[0:0] = [_file("before_7"), *([_file("frees_before_7")] if "allow-oom" in flags else [])]
+    return Script(name, keys, "\n".join(lines), reads="no-writes" in flags)
+
+
+@cache
+def _file(name: str) -> str:
+    return (files("penstock.store.redis") / "lua" / f"{name}.lua").read_text()
+
+
+def _words(label: str, text: str) -> list[str]:
+    return [word for line in re.findall(rf"^-- {label}: (.*)$", text, re.MULTILINE) for word in line.split()]
+
+
+def _parts(text: str, laned: bool) -> list[str]:
+    parts = []
+    for word in _words("WITH", text):
+        plain, _, other = word.partition("|")
+        if word.endswith("?"):
+            parts += [word[:-1]] if laned else []
+        else:
+            parts.append(other if laned and other else plain)
+    return parts

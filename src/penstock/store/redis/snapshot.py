@@ -1,0 +1,136 @@
+"""Everything stored of one tube, read in pages: the records, what must follow from them, and what is there."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import cast
+
+import msgspec
+
+from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.store.base import STATE_COUNTER, Counts
+from penstock.store.redis.finding import count, read_lane, scan
+from penstock.store.redis.keys import task_key
+from penstock.store.redis.record import decode
+from penstock.store.redis.runner import Runner
+
+INDEXES = ("ready", "buried", "taken", "due", "queue")
+Place = tuple[float, float, int]
+
+
+class LanePlace(msgspec.Struct):
+    """A micro-queue: what is stored of it, and what its tasks say."""
+
+    said: tuple[int, int, int] = (0, 0, 0)
+    turn: int = 0
+    taken: int = 0
+    heads: list[Place] = []
+    waiting: list[Place] = []
+    turns: list[float] = []
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Taken, heads, waiting, counted."""
+        return self.taken, len(self.heads), len(self.waiting)
+
+
+class Snapshot:
+    """One look at a tube. `wanted` and `there`: index -> name -> score, by the records and in fact."""
+
+    def __init__(self, tube: Tube, shape: str) -> None:
+        self.tube = tube
+        self._second = "2" in shape
+        self.counts = Counts()
+        self.states: dict[str, int] = dict.fromkeys(STATE_COUNTER, 0)
+        self.wanted: dict[str, dict[bytes, tuple[float, int]]] = {index: {} for index in INDEXES}
+        self.there: dict[str, dict[bytes, float]] = {index: {} for index in INDEXES}
+        self.lanes: dict[str, LanePlace] = {}
+        self.sessions: set[int] = set()
+        self.orphans: list[tuple[int, int]] = []
+        self.strays: list[bytes] = []
+
+    def counters(self) -> dict[str, tuple[int, int]]:
+        """What the counters say, and what is there."""
+        counts, states = self.counts, self.states
+        total = counts.ready + counts.taken + counts.delayed + counts.buried
+        return {
+            "taken": (counts.taken, states["t"]),
+            "delayed": (counts.delayed, states["~"]),
+            "buried": (counts.buried, states["!"]),
+            "total": (total, sum(states.values())),
+        }
+
+    def add(self, record: Record) -> None:
+        """Count a record, and say where it must stand."""
+        key, state = task_key(record.id), record.state
+        self.states[state] += 1
+        name = sortable(record.rank2) + key if self._second else key
+        if state in "r!":
+            self.wanted["ready" if state == "r" else "buried"][name] = (record.rank1, record.id)
+        if state == "t":
+            self.wanted["taken"][key] = (record.owner or 0, record.id)
+            if record.owner not in self.sessions:
+                self.orphans.append((record.id, record.owner or 0))
+        if record.at is not None:
+            self.wanted["due"][key] = (record.at, record.id)
+        if self.tube.kind.per_utube and state in "rqt":
+            self._add_to_lane(record, key)
+
+    def _add_to_lane(self, record: Record, key: bytes) -> None:
+        utube = record.utube or ""
+        lane = self.lanes.setdefault(utube, LanePlace())
+        if record.state == "t":
+            lane.taken += 1
+            return
+        letter, places = (b"h", lane.heads) if record.state == "r" else (b"w", lane.waiting)
+        rank2 = 0 if self.tube.fair else record.rank2
+        places.append((record.rank1, rank2, record.id))
+        if record.state == "r":
+            lane.turns.append(record.rank2)
+        label = utube.encode()
+        between = sortable(rank2) if self._second and not self.tube.fair else b""
+        spot = bytes([len(label)]) + label + letter + sortable(record.rank1) + between + key
+        self.wanted["queue"][spot] = (0, record.id)
+
+
+def sortable(number: float) -> bytes:
+    """Eight bytes that sort as the number does, as lua/record.lua makes them."""
+    packed = struct.pack(">d", number or 0.0)
+    if packed[0] < 128:
+        return bytes([packed[0] + 128]) + packed[1:]
+    return bytes(255 - byte for byte in packed)
+
+
+def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
+    """Look at a tube."""
+    shape, _ = runner.shape(tube)
+    seen = Snapshot(tube, shape)
+    seen.counts = count(runner, tube)
+    seen.sessions = {int(no) for no, _ in scan(runner, tube, "ends")}
+    for utube, stored in scan(runner, tube, "lanes"):
+        taken, heads, waiting, turn = read_lane(stored)
+        seen.lanes[utube.decode()] = LanePlace((taken, heads, waiting), turn)
+    for index in INDEXES:
+        seen.there[index] = {name: float(score) for name, score in scan(runner, tube, index)}
+    for record in _records(runner, tube):
+        seen.add(record)
+    seen.strays = _strays(runner, tube)
+    return seen
+
+
+def _records(runner: Runner, tube: Tube) -> Iterator[Record]:
+    """Each record once; a scan may show one twice."""
+    shown: set[bytes] = set()
+    for key, value in scan(runner, tube, "tasks"):
+        if key not in shown:
+            shown.add(key)
+            yield decode(int.from_bytes(key, "big"), value)
+
+
+def _strays(runner: Runner, tube: Tube) -> list[bytes]:
+    waits, handles = runner.keys.name(tube.no, "waits"), runner.keys.name(tube.no, "handles")
+    waiting = cast("list[bytes]", runner.servers.command(waits, b"HKEYS", waits))
+    known = set(cast("list[bytes]", runner.servers.command(handles, b"HKEYS", handles)))
+    return [handle for handle in waiting if handle not in known]

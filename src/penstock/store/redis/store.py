@@ -1,0 +1,311 @@
+"""The store on Redis: one script per call, all keys of a tube in one slot, so the same scripts run on a cluster."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import cast
+from uuid import uuid4
+
+import msgspec
+
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import SchemaMismatch, TubeBusy, UnsupportedOption
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
+from penstock.store.forks import reset_in_child
+from penstock.store.redis import finding, promise, putting
+from penstock.store.redis.checks import check
+from penstock.store.redis.cluster import Cluster
+from penstock.store.redis.keys import MAX_ID, TUBES, Keys
+from penstock.store.redis.link import Reply
+from penstock.store.redis.listener import Listener
+from penstock.store.redis.location import Location, locate
+from penstock.store.redis.registry import Registry
+from penstock.store.redis.runner import Runner, known, read_log, read_pairs
+from penstock.store.redis.servers import OneServer, Servers
+from penstock.store.redis.tubes import Tubes
+
+log = logging.getLogger("penstock")
+
+# The layout of keys and records. A later one refuses to touch what an older penstock would misread.
+SCHEMA = 1
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class RedisStore:
+    """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
+
+    shared = True
+
+    def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
+        self._servers: Servers = Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+        self._keys = Keys(where.prefix)
+        self._clock = clock
+        self._closed = False
+        try:
+            facts = promise.gather(Runner(self._servers, self._keys, clock, modern=True))
+            self._runner = Runner(self._servers, self._keys, clock, modern=promise.is_modern(facts))
+            self.identity = f"redis:{self._open()}"
+        except BaseException:
+            self._servers.close()
+            raise
+        for warning in promise.warnings(facts):
+            log.warning("%s: %s", self._servers.label, warning)
+        self._tubes = Tubes(self._runner)
+        self._registry = Registry(self._runner, self._tubes)
+        self._listener = Listener(self._servers, self._keys.channel)
+        reset_in_child(self)
+
+    def _open(self) -> str:
+        """The store's random id; SchemaMismatch when a newer penstock wrote it."""
+        reply = self._runner.on_tag("open", TUBES, str(uuid4()), SCHEMA, again=True)
+        id, schema = cast("tuple[bytes, bytes]", reply)
+        if int(schema) != SCHEMA:
+            raise SchemaMismatch(
+                f"{self._servers.label} has schema {int(schema)}, this penstock knows {SCHEMA}: upgrade penstock"
+            )
+        return id.decode()
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._listener.close()
+            self._servers.close()
+
+    def after_fork(self) -> None:
+        """The child makes connections of its own, and leaves the parent's open."""
+        self._servers.forsake()
+        self._listener.reset()
+
+    def bind(self, connection: object) -> base.Store:
+        raise UnsupportedOption("redis has no transactions to bind to: sqlite://, postgresql:// and mysql:// have")
+
+    def durability(self) -> str:
+        """What a put that returned survives, by the server's settings now."""
+        return promise.promise(promise.gather(self._runner))
+
+    def describe(self) -> base.Description:
+        return promise.describe(promise.gather(self._runner), self._servers.label, self._keys.prefix, SCHEMA)
+
+    def now(self) -> int:
+        if self._clock is not None:
+            return self._clock()
+        key = self._keys.name(TUBES, "store")
+        seconds, micros = cast("tuple[bytes, bytes]", self._servers.command(key, b"TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        return self._listener.wait(wake, seconds, watch=watch)
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        return self._tubes.save(name, kind, given, exist_ok=exist_ok)
+
+    def load_tube(self, name: str) -> Tube | None:
+        return self._tubes.find(name)
+
+    def load_tubes(self) -> list[Tube]:
+        return self._tubes.all()
+
+    def drop_tube(self, tube: Tube) -> None:
+        while self.advance(tube).more:
+            pass
+        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None))
+        _, taken, waiting = cast("tuple[int, int, int]", tuple(known(tube, cast("list[Reply]", reply))))
+        if taken:
+            raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
+        if waiting:
+            raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
+        self._tubes.forget(tube)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
+        known(tube, cast("list[Reply]", reply))
+
+    def paused(self, tube: Tube) -> bool:
+        key = self._keys.name(tube.no, "meta")
+        last, paused = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, b"last", b"paused"))
+        known(tube, [-1 if last is None else 0])
+        return paused is not None
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        laned = tube.kind.per_utube
+        capacity = "" if tube.capacity is None else tube.capacity
+        packed = putting.pack_entries(entries)
+        reply = self._runner.on_tube("put_laned" if laned else "put", tube, capacity, *packed, now=now)
+        moment, first = cast("list[int]", reply[:2])
+        if first < 0:
+            self._listener.interests.add(tube.no)
+            raise base.tube_full(tube, cast(int, reply[2]), len(entries))
+        records = putting.made(entries, first, moment)
+        if laned:
+            records = putting.laned(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
+        ready = sum(record.state == "r" for record in records)
+        events = [Event(tube.no, "put", record) for record in records]
+        return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        """As the contract says; one call per tube, in order, until one has work."""
+        effects = Effects()
+        waits: list[int] = []
+        for place, tube in enumerate(tubes):
+            reply = self._take(tube, handle, (count, "" if max_pri is None else max_pri, blocked or ""), now, effects)
+            alive, wait_ms, pairs = cast("tuple[int, int, list[Reply]]", tuple(reply[4:]))
+            waits += [wait_ms] if wait_ms >= 0 else []
+            if not alive:
+                return Taken(None, [], None, False, effects)
+            if pairs:
+                records = read_pairs(pairs)
+                effects.events += [Event(tube.no, "take", record) for record in records]
+                self._count_out(tubes, place, handle, blocked, now)
+                return Taken(tube, records, min(waits, default=None), True, effects)
+            if blocked == "enter":
+                self._listener.interests.add(tube.no)
+        return Taken(None, [], min(waits, default=None), True, effects)
+
+    def _take(
+        self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
+    ) -> list[Reply]:
+        """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
+        reply = self._runner.on_tube("take", tube, handle, *wanted, ADVANCE_STEP, now=now)
+        read_log(tube, reply, effects)
+        if not reply[4]:
+            found = self._registry.enlist(handle, tube, now)
+            if found is not None:
+                reply = self._runner.on_tube("take", tube, handle, *wanted, ADVANCE_STEP, *found, now=now)
+                read_log(tube, reply, effects)
+        return reply
+
+    def _count_out(
+        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None
+    ) -> None:
+        """Something came from one of several tubes: the others that counted the caller in count it out."""
+        others = tubes[:found] if blocked == "enter" else tubes[found + 1 :] if blocked == "leave" else ()
+        if blocked == "stay":
+            others = [tube for tube in tubes if tube is not tubes[found]]
+        for tube in others:
+            self._runner.on_tube("take", tube, handle, 0, "", "leave", ADVANCE_STEP, now=now)
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        packed = _encode([_packed(move) for move in moves])
+        reply = self._runner.on_tube("settle", tube, packed, now=now)
+        effects = Effects()
+        records = read_log(tube, reply, effects)
+        places = cast("list[int]", reply[4])
+        return Settled([records[place - 1] if place else None for place in places], effects)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        """As the contract says, in steps of a bounded number."""
+        settled = Settled([], Effects())
+        while len(settled.records) < count:
+            step = min(count - len(settled.records), ADVANCE_STEP)
+            reply = self._runner.on_tube("kick", tube, ADVANCE_STEP, step, now=now)
+            if not _collect(tube, reply, settled) and len(cast("list[int]", reply[5])) < step:
+                break
+        return settled
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """As the contract says, in steps of a bounded number; what is taken meanwhile may stay taken."""
+        settled = Settled([], Effects())
+        left: int | None = None
+        while left is None or left > 0:
+            reply = self._runner.on_tube("release_all", tube, ADVANCE_STEP, ADVANCE_STEP, now=now)
+            if not _collect(tube, reply, settled):
+                done, still = len(cast("list[int]", reply[5])), cast(int, reply[6])
+                left = min(still, still if left is None else left - done)
+        settled.records.sort(key=lambda record: record.id if record else 0)
+        return settled
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        reply = self._runner.on_tube("advance", tube, limit, again=True, now=now)
+        effects = Effects()
+        read_log(tube, reply, effects)
+        more, wait_ms = cast("tuple[int, int]", tuple(reply[4:]))
+        return Advanced(bool(more), None if wait_ms < 0 else wait_ms, effects)
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """As the contract says; tasks put while it runs have higher ids than the last one seen first."""
+        settled = Settled([], Effects())
+        cursor, last = b"0", ""
+        while True:
+            reply = self._runner.on_tube("truncate", tube, cursor, finding.PAGE, last, now=now)
+            records = read_log(tube, reply, settled.effects)
+            cursor, last = cast(bytes, reply[4]), str(reply[5])
+            settled.records.extend(records)
+            if cursor == b"0":
+                break
+        expired = {event.record.id for event in settled.effects.events if event.name == "ttl"}
+        settled.records[:] = [record for record in settled.records if record and record.id not in expired]
+        settled.records.sort(key=lambda record: record.id if record else 0)
+        return settled
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        return finding.get(self._runner, tube, ids, now)
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        return finding.find(self._runner, tube, status, after or 0, limit, now)
+
+    def count(self, tube: Tube) -> Counts:
+        return finding.count(self._runner, tube)
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        return self._registry.join(presence, session, ttr, now)
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        return self._registry.beat(handles, now)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        return self._registry.leave(handles, locus, now)
+
+    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
+        return self._registry.describe(now)
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        return finding.ahead(self._runner, tube, record)
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        return finding.lane(self._runner, tube, utube)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        ids = [id for _, id in self._registry.taken([tube])[0]]
+        return finding.lane_holders(self._runner, tube, utube, ids, limit)
+
+    def owner(self, session: int) -> base.SessionRecord | None:
+        return self._registry.one(session)
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        return check(self._runner, self._tubes.all(), self._registry, repair, now)
+
+
+def _packed(move: Move) -> tuple[object, ...]:
+    id = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
+    return (move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted)
+
+
+def _collect(tube: Tube, reply: list[Reply], settled: Settled) -> bool:
+    """Add a step of kick or release_all to what it did before; True when it stopped because more is due."""
+    records = read_log(tube, reply, settled.effects)
+    settled.records.extend(records[place - 1] for place in cast("list[int]", reply[5]))
+    return bool(reply[4])
+
+
+def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:
+    """The store that a redis URL names."""
+    return RedisStore(locate(url), clock)

@@ -1,0 +1,76 @@
+"""Fresh stores on a running server: one database per test process, made once and emptied for each test.
+
+Creating the schema costs some 0.2 s (it is DDL, which is flushed), emptying it 3 ms. The store's random id is
+renewed with it, so that brokers of an earlier test that still run are strangers to the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from functools import cache
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import pymysql
+from pymysql.constants import CLIENT
+
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.store import open_mysql
+
+_TABLES = (
+    "penstock_tube", "penstock_id", "penstock_counter", "penstock_delta", "penstock_task", "penstock_lane",
+    "penstock_session", "penstock_handle", "penstock_waiting",
+)  # fmt: skip
+
+
+def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
+    """The driver's own connection to the database of a URL."""
+    where = parse(url)
+    return pymysql.connect(
+        host=where.host,
+        port=where.port,
+        unix_socket=where.socket,
+        user=where.user,
+        password=where.password,
+        database=where.database,
+        autocommit=True,
+        client_flag=CLIENT.MULTI_STATEMENTS,
+    )
+
+
+def fresh_url(base: str) -> str:
+    """The URL of an empty store on the server that `base` names (its database must be there, and is left alone)."""
+    url = _database(base, os.getpid())
+    _empty(url)
+    return url
+
+
+@cache
+def _database(base: str, pid: int) -> str:
+    name = f"penstock_test_{pid}_{uuid4().hex[:6]}"
+    with bare(base) as connection:
+        connection.cursor().execute(f"CREATE DATABASE {name}")
+    atexit.register(_drop, base, name)
+    url = urlunsplit(urlsplit(base)._replace(path=f"/{name}"))
+    open_mysql(url).close()
+    return url
+
+
+def _empty(url: str) -> None:
+    statements = [f"DELETE FROM {table}" for table in _TABLES]
+    statements += [f"UPDATE penstock_meta SET value = '{uuid4()}' WHERE name = 'id'"]
+    with bare(url) as connection:
+        cursor = connection.cursor()
+        cursor.execute("START TRANSACTION; " + "; ".join(statements) + "; COMMIT")
+        while cursor.nextset():
+            pass
+
+
+def _drop(base: str, name: str) -> None:
+    # A broker that a test left open may hold the database: then it stays, and goes with the test server.
+    with contextlib.suppress(pymysql.MySQLError), bare(base) as connection:
+        cursor = connection.cursor()
+        cursor.execute("SET SESSION lock_wait_timeout = 2")
+        cursor.execute(f"DROP DATABASE IF EXISTS {name}")

@@ -1,0 +1,63 @@
+"""broker.bind on MySQL: puts and acks that live and die with the caller's transaction."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import take
+from tests.mysql.conftest import Connection
+
+
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("kind", ["fifottl", "utube"])
+def test_puts_and_acks_come_with_the_commit(
+    broker: penstock.Broker, own: Connection, kind: str, isolation: str
+) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put("old")
+    own.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    own.begin()
+    own.cursor().execute("SELECT COUNT(*) FROM penstock_task")  # a snapshot from before the take
+    held = take(tube)
+    bound = broker.bind(own).tube("t")
+    bound.put("one")
+    bound.put_many(["two", "three"])
+    bound.ack(held)
+    assert [task.data for task in tube.tasks()] == ["old"]
+    own.commit()
+    assert [task.data for task in tube.tasks()] == ["one", "two", "three"]
+    assert tube.stats().calls.ack == 1
+    assert broker.check() == []
+
+
+def test_a_rollback_takes_them_with_it(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put("old")
+    held = take(tube)
+    own.begin()
+    bound = broker.bind(own).tube("t")
+    bound.put("new")
+    bound.ack(held.id)
+    own.rollback()
+    held.ack()
+    assert tube.put("next").id == 2
+    assert tube.stats().tasks.total == 1
+
+
+def test_what_cannot_be_bound_is_told(broker: penstock.Broker, own: Connection) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match="pymysql"):
+        broker.bind(object())
+    with pytest.raises(penstock.BadValue, match="no transaction"):
+        broker.bind(own)
+    own.select_db("information_schema")
+    own.begin()
+    with pytest.raises(penstock.BadValue, match="does not lead"):
+        broker.bind(own)
+
+
+def test_describe_says_what_the_server_promises(broker: penstock.Broker) -> None:
+    described = broker._hub.store.describe()
+    assert described.store in ("MariaDB", "MySQL")
+    assert "innodb_flush_log_at_trx_commit" in described.durability
+    assert described.schema == 5

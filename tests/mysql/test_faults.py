@@ -1,0 +1,192 @@
+"""What breaks between us and the server: nothing acknowledged is lost, and what can be tried again is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pymysql
+import pytest
+
+import penstock
+from penstock.store.mysql import pool
+from penstock.store.mysql.database import Database
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.pool import Link
+from tests.behaviour.helpers import begin, take, until
+from tests.mysql.conftest import Connection, start
+from tests.mysql.databases import fresh_url
+from tests.servers.mariadb import Mariadb
+
+
+@pytest.fixture
+def server() -> Iterator[Mariadb]:
+    server = start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def database(url: str) -> Iterator[Database]:
+    database = Database(parse(url))
+    yield database
+    database.close()
+
+
+def others(own: Connection) -> list[int]:
+    """The connections to this database but our own."""
+    cursor = own.cursor()
+    cursor.execute("SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()")
+    return [int(id) for (id,) in cursor.fetchall()]
+
+
+def sleeping(own: Connection) -> bool:
+    """Whether one of them is in the midst of a SLEEP."""
+    cursor = own.cursor()
+    cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User sleep'")
+    return bool(cursor.fetchall()[0][0])
+
+
+def kill_all(own: Connection) -> None:
+    for id in others(own):
+        own.cursor().execute(f"KILL {id}")
+    until(lambda: not others(own))
+
+
+def test_killed_connections_are_not_noticed_by_the_next_call(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put("a")
+    kill_all(own)
+    tube.put("b")
+    kill_all(own)
+    task = take(tube)
+    kill_all(own)
+    task.ack()
+    assert [task.data for task in tube.tasks()] == ["b"]
+
+
+def test_a_server_restarted_under_a_broker(server: Mariadb) -> None:
+    with penstock.connect(fresh_url(server.url)) as broker:
+        tube = broker.tube("t", ttr=60)
+        tube.put_many(["a", "b"])
+        held = take(tube)
+        server.kill()
+        with pytest.raises(penstock.StoreUnavailable):
+            tube.put("lost")
+        server.start()
+        assert tube.put("c").id == 3
+        held.ack()
+        assert [task.data for task in tube.take_many(5)] == ["b", "c"]
+        assert broker.check() == []
+
+
+def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> None:
+    stored: list[int] = []
+    unknown: list[int] = []
+    with penstock.connect(fresh_url(server.url)) as broker:
+        tube = broker.tube("t")
+        ended = threading.Event()
+
+        def put_on() -> None:
+            for number in range(100_000):
+                if ended.is_set():
+                    return
+                try:
+                    tube.put(number)
+                    stored.append(number)
+                except penstock.OutcomeUnknown:
+                    unknown.append(number)
+                except penstock.StoreUnavailable:
+                    ended.wait(0.05)
+
+        putting = begin(put_on)
+        until(lambda: len(stored) > 100)
+        server.kill()
+        before = len(stored)
+        server.start()
+        until(lambda: len(stored) > before + 100, 30)
+        ended.set()
+        putting.result(10)
+        found = [task.data for task in tube.take_many(100_000)]
+        assert set(stored) <= set(found)
+        assert set(found) <= {*stored, *unknown}
+        assert len(found) == len(set(found))
+
+
+def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Database, own: Connection) -> None:
+    call = begin(lambda: database.call("DO SLEEP(20)"))
+    until(lambda: sleeping(own))
+    kill_all(own)
+    with pytest.raises(penstock.OutcomeUnknown):
+        call.result(10)
+
+
+def test_a_read_that_is_killed_under_way_is_made_again(database: Database, own: Connection) -> None:
+    call = begin(lambda: database.read("SELECT SLEEP(1), 7"))
+    until(lambda: sleeping(own))
+    kill_all(own)
+    assert call.result(10)[0][1] == 7
+
+
+def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Database, own: Connection) -> None:
+    one, two = (broker.tube(name)._stored.no for name in ("one", "two"))
+    begun = threading.Barrier(2, timeout=10)
+    tries: list[int] = []
+
+    def crosswise(link: Link) -> None:
+        tries.append(1)
+        link.change("UPDATE penstock_id SET last = last + 1 WHERE tube = %s", (one,))
+        if len(tries) == 1:
+            begun.wait()
+        link.change("UPDATE penstock_id SET last = last + 1 WHERE tube = %s", (two,))
+
+    own.begin()
+    # The one that changed less is given up: this changes more.
+    own.cursor().execute("INSERT INTO penstock_delta (tube) SELECT 0 FROM seq_1_to_100")
+    own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
+    step = begin(lambda: database.run(crosswise))
+    begun.wait()
+    own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {one}")
+    own.rollback()
+    step.result(10)
+    assert len(tries) == 2
+    rows = database.read("SELECT last FROM penstock_id WHERE tube IN (%s, %s)", (one, two))
+    assert [last for (last,) in rows] == [1, 1]
+
+
+def test_deadlocks_without_end_are_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[int] = []
+
+    def crosswise(link: Link) -> None:
+        tries.append(1)
+        raise pymysql.err.OperationalError(1213, "Deadlock found")
+
+    monkeypatch.setattr("penstock.store.mysql.database._LAST_PAUSE", 0.001)
+    with pytest.raises(penstock.StoreBusy):
+        database.run(crosswise)
+    assert len(tries) == 20
+
+
+def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "POOL_SECONDS", 0.1)
+    with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
+        tube = broker.tube("t")
+        held = broker._hub.store._db._pool.borrow()  # type: ignore[attr-defined]
+        with pytest.raises(penstock.StoreBusy, match="pool_size"):
+            tube.put("x")
+        broker._hub.store._db._pool.give_back(held)  # type: ignore[attr-defined]
+        assert tube.put("x").id == 1
+
+
+def test_a_server_that_is_not_there_is_told() -> None:
+    with pytest.raises(penstock.StoreUnavailable, match="127.0.0.1:1"):
+        penstock.connect("mysql://root:secret@127.0.0.1:1/jobs")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["mysql://h", "mysql://h/", "mysql://h:x/d", "mysql://h/d?colour=red", "mysql://h/d?pool_size=0", "mysql://h/a/b"],
+)
+def test_a_bad_url_is_refused(url: str) -> None:
+    with pytest.raises(penstock.BadValue):
+        penstock.connect(url)

@@ -1,0 +1,80 @@
+"""The hot queries of the procedures use their indexes and read no more than they answer, whatever the table holds."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.store import mysql
+from tests.mysql.conftest import Connection
+
+MIGRATIONS = Path(mysql.__file__).parent / "migrations"
+SIZES = (0, 1, 100_000)
+# what it is for -> file, how it begins, how it ends, its index
+HOT = {
+    "claim": ("0004_verbs", "SELECT id, rank1, rank2, LENGTH(data)", "FOR UPDATE SKIP LOCKED", "penstock_ready"),
+    "heads": ("0004_verbs", "SELECT id, utube FROM penstock_task", "LIMIT v_window", "penstock_ready"),
+    "next moment": ("0004_verbs", "SELECT at INTO v_at FROM", "ORDER BY at LIMIT 1", "penstock_timer"),
+    "due": ("0003_changes", "SELECT id, at FROM penstock_task", "LIMIT p_limit", "penstock_timer"),
+    "first waiting": ("0002_lanes", "SELECT id, rank1, rank2 INTO", "LIMIT 1", "penstock_laned"),
+    "worst head": ("0002_lanes", "SELECT id, rank1, IF(p_fair", "DESC LIMIT 1", "penstock_laned"),
+    "buried": ("0004_verbs", "SELECT id, rank1, rank2 FROM penstock_task", "LIMIT p_count", "penstock_ready"),
+}
+VALUES = {
+    "p_max": "1e300", "p_now": "5", "p_count": "100", "v_window": "100", "p_limit": "100", "p_fair": "0",
+    "p_utube": "'u'",
+}  # fmt: skip
+
+
+def hot_query(name: str, tube: int) -> str:
+    """The query as it stands in the procedure, with values for its variables."""
+    file, begins, ends, _ = HOT[name]
+    text = (MIGRATIONS / f"{file}.sql").read_text()
+    query = text[text.index(begins) :]
+    query = query[: query.index(ends) + len(ends)]
+    query = re.sub(r"INTO .*?\s+FROM", "FROM", query, flags=re.DOTALL)
+    query = re.sub(r"\b[pv]_tube\b", str(tube), query)
+    return re.sub(r"\b[pv]_\w+", lambda match: VALUES[match[0]], query)
+
+
+def fill(own: Connection, tube: int, rows: int) -> None:
+    own.cursor().execute(
+        "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, created, at, data)"
+        f" SELECT {tube}, seq, 'r', seq % 7, 0, seq % 7, 1, IF(seq % 2, 9007199254740991, 1000 + seq), REPEAT('x', 100)"
+        f" FROM seq_1_to_{rows}"
+    )
+
+
+def reads(own: Connection, query: str) -> int:
+    """How many rows the server touched for the query."""
+    cursor = own.cursor()
+    cursor.execute("FLUSH STATUS")
+    cursor.execute(query)
+    cursor.fetchall()
+    cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+    return sum(int(str(value)) for _, value in cursor.fetchall())
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "after a mass delete"])
+@pytest.mark.parametrize("rows", SIZES)
+def test_hot_queries(broker: penstock.Broker, own: Connection, rows: int, deleted: bool) -> None:
+    tube = broker.tube("t")._stored.no
+    other = broker.tube("other")._stored.no
+    if rows:
+        fill(own, tube, rows)
+        fill(own, other, rows)
+    if deleted:
+        own.cursor().execute(f"DELETE FROM penstock_task WHERE tube = {tube} AND id % 100 > 0")
+    for name, (*_, index) in HOT.items():
+        query = hot_query(name, tube)
+        cursor = own.cursor()
+        cursor.execute("EXPLAIN " + query)
+        (plan,) = cursor.fetchall()
+        explained = dict(zip([column[0] for column in cursor.description or ()], plan, strict=True))
+        assert explained["key"] == index, (name, explained)
+        assert explained["type"] in ("range", "ref"), (name, explained)
+        assert "filesort" not in str(explained["Extra"]), (name, explained)
+        assert reads(own, query) <= 110, name

@@ -1,0 +1,108 @@
+"""Takers do not stand in each other's way, and nothing a step does needs more than one round trip."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pymysql
+import pytest
+
+import penstock
+from penstock.store.mysql.watch import ACTIVE_SECONDS
+from tests.behaviour.helpers import begin, take
+from tests.mysql.conftest import Connection
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_a_taker_passes_by_what_another_is_taking(broker: penstock.Broker, own: Connection, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    for place in range(10):
+        tube.put(place, **({"utube": place} if kind == "utube" else {}))  # type: ignore[arg-type]
+    take(tube).release()
+    handle, no = broker._seat.handle, tube._stored.no
+    own.begin()
+    own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, NULL)")
+    theirs = begin(lambda: tube.take_many(4)).result(5)
+    own.rollback()
+    assert [task.data for task in theirs] == [4, 5, 6, 7]
+    assert [task.data for task in tube.take_many(10)] == [0, 1, 2, 3, 8, 9]
+
+
+def test_a_put_in_progress_does_not_hold_takers_up(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put("ready")
+    own.begin()
+    broker.bind(own).tube("t").put("not yet")
+    task = begin(lambda: tube.take(0)).result(5)
+    assert task is not None
+    begin(task.ack).result(5)
+    own.rollback()
+    assert tube.stats().calls.put == 1
+
+
+def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put_many(range(200))
+    own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # as all our connections are
+    own.begin()
+    own.cursor().execute("CALL penstock_fold()")
+    for task in begin(lambda: tube.take_many(100)).result(5):
+        begin(task.ack).result(5)
+    own.commit()
+    assert tube.stats().tasks.done == 100
+    assert broker.check() == []
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The packets that are sent, each answered before the next."""
+    sent: list[str] = []
+    execute = pymysql.connections.Connection._execute_command  # type: ignore[attr-defined]
+
+    def counted(self: Connection, command: int, sql: str | bytes) -> None:
+        sent.append(str(sql))
+        execute(self, command, sql)
+
+    monkeypatch.setattr(pymysql.connections.Connection, "_execute_command", counted)
+    return sent
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_one_round_trip_a_verb(broker: penstock.Broker, trips: list[str], kind: str) -> None:
+    tube = broker.tube("t", kind=kind, utube_limit=None if kind == "fifottl" else 5000)
+    tube.put("first")
+    take(tube).ack()  # joined, connected
+    handed: list[penstock.Task] = []
+    verbs: dict[str, Callable[[], object]] = {
+        "put": lambda: tube.put("x"),
+        "put later": lambda: tube.put("x", delay=60),
+        "put_many": lambda: tube.put_many(range(1000)),
+        "take": lambda: handed.append(take(tube)),
+        "touch": lambda: handed[0].touch(5),
+        "release": lambda: handed[0].release(),
+        "take_many": lambda: handed.extend(tube.take_many(1000)),
+        "ack_many": lambda: tube.ack_many(handed[1:900]),
+        "ack": lambda: handed[900].ack(),
+        "bury": lambda: handed[901].bury(),
+        "kick": lambda: tube.kick(),
+        "delete": lambda: tube.delete(handed[901].id),
+    }
+    for name, verb in verbs.items():
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        del trips[:]
+        verb()
+        assert len(trips) == 1, (name, [sql[:60] for sql in trips])
+
+
+def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, trips: list[str]) -> None:
+    tube = broker.tube("t")
+    waiting = begin(lambda: tube.take(7))
+    with contextlib.suppress(TimeoutError):
+        waiting.result(ACTIVE_SECONDS + 1)  # the looks after something happened end
+    before = len(trips)
+    with contextlib.suppress(TimeoutError):
+        waiting.result(3)
+    sent = trips[before:]
+    assert len(sent) <= 4 * 2 + 5, sent  # a look and a take for each scan, and a heartbeat
+    assert waiting.result(10) is None

@@ -1,0 +1,49 @@
+"""The plans of every statement inside the store's functions, as the server tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+
+import penstock
+from penstock.store.postgres.store import PostgresStore
+
+# auto_explain tells the plan of each statement that a function runs, with what it really read.
+_TELL = """LOAD 'auto_explain';
+SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_level = notice;
+SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;
+SET client_min_messages = notice"""
+
+
+class Teller:
+    """Makes a store's calls through one connection that tells its plans."""
+
+    def __init__(self, url: str, broker: penstock.Broker) -> None:
+        store = broker._hub.store
+        assert isinstance(store, PostgresStore)
+        self._connections = store._connections
+        self.schema = self._connections.location.quoted
+        self.plans: list[str] = []
+        self.db = psycopg.connect(self._connections.location.conninfo, autocommit=True)
+        self.db.execute(_TELL)
+        self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
+
+    @contextmanager
+    def listening(self) -> Iterator[list[str]]:
+        """Plans of the calls made inside."""
+        borrow, give_back = self._connections._borrow, self._connections._return
+        self._connections._borrow = lambda patience: self.db  # type: ignore[method-assign]
+        self._connections._return = lambda db: None  # type: ignore[method-assign]
+        self.plans.clear()
+        try:
+            yield self.plans
+        finally:
+            self._connections._borrow, self._connections._return = borrow, give_back  # type: ignore[method-assign]
+
+
+def buffers(plan: str) -> int:
+    """How many pages a statement touched."""
+    line = next((line for line in plan.splitlines() if "Buffers: shared" in line), "")
+    return sum(int(part.split("=")[1]) for part in line.split() if part.startswith(("hit=", "read=")))

@@ -1,0 +1,66 @@
+"""broker.bind: verbs inside a psycopg transaction."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres.location import locate
+from tests.servers.postgres import Postgres
+
+
+def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    with psycopg.connect(locate(url).conninfo) as db:
+        broker.bind(db).tube("work").put("x")
+        assert tube.take(0) is None
+        db.commit()
+        task = tube.take(0)
+    assert task is not None
+    assert task.data == "x"
+    assert tube.stats().calls.put == 1
+
+
+def test_a_rollback_takes_back_puts_acks_and_tubes(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    tube.put("held")
+    task = tube.take(0)
+    assert task is not None
+    with psycopg.connect(locate(url).conninfo) as db:
+        bound = broker.bind(db)
+        bound.tube("work").put_many(["x", "y"])
+        bound.tube("work").ack(task)
+        bound.tube("new").put("z")
+        db.rollback()
+    assert tube.stats().tasks.total == 1
+    assert [info.name for info in broker.tubes()] == ["work"]
+    task.ack()
+    assert broker.check() == []
+
+
+def test_a_refused_verb_leaves_the_transaction_as_it_was(broker: penstock.Broker, url: str) -> None:
+    with psycopg.connect(locate(url).conninfo) as db:
+        bound = broker.bind(db).tube("work", capacity=1)
+        bound.put("x")
+        with pytest.raises(penstock.TubeFull):
+            bound.put("y")
+        with pytest.raises(penstock.NotTaken):
+            bound.ack(99)
+    assert broker.tube("work").stats().tasks.total == 1
+
+
+def test_an_autocommit_connection_needs_a_transaction(broker: penstock.Broker, url: str) -> None:
+    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
+        with pytest.raises(penstock.BadValue, match="no transaction"):
+            broker.bind(db)
+        with db.transaction():
+            broker.bind(db).tube("work").put("x")
+    assert broker.tube("work").stats().tasks.total == 1
+
+
+def test_other_connections_are_refused(broker: penstock.Broker, server: Postgres) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match="psycopg"):
+        broker.bind(object())
+    with psycopg.connect(server.url.replace("/postgres", "/template1")) as db, pytest.raises(penstock.BadValue):
+        broker.bind(db)

@@ -1,0 +1,293 @@
+"""What goes wrong between a broker and its server, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres import connection
+from penstock.store.postgres.location import locate
+from penstock.store.postgres.schema import MIGRATIONS
+from tests.behaviour.helpers import begin, until
+from tests.servers.postgres import Postgres
+
+
+@pytest.fixture
+def admin(server: Postgres) -> Iterator[psycopg.Connection]:
+    """Somebody else at the same server."""
+    with psycopg.connect(server.url, autocommit=True) as db:
+        yield db
+
+
+def schema_of(url: str) -> str:
+    return locate(url).quoted
+
+
+def cut_all(admin: psycopg.Connection) -> int:
+    """End every other connection, and wait until they have ended."""
+    return admin.execute(
+        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
+    ).rowcount
+
+
+def waits_for_a_lock(admin: psycopg.Connection) -> bool:
+    return bool(admin.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall())
+
+
+def test_connections_cut_while_idle_are_not_noticed(broker: penstock.Broker, admin: psycopg.Connection) -> None:
+    tube = broker.tube("work")
+    tube.put("one")
+    assert cut_all(admin)
+    tube.put("two")
+    task = tube.take(0)
+    assert task is not None
+    cut_all(admin)
+    task.ack()
+    assert tube.stats().calls.put == 2
+
+
+def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
+    broker: penstock.Broker, url: str, admin: psycopg.Connection
+) -> None:
+    tube = broker.tube("work", capacity=5)
+    with psycopg.connect(locate(url).conninfo) as other:
+        other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
+        putting = begin(lambda: tube.put("x"))
+        until(lambda: waits_for_a_lock(admin))
+        admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with pytest.raises(penstock.OutcomeUnknown):
+            putting.result(10)
+    assert tube.put("y").id is not None
+
+
+def test_a_lock_held_for_too_long_is_busy(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
+    tube = broker.tube("work", capacity=5)
+    admin.execute(f"ALTER FUNCTION {schema_of(url)}.penstock_put_alike SET lock_timeout = '100ms'")
+    with psycopg.connect(locate(url).conninfo) as other:
+        other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
+        with pytest.raises(penstock.StoreBusy):
+            tube.put("x")
+    tube.put("y")
+    assert tube.stats().calls.put == 1
+
+
+def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)
+    with penstock.connect(f"{url}&pool_size=1") as broker:
+        tube = broker.tube("work", capacity=5)
+        with psycopg.connect(locate(url).conninfo) as other:
+            other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
+            putting = begin(lambda: tube.put("x"))
+            until(lambda: waits_for_a_lock(other))
+            with pytest.raises(penstock.StoreBusy, match="pool_size"):
+                tube.put("y")
+        putting.result(10)
+
+
+def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
+    tube = broker.tube("work")
+    tube.put_many(["a", "b"])
+    task = f"{schema_of(url)}.penstock_task"
+    with psycopg.connect(locate(url).conninfo) as other:
+        other.execute("SET deadlock_timeout = '20s'")  # the broker's server process finds it first
+        other.execute(f"SELECT FROM {task} WHERE data = '\"b\"' FOR UPDATE")
+        truncating = begin(tube.truncate)
+        until(lambda: waits_for_a_lock(admin))
+        other.execute(f"SELECT FROM {task} WHERE data = '\"a\"' FOR UPDATE")
+        other.commit()
+    assert truncating.result(15) == 2
+    assert tube.stats().tasks.total == 0
+
+
+def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
+    with penstock.connect(url) as broker:
+        plain, laned = broker.tube("plain"), broker.tube("laned", "utube")
+        plain.put_many(["a", "b"])
+        laned.put_many([("a", {"utube": "x"}), ("b", {"utube": "y"})])
+        with psycopg.connect(locate(url).conninfo) as other, penstock.connect(url) as taker:
+            # Another's takes that have not committed yet.
+            bound = broker._hub.store.bind(other)
+            seat = broker._seat
+            for name in ("plain", "laned"):
+                stored = bound.load_tube(name)
+                assert stored is not None
+                seat.join()
+                assert len(bound.take([stored], 1, seat.handle).records) == 1
+            began = time.monotonic()
+            tasks = [taker.tube(name).take(0) for name in ("plain", "laned")]
+            assert [task and task.data for task in tasks] == ["b", "b"]
+            assert time.monotonic() - began < 2
+            other.rollback()
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
+    # The test server does not wait for its disk; who does, loses nothing to a kill either.
+    url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
+    with penstock.connect(url) as broker:
+        tube = broker.tube("work")
+        tube.put_many(range(100))
+        held = tube.take_many(10)
+        tube.ack_many(held[:5])
+        broker.tube("quiet")
+        waiting = begin(lambda: broker.tube("quiet").take(60))
+        until(lambda: any(session.waits for session in broker.sessions()))
+        if how == "kill":
+            server.kill()
+        else:
+            server._end(2)  # type: ignore[arg-type]  # SIGINT: PostgreSQL's fast shutdown
+        with pytest.raises(penstock.StoreError):
+            tube.put("while it is away")
+        server.start()
+        assert _tried(lambda: tube.put("after")).data == "after"
+        broker.tube("quiet").put("for the one who waits")
+        task = waiting.result(30)
+        assert task is not None
+        assert task.data == "for the one who waits"
+        assert tube.ack_many(held) == [False] * 5 + [True] * 5
+        stats = tube.stats()
+        assert (stats.calls.ack, stats.tasks.total) == (10, 91)
+        assert broker.check() == []
+
+
+def _tried(call: object) -> penstock.Task:
+    """What a caller does who was told that the store is away."""
+    ends = time.monotonic() + 30
+    while True:
+        try:
+            return call()  # type: ignore[operator, no-any-return]
+        except (penstock.StoreUnavailable, penstock.OutcomeUnknown):
+            assert time.monotonic() < ends
+
+
+def test_a_server_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(penstock.StoreUnavailable, match="cannot be reached"):
+        penstock.connect("postgresql://nobody@127.0.0.1:9/nothing")
+
+
+def test_a_database_that_is_not_there_is_unavailable(server: Postgres) -> None:
+    with pytest.raises(penstock.StoreUnavailable):
+        penstock.connect(server.url.replace("/postgres", "/nothing"))
+
+
+@pytest.mark.parametrize(
+    "parameter", ["schema=a-b", "schema=", "notify=yes", "pool_size=0", "pool_size=x", "colour=red"]
+)
+def test_a_wrong_parameter_is_refused(server: Postgres, parameter: str) -> None:
+    with pytest.raises(penstock.BadValue):
+        penstock.connect(f"{server.url}?{parameter}")
+
+
+def test_no_message_tells_the_password() -> None:
+    with pytest.raises(penstock.BadValue) as raised:
+        penstock.connect("postgresql://ann:geheim@127.0.0.1:9/x?colour=red")
+    assert "geheim" not in str(raised.value)
+
+
+def test_a_newer_schema_is_refused(url: str, admin: psycopg.Connection) -> None:
+    penstock.connect(url).close()
+    newer = MIGRATIONS[-1].number + 1
+    admin.execute(f"UPDATE {schema_of(url)}.penstock_meta SET value = '{newer}' WHERE name = 'schema'")
+    with pytest.raises(penstock.SchemaMismatch, match=f"schema {newer}"):
+        penstock.connect(url)
+
+
+def test_brokers_that_open_a_new_store_at_once_make_one(url: str) -> None:
+    opening = [begin(lambda: penstock.connect(url)) for _ in range(6)]
+    brokers = [future.result(30) for future in opening]
+    assert len({broker._hub.store.identity for broker in brokers}) == 1
+    for broker in brokers:
+        broker.close()
+
+
+def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> None:
+    tube = broker.tube("work")
+    tube.put_many(["a", "b", "c"])
+    mine = tube.take(0)
+    child = os.fork()
+    if child == 0:
+        try:
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert mine is not None
+    mine.ack()
+    assert tube.stats().tasks.total == 1
+
+
+@pytest.mark.parametrize(("notify", "within"), [("on", 0.6), ("off", 2.5)])
+def test_another_process_wakes_a_waiting_taker(url: str, notify: str, within: float) -> None:
+    url = f"{url}&notify={notify}"
+    with penstock.connect(url) as broker:
+        tube = broker.tube("work")
+        waiting: Future[tuple[penstock.Task | None, float]] = begin(lambda: (tube.take(20), time.monotonic()))
+        until(lambda: any(session.waits for session in broker.sessions()))
+        time.sleep(0.3)  # past the look that follows a registration
+        put_at = _put_in_another_process(url)
+        task, came = waiting.result(20)
+        assert task is not None
+        assert came - put_at < within
+
+
+def _put_in_another_process(url: str) -> float:
+    """When it was put: the monotonic clock is the host's."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with penstock.connect(url) as broker:
+                broker.tube("work").put("x")
+                os.write(writing, str(time.monotonic()).encode())
+            os._exit(0)
+        finally:
+            os._exit(1)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        return float(pipe.read())
+
+
+def test_a_burst_of_puts_notifies_seldom(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
+    tube = broker.tube("work")
+    admin.execute(f"LISTEN {locate(url).channel}")
+    waiting = f"INSERT INTO {schema_of(url)}.penstock_waiting VALUES ({tube._stored.no}, 'h', 1, 'another process')"
+    admin.execute(waiting)
+    began = time.monotonic()
+    for _ in range(200):
+        tube.put("x")
+    lasted = time.monotonic() - began
+    heard = list(admin.notifies(timeout=0.2))
+    assert 1 <= len(heard) <= lasted / 0.01 + 1
+
+
+def test_threads_of_a_broker_share_its_pool(url: str) -> None:
+    with penstock.connect(f"{url}&pool_size=3") as broker:
+        tube = broker.tube("work")
+        tube.put_many(range(300))
+        seen: list[object] = []
+
+        def work() -> None:
+            while (task := tube.take(0)) is not None:
+                seen.append(task.data)
+                task.ack()
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert sorted(seen) == list(range(300))  # type: ignore[type-var]
+        assert broker.check() == []

@@ -1,0 +1,123 @@
+"""Hot statements go through their indexes whatever the statistics say: empty, one row, many, after a mass delete."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import penstock
+from tests.postgres.plans import Teller, buffers
+
+SCANNED = ("penstock_task", "penstock_lane", "penstock_tube", "penstock_handle", "penstock_session", "penstock_waiting")
+FILL = {
+    "empty": 0,
+    "one": 1,
+    "many": 100_000,
+}
+
+
+@pytest.fixture
+def teller(url: str, broker: penstock.Broker) -> Iterator[Teller]:
+    teller = Teller(url, broker)
+    yield teller
+    teller.db.close()
+
+
+def fill(broker: penstock.Broker, kind: str, count: int) -> penstock.Tube:
+    tube = broker.tube("work", kind)
+    laned = kind.startswith("utube")
+    tube.put_many((i, {"utube": i % 5000} if laned else {}) for i in range(count))
+    return tube
+
+
+def verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
+    """Each hot verb once; those that settle do it to what the take before them got."""
+    laned = tube.kind.startswith("utube")
+    held: list[penstock.Task] = []
+    return {
+        "put": lambda: tube.put("x", utube="u" if laned else None),
+        "put_many": lambda: tube.put_many([("x", {"max_attempts": 1 + i}) for i in range(20)]),
+        "take": lambda: held.extend(tube.take_many(1)),
+        "ack": lambda: held.pop().ack(),
+        "take_many": lambda: held.extend(tube.take_many(100)),
+        "release": lambda: held.pop().release(),
+        "bury": lambda: held.pop().bury(),
+        "ack_many": lambda: tube.ack_many(held),
+        "kick": lambda: tube.kick(1),
+        "stats": lambda: tube.stats(),
+    }
+
+
+def must_be_hot(verb: str, plans: list[str], rows: int, dead: int) -> None:
+    assert plans, verb
+    for plan in plans:
+        for table in SCANNED:
+            assert f"Seq Scan on {table}" not in plan, f"{verb}: {plan}"
+        thrown_away = sum(int(number) for number in re.findall(r"Rows Removed by .*?: (\d+)", plan))
+        assert thrown_away <= 10 * rows, f"{verb}: {plan}"
+        assert "Bitmap" not in plan, f"{verb}: {plan}"
+        if "LockRows" in plan:
+            assert "Sort" not in plan, f"{verb}: {plan}"
+        # A page or two for each index and row; a walk through many rows would touch thousands.
+        touched = buffers(plan)
+        assert touched < 150 + 40 * rows + dead, f"{verb} touched {touched} pages: {plan}"
+
+
+def try_all(tube: penstock.Tube, teller: Teller, dead: int = 0) -> None:
+    """Twice, and the second time is judged: the first fills the connection's caches.
+
+    `dead`: so many pages of an index may be full of rows that are gone.
+    """
+    laned = tube.kind.startswith("utube")
+    for judged in (False, True):
+        tube.put_many([("x", {"utube": f"{judged}{i}"} if laned else {}) for i in range(3)])
+        for verb, call in verbs(tube).items():
+            with teller.listening() as plans:
+                call()
+            if judged:
+                must_be_hot(verb, plans, 120 if "many" in verb else 1, dead)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+@pytest.mark.parametrize("size", FILL)
+def test_hot_verbs_use_their_indexes(broker: penstock.Broker, teller: Teller, size: str, kind: str) -> None:
+    tube = fill(broker, kind, FILL[size])
+    tube.ack_many(tube.take_many(1))  # the session is there
+    try_all(tube, teller)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_plans_made_for_an_empty_table_hold_when_it_is_full_and_when_it_was_emptied(
+    broker: penstock.Broker, teller: Teller, kind: str
+) -> None:
+    tube = broker.tube("work", kind)
+    with teller.listening():
+        for _ in range(8):  # prepared, generic, cached: for an empty table
+            tube.put("x")
+            tube.ack_many(tube.take_many(1))
+    fill(broker, kind, 100_000)
+    try_all(tube, teller)
+    tube.truncate()
+    tube.take(0)  # passes what is dead, and marks it so in the index
+    fill(broker, kind, 120)
+    try_all(tube, teller, dead=5000)
+    teller.db.execute(f"VACUUM {teller.schema}.penstock_task")  # as autovacuum does after 5,000 dead rows
+    try_all(tube, teller)
+
+
+def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: Teller) -> None:
+    tube = fill(broker, "fifottl", 20_000)
+    for task in tube.take_many(3):
+        task.bury()
+    for status in (None, "r", "t", "~", "!"):
+        with teller.listening():
+            tube.tasks(status, limit=10, after=5000)
+        with teller.listening() as plans:
+            tube.tasks(status, limit=10, after=5000)
+        for plan in plans:
+            assert "Seq Scan on penstock_task" not in plan, plan
+            assert buffers(plan) < 100, plan

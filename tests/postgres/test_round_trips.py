@@ -1,0 +1,80 @@
+"""One statement, one round trip, one transaction per verb, whatever the count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres.store import PostgresStore
+
+
+class Counted:
+    """Counts the statements that a store sends."""
+
+    def __init__(self, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        assert isinstance(broker._hub.store, PostgresStore)
+        self.sent: list[str] = []
+        execute = psycopg.Connection.execute
+
+        def counted(db: psycopg.Connection, query: str, values: Sequence[object] = (), **how: bool) -> psycopg.Cursor:
+            assert db.autocommit  # else BEGIN and COMMIT would be round trips of their own
+            self.sent.append(query)
+            return execute(db, query, values, **how)
+
+        monkeypatch.setattr(psycopg.Connection, "execute", counted)
+
+
+@pytest.fixture
+def counted(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(broker, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
+def test_every_verb_is_one_round_trip(broker: penstock.Broker, counted: Counted, kind: str) -> None:
+    tube = broker.tube("work", kind, max_attempts=9)
+    tube.put("first")
+    tube.take(0)  # joins
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("put", lambda: tube.put("x")),
+        ("put_many", lambda: tube.put_many(range(3000))),
+        ("put_many, mixed", lambda: tube.put_many((i, {"max_attempts": i % 7 + 1}) for i in range(1000))),
+        ("take", lambda: tube.take(0)),
+        ("take_many", lambda: tube.take_many(1000)),
+        ("ack_many", lambda: tube.ack_many(range(1, 2001))),
+        ("bury", lambda: tube.bury(3500)),
+        ("kick", lambda: tube.kick(5)),
+        ("delete", lambda: tube.delete(3501)),
+        ("release_all", lambda: tube.release_all()),
+    ]
+    if kind.endswith("ttl"):
+        calls.append(("put with all options", lambda: tube.put("x", pri=1, ttl=9, ttr=9, delay=1)))
+    for what, call in calls:
+        counted.sent.clear()
+        call()
+        mine = [query for query in counted.sent if "penstock_beat" not in query]
+        assert len(mine) == 1, f"{what}: {mine}"
+
+
+@pytest.mark.parametrize("verb", ["ack", "release", "touch", "fail", "bury"])
+def test_every_verb_of_a_task_is_one_round_trip(broker: penstock.Broker, counted: Counted, verb: str) -> None:
+    tube = broker.tube("work", ttr=60)
+    tube.put("x")
+    task = tube.take(0)
+    assert task is not None
+    arguments: list[object] = {"touch": [5], "fail": ["broken"]}.get(verb, [])  # type: ignore[assignment]
+    counted.sent.clear()
+    getattr(task, verb)(*arguments)
+    assert len([query for query in counted.sent if "penstock_beat" not in query]) == 1
+
+
+def test_an_idle_taker_sends_no_query_but_scan_and_beat(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with penstock.connect(url) as broker:
+        tube = broker.tube("work")
+        tube.take(0)
+        counted = Counted(broker, monkeypatch)
+        tube.take(3)
+        # In 3 s: the first look, the registration, the look after it, three scans, the end, and LISTEN.
+        assert len(counted.sent) <= 10, counted.sent

@@ -1,0 +1,85 @@
+"""check: damage done behind penstock's back is found, named and mended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock.store.redis.keys import task_key
+from penstock.store.redis.store import RedisStore
+
+Damage = Callable[[RedisStore, int], object]
+
+
+def run(store: RedisStore, no: int, command: str, part: str, *words: str | bytes | int) -> object:
+    """A command on one key of a tube."""
+    key = store._keys.name(no, part)
+    return store._servers.command(key, command, key, *words)
+
+
+DAMAGES: dict[str, tuple[Damage, str]] = {
+    "not ready": (lambda store, no: run(store, no, "ZREM", "ready", task_key(4)), "ready index"),
+    "stray ready": (lambda store, no: run(store, no, "ZADD", "ready", 0, task_key(77)), "ready index"),
+    "not buried": (lambda store, no: run(store, no, "DEL", "buried"), "buried index"),
+    "no timer": (lambda store, no: run(store, no, "DEL", "due"), "due index"),
+    "wrong timer": (lambda store, no: run(store, no, "ZADD", "due", 5, task_key(5)), "due index"),
+    "not taken": (lambda store, no: run(store, no, "DEL", "taken"), "taken index"),
+    "counter": (lambda store, no: run(store, no, "HINCRBY", "meta", "taken", 3), "counter taken"),
+    "total": (lambda store, no: run(store, no, "HINCRBY", "meta", "ack", -1), "counter total"),
+    "no session": (lambda store, no: run(store, no, "DEL", "ends"), "which is not there"),
+    "waits": (lambda store, no: run(store, no, "HSET", "waits", "nobody", 1), "nobody"),
+}
+LANE_DAMAGES: dict[str, tuple[Damage, str]] = {
+    "lane numbers": (lambda store, no: run(store, no, "DEL", "lanes"), "micro-queue"),
+    "lane index": (lambda store, no: run(store, no, "DEL", "queue"), "queue index"),
+    "head lost": (lambda store, no: run(store, no, "DEL", "ready"), "ready index"),
+}
+
+
+def filled(broker: penstock.Broker, kind: str, **options: bool) -> penstock.Tube:
+    tube = broker.tube("t", kind=kind, **options)  # type: ignore[arg-type]
+    laned = "utube" in kind
+    tube.put_many([(i, {"ttl": 500, "ttr": 500, **({"utube": i % 2} if laned else {})}) for i in range(8)])
+    tube.take_many(1)
+    tube.bury(3)
+    tube.put("late", delay=100)
+    return tube
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_found_and_mended(broker: penstock.Broker, damage: str) -> None:
+    tube = filled(broker, "fifottl")
+    do, what = DAMAGES[damage]
+    _damage(broker, tube, do, what)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("damage", [*DAMAGES, *LANE_DAMAGES])
+def test_damage_of_micro_queues_is_found_and_mended(broker: penstock.Broker, damage: str, fair: bool) -> None:
+    if damage in ("not ready", "stray ready"):
+        damage = "head lost"
+    tube = filled(broker, "utubettl", fair=fair)
+    do, what = {**DAMAGES, **LANE_DAMAGES}[damage]
+    _damage(broker, tube, do, what)
+
+
+def _damage(broker: penstock.Broker, tube: penstock.Tube, do: Damage, what: str) -> None:
+    assert broker.check() == []
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    do(store, tube._stored.no)
+    found = broker.check()
+    assert found
+    assert any(what in finding.what for finding in found), found
+    broker.check(repair=True)
+    assert broker.check() == []
+    stats = tube.stats().tasks
+    assert (stats.total, stats.buried, stats.delayed) == (9, 1, 1)
+    tube.release_all()
+    taken = 0
+    while task := tube.take(0):
+        task.ack()
+        taken += 1
+    assert taken == 7

@@ -1,0 +1,95 @@
+"""A real cluster: slots that move and nodes that go, under load."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import penstock
+from penstock.store.redis.store import RedisStore
+from tests.servers.redis import Redis, RedisCluster
+
+
+class Load:
+    """A thread that puts, takes and acks in one tube until it is told to stop."""
+
+    def __init__(self, tube: penstock.Tube) -> None:
+        self.tube = tube
+        self.put: list[int] = []
+        self.acked: list[int] = []
+        self.errors: list[BaseException] = []
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(20)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.wait(0.002):
+                self.put += [task.id for task in self.tube.put_many(["x"] * 5)]
+                tasks = self.tube.take_many(4 if len(self.put) < 200 else 6)
+                good = self.tube.ack_many(tasks)
+                self.acked += [task.id for task, done in zip(tasks, good, strict=True) if done]
+        except BaseException as error:
+            self.errors.append(error)
+
+
+def move_slot(cluster: RedisCluster, key: str, pause: float) -> None:
+    """Move the slot of a key to the next node key by key, so that calls meet it half moved."""
+    slot = cluster.ask("CLUSTER", "KEYSLOT", key)
+    nodes: list[Redis] = [cluster, *cluster.others]
+    source = next(node for node in nodes if "MOVED" not in node.ask("EXISTS", key))
+    target = nodes[(nodes.index(source) + 1) % len(nodes)]
+    ids = {node: node.ask("CLUSTER", "MYID") for node in nodes}
+    target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
+    source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
+    while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, "1").split():
+        source.ask("MIGRATE", "127.0.0.1", str(target.port), keys[0], "0", "5000")
+        time.sleep(pause)
+    for node in (target, source):
+        node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
+    assert "MOVED" in source.ask("EXISTS", key)
+
+
+def test_slots_that_move_lose_nothing(cluster: RedisCluster) -> None:
+    """The tubes' slots and the sessions' move from node to node while tasks are put, taken and acked."""
+    with penstock.connect(cluster.fresh_url()) as broker:
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        loads = [Load(broker.tube("a", kind="utube")), Load(broker.tube("b", kind="fifottl", ttl=600))]
+        time.sleep(0.2)
+        for tag in (1, 2, "sessions", "tubes", 1, 2):
+            before = [len(load.put) for load in loads]
+            move_slot(cluster, store._keys.name(tag, "meta").decode(), 0.01)
+            time.sleep(0.3)
+            assert all(len(load.put) > count for load, count in zip(loads, before, strict=True)), [
+                load.errors for load in loads
+            ]
+        for load in loads:
+            load.stop()
+            assert load.errors == []
+            left = {task.id for task in load.tube.tasks(limit=10_000)}
+            assert len(load.put) == len(set(load.put)) > 0
+            assert set(load.put) == set(load.acked) | left
+            assert not set(load.acked) & left
+        assert broker.check() == []
+
+
+def test_a_node_that_comes_back_is_found_again(cluster: RedisCluster) -> None:
+    with penstock.connect(cluster.fresh_url()) as broker:
+        tubes = [broker.tube(f"t{i}") for i in range(6)]
+        for tube in tubes:
+            tube.put("x")
+        node = cluster.others[0]
+        node.ask("CONFIG", "SET", "appendfsync", "always")
+        for tube in tubes:
+            tube.put("y")
+        node.kill()
+        node.start()
+        cluster.await_answer()
+        for tube in tubes:
+            tube.put("z")
+            assert [task.data for task in tube.take_many(3)] == ["x", "y", "z"]

@@ -1,0 +1,73 @@
+"""A master that dies: sentinels name its replica, and the broker goes on there."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import until
+from tests.servers.redis import Redis
+
+
+class Replica(Redis):
+    """Follows a master."""
+
+    master = 0
+
+    def command(self) -> list[str]:
+        return [*super().command(), "--replicaof", "127.0.0.1", str(self.master)]
+
+
+class Sentinel(Redis):
+    """Watches one master, alone, and decides quickly."""
+
+    master = 0
+
+    def prepare(self) -> None:
+        (self.folder / "sentinel.conf").write_text(
+            f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
+            f"sentinel monitor mymaster 127.0.0.1 {self.master} 1\n"
+            "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 3000\n"
+        )
+
+    def command(self) -> list[str]:
+        return [self.binary, str(self.folder / "sentinel.conf"), "--sentinel"]
+
+
+@pytest.fixture
+def watched() -> Iterator[tuple[Redis, Redis, Redis]]:
+    """A master, its replica and a sentinel."""
+    master = Redis()
+    replica = type("TheReplica", (Replica,), {"master": master.port})()
+    sentinel = type("TheSentinel", (Sentinel,), {"master": master.port})()
+    until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
+    until(lambda: f":{replica.port}" in sentinel.ask("INFO", "sentinel") or "slaves=1" in sentinel.ask("INFO"), 20)
+    yield master, replica, sentinel
+    for server in (sentinel, replica, master):
+        server.stop()
+
+
+@pytest.mark.timeout(120)
+def test_a_failover_is_survived(watched: tuple[Redis, Redis, Redis]) -> None:
+    master, replica, sentinel = watched
+    with penstock.connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster") as broker:
+        tube = broker.tube("t")
+        tube.put_many(["a", "b"])
+        held = tube.take(0)
+        assert held is not None
+        until(lambda: replica.ask("EXISTS", "{penstock:1}:taken") == "1")
+        master.kill()
+        end = time.monotonic() + 60
+        while True:
+            try:
+                tube.put("c")
+                break
+            except (penstock.StoreUnavailable, penstock.OutcomeUnknown):
+                assert time.monotonic() < end
+        assert "role:master" in replica.ask("INFO", "replication")
+        held.ack()
+        assert tube.take_many(5)[0].data == "b"
+        master.start()  # so that it can be stopped as the others are

@@ -1,0 +1,199 @@
+"""Connections that break: what is told, what is sent again, and that nothing of a broken one is used."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.store.redis.store import RedisStore
+from tests.behaviour.helpers import begin, until, waiters
+from tests.servers.redis import Redis
+
+
+class Proxy:
+    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them."""
+
+    def __init__(self, port: int) -> None:
+        self.swallow = False
+        self.refuse = False
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Every connection ends."""
+        for pair in self._pairs:
+            for end in pair:
+                _close(end)
+        self._pairs.clear()
+
+    def close(self) -> None:
+        _close(self._listener)
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refuse:
+                client.close()
+                continue
+            server = socket.create_connection(("127.0.0.1", self._port))
+            self._pairs.append((client, server))
+            for source, target, answers in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if answers and self.swallow:
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        _close(source)
+        _close(target)
+
+
+def _close(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()
+
+
+@pytest.fixture
+def proxy(server: Redis) -> Iterator[Proxy]:
+    proxy = Proxy(server.port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def broker(server: Redis, proxy: Proxy) -> Iterator[penstock.Broker]:
+    """A broker whose connections go through the proxy."""
+    with penstock.connect(server.fresh_url().replace(str(server.port), str(proxy.port))) as broker:
+        yield broker
+
+
+def test_a_put_whose_answer_is_lost_has_an_unknown_outcome(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    tube.put("a")
+    proxy.swallow = True
+    with pytest.raises(penstock.OutcomeUnknown, match="may or may not"):
+        tube.put("b")
+    proxy.swallow = False
+    assert [task.data for task in tube.tasks()] == ["a", "b"]  # this time it was stored, and only once
+    assert tube.put("c").id == 3
+
+
+def test_an_idle_connection_that_was_cut_is_made_anew(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    for id in (1, 2, 3):
+        assert tube.put("x").id == id
+        proxy.cut()
+
+
+def test_looks_and_beats_are_simply_made_again(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    tube.put("x")
+    proxy.swallow = True
+    threading.Timer(0.3, lambda: setattr(proxy, "swallow", False)).start()
+    assert tube.stats().tasks.total == 1
+
+
+def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Broker) -> None:
+    """An exception in the middle of an exchange, as a signal handler may raise, closes that connection."""
+    tube = broker.tube("t")
+    tube.put("a")
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    wire = store._servers._link._idle[-1]  # type: ignore[attr-defined]
+    original = wire.connection.read_response
+    wire.connection.read_response = _interrupted
+    with pytest.raises(KeyboardInterrupt):
+        tube.put("b")
+    wire.connection.read_response = original
+    assert wire not in store._servers._link._idle  # type: ignore[attr-defined]
+    assert wire.connection._sock is None
+    assert tube.put("c").id == 3
+
+
+def _interrupted(*args: object, **kwargs: object) -> object:
+    raise KeyboardInterrupt
+
+
+def test_a_blocked_taker_reconnects_and_goes_on(broker: penstock.Broker, proxy: Proxy, server: Redis) -> None:
+    tube = broker.tube("t")
+    waiting = begin(lambda: tube.take(20))
+    until(lambda: waiters(broker, "t") == 1)
+    proxy.cut()
+    with penstock.connect(server.url + f"?prefix={_prefix(broker)}") as other:
+        other.tube("t").put("x")
+    task = waiting.result(timeout=10)
+    assert task is not None
+    assert task.data == "x"
+
+
+def test_a_taker_of_another_process_is_woken_by_news(server: Redis) -> None:
+    """Two stores that do not know of each other, as two processes have them."""
+    url = server.fresh_url()
+    with penstock.connect(url) as one, penstock.connect(url) as other:
+        other._hub.room = type(other._hub.room)()  # as in another process: wakes nobody here
+        waiting = begin(lambda: one.tube("t").take(20))
+        until(lambda: waiters(other, "t") == 1)
+        time.sleep(1.2)  # past the first scan, with a listener that listens
+        quickest = 10.0
+        for _ in range(3):
+            began = time.monotonic()
+            other.tube("t").put("x")
+            assert waiting.result(timeout=10) is not None
+            quickest = min(quickest, time.monotonic() - began)
+            waiting = begin(lambda: one.tube("t").take(20))
+            until(lambda: waiters(other, "t") == 1)
+        other.tube("t").put("last")
+        waiting.result(timeout=10)
+        assert quickest < 0.3, "it was found by the scan and not by the news"
+
+
+def test_a_taker_of_another_process_learns_what_is_due_sooner(server: Redis) -> None:
+    url = server.fresh_url()
+    with penstock.connect(url) as one, penstock.connect(url) as other:
+        other._hub.room = type(other._hub.room)()
+        tube, late = other.tube("t"), list[float]()
+        for _ in range(4):
+            waiting = begin(lambda: one.tube("t").take(20))
+            until(lambda: waiters(other, "t") == 1)
+            time.sleep(0.2)
+            began = time.monotonic()
+            tube.put("x", delay=0.1)
+            task = waiting.result(timeout=10)
+            assert task is not None
+            late.append(time.monotonic() - began)
+            task.ack()
+        assert min(late) < 0.4, "it was found by the scan and not when due"
+
+
+def test_the_listener_goes_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.redis.listener.LINGER_SECONDS", 0.2)
+    with penstock.connect(server.fresh_url()) as broker:
+        broker.tube("t").take(0.5)
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        until(lambda: store._listener._thread is None)
+
+
+def _prefix(broker: penstock.Broker) -> str:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    return store._keys.prefix

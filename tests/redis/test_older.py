@@ -1,0 +1,46 @@
+"""Servers before 7 know no flags of scripts: the same store with the scripts they get.
+
+Redis 7 runs such scripts by the rules of 6.2, also at the memory limit.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.store.redis import promise
+from penstock.store.redis.store import RedisStore
+from tests.redis import test_settings
+from tests.servers.redis import Redis
+
+
+@pytest.fixture(autouse=True)
+def older(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(promise, "is_modern", lambda facts: False)
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    assert not promise.is_modern({"redis_version": "6.2.14"})
+    assert promise.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
+def test_tasks_are_put_taken_and_acked(server: Redis, kind: str) -> None:
+    with penstock.connect(server.fresh_url()) as broker:
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        assert not store._runner.modern
+        tube = broker.tube("t", kind=kind)
+        tube.put_many(["a", "b", "c"])
+        first = tube.take(0)
+        assert first is not None
+        first.release()
+        while task := tube.take(0):
+            task.ack()
+        assert tube.stats().tasks.done == 3
+        assert broker.check() == []
+
+
+def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Redis) -> None:
+    test_settings.test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server)

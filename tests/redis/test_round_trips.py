@@ -1,0 +1,68 @@
+"""One round trip per verb, whatever the count."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+import penstock
+from penstock.store.redis.link import Command, Link, Reply
+from tests.servers.redis import Redis
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Every exchange with a server: how many commands it had."""
+    seen: list[int] = []
+    original = Link.exchange
+
+    def exchange(link: Link, commands: Sequence[Command]) -> list[Reply]:
+        seen.append(len(commands))
+        return original(link, commands)
+
+    monkeypatch.setattr(Link, "exchange", exchange)
+    return seen
+
+
+VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+    "put": lambda tube, held: tube.put("x"),
+    "put_many": lambda tube, held: tube.put_many(range(10_000)),
+    "take": lambda tube, held: tube.take(0),
+    "take_many": lambda tube, held: tube.take_many(1000),
+    "ack": lambda tube, held: held[0].ack(),
+    "ack_many": lambda tube, held: tube.ack_many(held),
+    "release": lambda tube, held: held[0].release(),
+    "touch": lambda tube, held: held[0].touch(1),
+    "fail": lambda tube, held: held[0].fail("broken"),
+    "bury": lambda tube, held: held[0].bury("odd"),
+    "delete": lambda tube, held: tube.delete(held[0].id),
+    "kick": lambda tube, held: tube.kick(5),
+    "release_all": lambda tube, held: tube.release_all(),
+}
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_is_one_round_trip(broker: penstock.Broker, trips: list[int], verb: str, kind: str) -> None:
+    broker._hub._reaped = float("inf")  # no look for dead peers in between
+    for name in ("warm", "t"):  # the first call may have to load its script
+        tube = broker.tube(name, kind=kind, ttr=60)
+        tube.put_many([(i, {"utube": i} if "utube" in kind else {}) for i in range(3000)])
+        held = tube.take_many(900)
+        trips.clear()
+        VERBS[verb](tube, held)
+    assert trips == [1]
+
+
+def test_an_idle_taker_asks_only_at_the_scan(server: Redis) -> None:
+    with penstock.connect(server.fresh_url()) as broker:
+        tube = broker.tube("t")
+        before = _scripts(server)
+        assert tube.take(2.5) is None
+        assert _scripts(server) - before <= 12
+
+
+def _scripts(server: Redis) -> int:
+    lines = server.ask("INFO", "commandstats").splitlines()
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if line.startswith("cmdstat_evalsha"))

@@ -1,0 +1,87 @@
+"""Scripts: documented, known by digest, loaded anew where a server forgot them, and in one slot a tube."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.store.redis import store as module
+from penstock.store.redis.scripts import load_script
+from tests.servers.redis import Redis, RedisCluster
+
+FOLDER = Path(module.__file__).parent / "lua"
+SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.read_text().startswith("-- Part"))
+# mend names the index of micro-queues, which it uses only where there are any.
+LANED_ONLY = {"put_laned", "mend_lane", "mend"}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
+    text = (FOLDER / f"{name}.lua").read_text()
+    assert re.match(rf"-- {name.replace('_laned', '')}", text)
+    if "ARGV[" in text:
+        assert re.search(r"^-- ARGV: ", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_has_its_keys_and_flags(name: str, modern: bool) -> None:
+    script = load_script(name, laned=name in LANED_ONLY, modern=modern)
+    assert script.keys
+    assert (script.text[:5] == b"#!lua") == modern
+    used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
+    assert used <= {f"k_{key}".encode() for key in script.keys}
+
+
+def test_scripts_that_free_memory_run_at_the_limit() -> None:
+    needs_room = {"put", "put_laned", "name", "number", "create"}
+    for name in SCRIPTS:
+        text = load_script(name, laned=name in LANED_ONLY).text
+        flagged = text.startswith((b"#!lua flags=allow-oom", b"#!lua flags=no-writes"))
+        assert flagged == (name not in needs_room), name
+
+
+def test_a_server_that_forgot_its_scripts_is_told_again(server: Redis, broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("a")
+    server.ask("SCRIPT", "FLUSH")
+    tube.put("b")
+    server.ask("SCRIPT", "FLUSH")
+    task = tube.take(0)
+    server.ask("SCRIPT", "FLUSH")
+    assert task is not None
+    task.ack()
+    assert tube.stats().tasks.total == 1
+
+
+def test_also_in_a_pipeline(server: Redis, broker: penstock.Broker) -> None:
+    """A beat tells every tube its sessions took from, in one exchange."""
+    for name in ("a", "b", "c"):
+        broker.tube(name).put("x")
+        assert broker.tube(name).take(0) is not None
+    hub = broker._hub
+    handles = [member.handle for member in hub._members]
+    server.ask("SCRIPT", "FLUSH")
+    assert hub.store.beat(handles) == set(handles)
+    lapses = [server.ask("EXISTS", f"{{{hub.store._keys.prefix}:{no}}}:lapses") for no in (1, 2, 3)]  # type: ignore[attr-defined]
+    assert lapses == ["1", "1", "1"]
+
+
+def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisCluster) -> None:
+    with penstock.connect(cluster.fresh_url()) as broker:
+        for i in range(12):
+            tube = broker.tube(f"t{i}", kind="utubettl", fair=True, ttr=5)
+            tube.put_many([1, 2, (3, {"delay": 9})], utube="u")
+            tube.take(0)
+            tube.bury(2)
+        prefix = broker._hub.store._keys.prefix  # type: ignore[attr-defined]
+    slots: dict[str, set[str]] = {}
+    for node in (cluster, *cluster.others):
+        for key in node.ask("KEYS", f"*{prefix}*").splitlines():
+            slots.setdefault(key[: key.index("}")], set()).add(cluster.ask("CLUSTER", "KEYSLOT", key))
+    assert len(slots) >= 13
+    assert all(len(found) == 1 for found in slots.values())
+    assert len(set.union(*slots.values())) > 6

@@ -1,0 +1,115 @@
+"""What the server's settings mean: restarts, memory limits, warnings, the promise."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+import penstock
+from penstock.store.redis.promise import promise
+from penstock.store.redis.store import RedisStore
+from tests.servers.redis import Redis
+
+
+def test_a_killed_server_comes_back_with_everything(own_server: Redis) -> None:
+    url = own_server.fresh_url()
+    own_server.ask("CONFIG", "SET", "appendfsync", "always")
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t", kind="utubettl", ttr=60, ttl=600)
+        tube.put_many([(i, {"utube": i % 3, "pri": i % 2}) for i in range(100)])
+        held = tube.take_many(3)
+        tube.bury(50, "odd")
+        before = (tube.stats(), [task.status for task in tube.tasks()])
+        own_server.kill()
+        own_server.start()
+        assert (tube.stats(), [task.status for task in tube.tasks()]) == before
+        assert tube.ack_many(held) == [True] * 3
+        assert tube.put("next").id == 101
+        assert broker.check() == []
+
+
+def test_a_server_that_is_away_is_unavailable_and_then_works_on(
+    own_server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.redis.servers.TRIES", 2)
+    own_server.ask("CONFIG", "SET", "appendfsync", "always")  # else the kill may lose the tube
+    url = own_server.fresh_url()
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        tube.put("x")
+        own_server.kill()
+        with pytest.raises(penstock.StoreUnavailable, match="127.0.0.1"):
+            tube.put("y")
+        with pytest.raises(penstock.StoreUnavailable):
+            penstock.connect(url)
+        own_server.start()
+        assert tube.put("z").data == "z"
+
+
+def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        tube = broker.tube("t", ttr=60)
+        tube.put_many([b"x" * 100] * 2000)
+        held = tube.take_many(10)
+        own_server.ask("CONFIG", "SET", "maxmemory", "1mb")
+        for _ in range(2):
+            with pytest.raises(penstock.StoreFull, match="maxmemory"):
+                tube.put("x")
+        held[0].ack()
+        held[1].release()
+        held[2].bury("odd")
+        held[3].touch(1)
+        tube.delete(11)
+        assert tube.kick() == 1
+        with penstock.connect(f"{own_server.url}?prefix={broker._hub.store._keys.prefix}") as other:  # type: ignore[attr-defined]
+            task = other.tube("t").take(0)
+            assert task is not None
+            task.ack()
+        assert tube.release_all() == 7
+        assert len(tube.take_many(2000)) == 1997
+        tube.truncate()
+        own_server.ask("CONFIG", "SET", "maxmemory", "0")
+        assert tube.put("x").data == "x"
+        assert broker.check() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "warning"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "set it to noeviction"),
+        ("appendonly", "no", "set appendonly yes"),
+    ],
+)
+def test_settings_that_lose_tasks_are_warned_of(
+    own_server: Redis, caplog: pytest.LogCaptureFixture, setting: str, value: str, warning: str
+) -> None:
+    with caplog.at_level(logging.WARNING, logger="penstock"):
+        penstock.connect(own_server.fresh_url()).close()
+        assert caplog.text == ""
+        own_server.ask("CONFIG", "SET", setting, value)
+        penstock.connect(own_server.fresh_url()).close()
+    assert warning in caplog.text
+
+
+def test_the_store_describes_itself(broker: penstock.Broker) -> None:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    assert "last second" in store.durability()
+    seen = store.describe()
+    assert (seen.store, seen.schema, seen.advice) == ("Redis", 1, [])
+
+
+@pytest.mark.parametrize(
+    ("facts", "word"),
+    [
+        ({"aof_enabled": "1", "appendfsync": "always"}, "on disk"),
+        ({"aof_enabled": "1", "appendfsync": "no"}, "wrote it out"),
+        ({"aof_enabled": "1"}, "last second"),
+        ({"aof_enabled": "0", "save": "3600 1"}, "snapshot"),
+        ({"aof_enabled": "0", "save": ""}, "loses everything"),
+        ({"aof_enabled": "1", "maxmemory_policy": "allkeys-lru"}, "throw tasks away"),
+    ],
+)
+def test_the_promise_follows_from_the_settings(facts: dict[str, str], word: str) -> None:
+    assert word in promise(facts)

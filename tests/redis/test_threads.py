@@ -1,0 +1,53 @@
+"""Several threads and processes on one store."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import pytest
+
+import penstock
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube"])
+def test_threads_take_each_task_once(broker: penstock.Broker, kind: str) -> None:
+    tube, found, lock = broker.tube("t", kind=kind), list[object](), threading.Lock()
+    options = {"utube": "u"} if kind == "utube" else {}
+
+    def produce(start: int) -> None:
+        for i in range(start, start + 200):
+            tube.put(i, **options)  # type: ignore[arg-type]
+
+    def consume() -> None:
+        while (task := tube.take(2)) is not None:
+            with lock:
+                found.append(task.data)
+            task.ack()
+
+    threads = [threading.Thread(target=produce, args=(start,)) for start in (0, 200)]
+    threads += [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(found) == list(range(400))  # type: ignore[type-var]
+    assert broker.check() == []
+
+
+def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("before")
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            task = tube.take(0)
+            status = 0 if task is not None and task.data == "before" else 2
+            tube.put("child")
+        finally:
+            os._exit(status)
+    tube.put("parent")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert {task.data for task in tube.tasks()} == {"before", "child", "parent"}
+    assert tube.put("after").id == 4
