@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
+from tests.servers import fresh_url
 
 Connect = Callable[[], penstock.Broker]
 
@@ -18,9 +19,13 @@ Connect = Callable[[], penstock.Broker]
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
+    "postgres": lambda folder: fresh_url("postgres"),
+    "mariadb": lambda folder: fresh_url("mariadb"),
+    "redis": lambda folder: fresh_url("redis"),
+    "redis-cluster": lambda folder: fresh_url("redis-cluster"),
 }
 # The stores whose content outlives their last broker.
-DURABLE = ("sqlite",)
+DURABLE = tuple(name for name in STORES if name != "memory")
 
 
 @pytest.fixture(params=STORES)
