@@ -79,6 +79,12 @@ class Lanes:
                 self._execute(Q.set_lane if utube in self._stored else Q.save_lane, row)
                 self._stored.add(utube)
 
+    def forget_idle(self) -> None:
+        """Forget some lanes whose turn is over. One that was touched since it was read must be inserted anew."""
+        self._stored.difference_update(
+            [utube for (utube,) in self._execute(Q.forget_idle_lanes, (self._tube.no, self._now))]
+        )
+
     def _lane(self, utube: str) -> LaneState:
         lane = self._lanes.get(utube)
         if lane is None:

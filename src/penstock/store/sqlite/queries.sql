@@ -197,7 +197,7 @@ DELETE FROM penstock_lane WHERE tube = ?1 AND utube = ?2;
 
 -- name: forget_idle_lanes
 DELETE FROM penstock_lane WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_lane
-WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 100);
+WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 100) RETURNING utube;
 
 -- name: first_waiting
 -- penstock_laned

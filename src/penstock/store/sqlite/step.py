@@ -122,6 +122,11 @@ class Step:
         self._tell(record.state, change, after)
         return after
 
+    def forget_idle_lanes(self) -> None:
+        """Forget some micro-queues of a fair tube that are empty and whose turn is over."""
+        if self._lanes is not None and self.tube.fair:
+            self._lanes.forget_idle()
+
     def finish(self) -> Effects:
         """Write the counters and lanes; NoSuchTube when the tube is gone."""
         if self._lanes is not None:

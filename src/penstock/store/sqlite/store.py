@@ -285,8 +285,7 @@ class SqliteStore:
             current = step.record(record.id)
             if current is not None:
                 step.apply(current, lifecycle.became_due(current, step.now))
-        if step.tube.fair:
-            step.execute(Q.forget_idle_lanes, (step.tube.no, step.now))
+        step.forget_idle_lanes()
         return len(rows) == limit
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:

@@ -1,0 +1,85 @@
+"""What the machine has found once, in the fewest calls, so that it is tried at every run and on every store."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
+from tests.conftest import Connect
+
+
+@pytest.mark.parametrize("ways", ["stats", "kick", "take"])
+def test_a_delayed_task_may_come_back_to_an_idle_fair_micro_queue(
+    broker: penstock.Broker, clock: Clock, ways: str
+) -> None:
+    """Its idle place was forgotten in the very step that made the task ready: its limit held no more."""
+    tube = broker.tube("t", kind="utubettl", fair=True)
+    tube.put("a", utube="u")
+    tube.put_many(["b", "c"], utube="u", delay=1)
+    take(tube).ack()
+    clock.advance(1)
+    {"stats": tube.stats, "kick": tube.kick, "take": lambda: tube.take(0)}[ways]()
+    assert broker.check() == []
+    tube.take(0)
+    assert tasks(tube) == {"taken": 1, "ready": 1, "done": 1, "total": 2}
+    assert tube.take(0) is None
+
+
+def test_a_session_closed_after_it_lapsed_ended_when_it_lapsed(
+    broker: penstock.Broker, connect: Connect, clock: Clock
+) -> None:
+    tube, session = broker.tube("t", kind="fifo"), connect().session(ttr=4)
+    tube.put("x")
+    take(session.tube("t"))
+    clock.advance(17)
+    session.close()
+    clock.advance(2)  # 15 until it lapsed and 4 of its ttr
+    assert take(tube).attempts == 2
+
+
+def test_a_lapsed_session_that_can_be_joined_is_shown(broker: penstock.Broker, connect: Connect, clock: Clock) -> None:
+    session = connect().session(ttr=4)
+    clock.advance(16)
+    assert [seen.id for seen in broker.sessions()] == [session.id]
+    clock.advance(3)
+    assert broker.sessions() == []
+
+
+@pytest.mark.parametrize("look", ["beat", "join", "sessions"])
+def test_the_end_of_a_session_is_told_whoever_comes_by_first(
+    broker: penstock.Broker, connect: Connect, clock: Clock, look: str
+) -> None:
+    """One that ended unseen in a beat woke nobody and told nobody."""
+    told: list[str] = []
+    theirs, other = connect(), connect()
+    tube = broker.tube("t", kind="fifo")
+    tube.on_change(lambda task, event: told.append(event))
+    tube.put("x")
+    take(theirs.tube("t"))
+    clock.advance(15)
+    {"beat": other._hub.beat, "join": other.session, "sessions": other.sessions}[look]()
+    tube.stats()
+    assert told == ["put", "release"]
+    assert calls(tube) == {"put": 1, "take": 1, "release": 1}
+
+
+def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
+    broker: penstock.Broker, connect: Connect, clock: Clock
+) -> None:
+    """As above, seen by one who waits: no look of another may swallow what it waits for."""
+    theirs, waiting = connect(), connect()
+    tube = broker.tube("t", kind="fifo")
+    tube.put("x")
+    take(theirs.tube("t"))
+    future = begin(lambda: waiting.tube("t").take(10))
+    until(lambda: waiters(broker, "t") == 1)
+    clock.advance(5)
+    waiting._hub.beat()
+    clock.advance(10)
+    broker.sessions()
+    tube.stats()
+    task = future.result(timeout=5)
+    assert task is not None
+    assert task.attempts == 2
