@@ -19,6 +19,9 @@ STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
 }
+# The stores that have addresses, outcomes, replies and groups; `pytestmark = FULL` runs a module on these alone.
+FULL_STORES = ("memory", "sqlite")
+FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = ("sqlite",)
 
