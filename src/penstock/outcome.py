@@ -38,22 +38,22 @@ class Outcome(msgspec.Struct, frozen=True):
 def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | None) -> Outcome:
     """The outcome of the task that holds the address now; TimeoutError when it does not come in time."""
     label, limit = names.label("address", address), check_timeout(timeout)
-    store = hub.linked
     hub.tend()
     hub.catch_up(tube)
-    first = store.seek(tube, label)
+    first = hub.linked.seek(tube, label)
     if first.id is None:
         return _outcome(first)
     id = first.id
 
     def look() -> Outcome | None:
-        found = store.sought(tube, id)
+        found = hub.linked.sought(tube, id)
         return _outcome(found) if found.id is None else None
 
     try:
         outcome = hub.wait_for(("task", tube.no, id), tube, look, limit)
     except NoSuchTube:
-        return Outcome("deleted")  # with its tube
+        _ = hub.linked  # raises when it was this broker's close that took the tube away
+        return Outcome("deleted")
     if outcome is None:
         raise TimeoutError(f"the task of address {label} in tube {tube.name} did not end within {limit:g} s")
     return outcome

@@ -17,8 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import penstock
 from penstock.keeper import BEAT_SECONDS
 from tests.fault.invariants import require
-from tests.model.draws import CLOCK_STEPS, Config, configs, data, delays, places, put_options
-from tests.model.sides import BROKERS, Side, answer
+from tests.model.draws import CLOCK_STEPS, Config, addresses, configs, data, delays, groups, places, put_options
+from tests.model.sides import BROKERS, GROUPS, Side, answer
 
 NAMES = ("a", "b")
 tubes = st.sampled_from(NAMES)
@@ -31,6 +31,7 @@ class Machine(RuleBasedStateMachine):
 
     make_url: ClassVar[Callable[[Path], str]]
     durable: ClassVar[bool]
+    full: ClassVar[bool]
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,12 +85,12 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=places, name=tubes, data=data, draw=st.data())
     def put(self, who: int, name: str, data: object, draw: st.DataObject) -> None:
-        options = draw.draw(put_options(self.configs[name].kind))
+        options = draw.draw(put_options(self.configs[name].kind, linked=self.full))
         self.both(lambda side: side.tube(who, name).put(data, **options))
 
     @rule(who=places, name=tubes, draw=st.data())
     def put_many(self, who: int, name: str, draw: st.DataObject) -> None:
-        item = st.tuples(data, put_options(self.configs[name].kind))
+        item = st.tuples(data, put_options(self.configs[name].kind, linked=self.full))
         items = draw.draw(st.lists(st.one_of(data, item), max_size=6))
         self.both(lambda side: side.tube(who, name).put_many(items))
 
@@ -164,6 +165,47 @@ class Machine(RuleBasedStateMachine):
 
         self.both(call)
 
+    @rule(which=places, result=data)
+    def ack_with_a_result(self, which: int, result: object) -> None:
+        self._settle("ack", which, result)
+
+    # addresses and groups
+
+    @precondition(lambda self: type(self).full)
+    @rule(who=places, name=tubes, address=addresses)
+    def wait(self, who: int, name: str, address: str) -> None:
+        self.both(lambda side: side.tube(who, name).wait(address, 0))
+
+    @precondition(lambda self: type(self).full)
+    @rule(who=places, name=tubes, group=groups, end=st.booleans())
+    def open_group(self, who: int, name: str, group: str, end: bool) -> None:
+        def call(side: Side) -> object:
+            opened = side.tube(who, name).group(group)
+            side.groups = [*side.groups, opened][-GROUPS:]
+            if end:
+                opened.on_end(f"end of {group}")
+                opened.on_cancel(f"cancel of {group}")
+            return opened.progress()
+
+        self.both(call)
+
+    def _group(self, which: int, call: Callable[[penstock.Group], object]) -> None:
+        if self.model.groups:
+            self.both(lambda side: call(side.groups[which % len(side.groups)]))
+
+    @rule(which=places, count=st.integers(1, 3))
+    def put_into_group(self, which: int, count: int) -> None:
+        self._group(which, lambda group: group.put_many(range(count)))
+
+    @rule(which=places, verb=st.sampled_from(("start", "start", "cancel")))
+    def turn_group(self, which: int, verb: str) -> None:
+        self._group(which, lambda group: getattr(group, verb)())
+
+    @rule(which=places)
+    def look_at_group(self, which: int) -> None:
+        self._group(which, lambda group: group.progress())
+        self._group(which, lambda group: group.wait(0))
+
     # steering
 
     @rule(who=places, name=tubes, count=st.integers(1, 4))
@@ -183,6 +225,7 @@ class Machine(RuleBasedStateMachine):
         def call(side: Side) -> object:
             side.onlooker.tube(name).drop()
             side.tasks = [task for task in side.tasks if task.tube != name]
+            side.groups = []
             return side.create(name, *side.names[name])
 
         self.both(call)

@@ -87,6 +87,11 @@ def gate(record: Record, change: Change, state: str) -> Change:
     return change
 
 
+def held_back(record: Record) -> Change:
+    """What repair makes of a task that can be taken before its group is started."""
+    return Change(UNSTARTED, (), record.at, record.expires, record.attempts, record.reason)
+
+
 def followed(record: Record, now: int) -> Change:
     """What the start of its group makes of a task that waited for it: ready, or delayed if its delay is not over."""
     delayed = record.at is not None and record.at != record.expires and record.at > now

@@ -11,6 +11,7 @@ from penstock.core import lifecycle
 from penstock.core.task import QUEUED, Record
 from penstock.store.base import STATE_COUNTER, Finding
 from penstock.store.memory.lanes import Lanes, MicroQueue
+from penstock.store.memory.link_checks import check_links
 from penstock.store.memory.records import place
 from penstock.store.memory.sessions import Sessions
 from penstock.store.memory.step import Step
@@ -23,6 +24,7 @@ def check(states: Sequence[TubeState], sessions: Sessions, repair: bool, step: S
     """All findings; with repair, each is mended."""
     findings: list[Finding] = []
     for state in states:
+        findings += check_links(state, repair, step)
         crooked = [*_counters(state), *_indexes(state), *_lanes(state)]
         orphans = list(_orphans(state, sessions))
         findings += crooked

@@ -430,3 +430,33 @@ WHERE tube = ?1 AND utube = ?2 AND (state = 'r' OR state = 'q') ORDER BY rank1, 
 
 -- name: stray_waiting
 SELECT handle, tube FROM penstock_waiting WHERE handle NOT IN (SELECT id FROM penstock_handle);
+
+-- name: all_groups
+SELECT $group FROM penstock_group WHERE tube = ?1 ORDER BY no;
+
+-- name: recount_group
+SELECT state, count(*) FROM penstock_task WHERE group_no = ?1 GROUP BY state;
+
+-- name: early_members
+SELECT $record FROM penstock_task WHERE group_no = ?1 AND (state = 'r' OR state = 'q' OR state = '~') ORDER BY key;
+
+-- name: stray_members
+SELECT key & 1099511627775 FROM penstock_task WHERE tube = ?1 AND group_no IS NOT NULL
+AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1) ORDER BY key;
+
+-- name: free_strays
+-- What waited for the start of a group that is not there is ready when the clock is next looked at.
+UPDATE penstock_task SET at = CASE state WHEN 'g' THEN ?2 ELSE at END,
+state = CASE state WHEN 'g' THEN '~' ELSE state END, group_no = NULL, group_name = NULL
+WHERE tube = ?1 AND group_no IS NOT NULL AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1);
+
+-- name: early_outcomes
+SELECT key & 1099511627775 FROM penstock_outcome WHERE tube = ?1 AND key IN (SELECT key FROM penstock_task)
+ORDER BY key;
+
+-- name: forget_early_outcomes
+DELETE FROM penstock_outcome WHERE tube = ?1 AND key IN (SELECT key FROM penstock_task);
+
+-- name: check_moving
+SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1)
+FROM penstock_tube WHERE no = ?1;
