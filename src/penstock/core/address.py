@@ -23,7 +23,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 def linked(entries: Iterable[Entry]) -> bool:
     """Whether a put needs a plan: the others are stored as they come."""
-    return any(entry.address is not None or entry.group is not None for entry in entries)
+    # Not any(): a generator costs twice as much, and this stands before every put.
+    return True in [entry.address is not None or entry.group is not None for entry in entries]
 
 
 def addresses(entries: Iterable[Entry]) -> list[str]:

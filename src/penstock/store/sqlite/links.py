@@ -95,10 +95,14 @@ class Links:
         self._moving.setdefault(stored.no, stored.moving)
         return self._groups.setdefault(stored.no, stored)
 
-    def group_for(self, entry: Entry) -> Group | None:
-        """The group that an entry goes to, begun if it must be; NotFound where it has ended."""
-        if entry.group is None:
-            return None
+    def must_take(self, entry: Entry) -> None:
+        """NotFound where an entry is for one group and that has ended."""
+        if entry.group is not None and entry.group_no is not None:
+            rules.must_live(self.group(entry.group_no), entry.group, self._now)
+
+    def group_for(self, entry: Entry) -> Group:
+        """The group that an entry goes to, begun if it must be."""
+        assert entry.group is not None
         if entry.group_no is None:
             return self.open(entry.group)
         return rules.must_live(self.group(entry.group_no), entry.group, self._now)

@@ -16,6 +16,8 @@ def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
     held = step.links.holders(entries)
     there = [record for record in held if step.record(record.id) is not None]  # else it was past its ttl
     plan = plan_put(entries, {record.address: record for record in there if record.address is not None})
+    for entry in plan.fresh:
+        step.links.must_take(entry)
     total = before - (len(held) - len(there))
     if step.tube.capacity is not None and total + len(plan.fresh) > step.tube.capacity:
         raise tube_full(step.tube, total, len(plan.fresh))

@@ -234,8 +234,8 @@ INSERT INTO penstock_outcome (key, tube, address, status, result, error, code, u
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 
 -- name: supersede_outcome
--- penstock_outcome_address
-UPDATE penstock_outcome SET until = ?3 WHERE tube = ?1 AND address = ?2 AND until > ?3;
+-- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
+UPDATE penstock_outcome SET until = ?3 WHERE tube = ?1 AND address = ?2 AND +until > ?3;
 
 -- name: outcome
 SELECT status, result, error, code FROM penstock_outcome WHERE key = ?1 AND until > ?2;
@@ -243,7 +243,7 @@ SELECT status, result, error, code FROM penstock_outcome WHERE key = ?1 AND unti
 -- name: last_outcome
 -- penstock_outcome_address, in key order
 SELECT status, result, error, code FROM penstock_outcome
-WHERE tube = ?1 AND address = ?2 AND until > ?3 ORDER BY key DESC LIMIT 1;
+WHERE tube = ?1 AND address = ?2 AND +until > ?3 ORDER BY key DESC LIMIT 1;
 
 -- name: sweep_outcomes
 -- penstock_outcome_until

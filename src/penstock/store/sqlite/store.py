@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from uuid import uuid4
 
 import apsw
@@ -187,14 +187,14 @@ class SqliteStore(LinkedCalls):
             nexts: list[int] = []
             for tube in tubes:
                 step = Step(db, tube, now, effects)
-                looked = self._look(step, handle)
-                if looked.session is None:
+                session, paused, moving, next_at = self._look(step, handle)
+                if session is None:
                     return Taken(None, [], None, False, effects)
-                nexts += looked.moments
-                if looked.paused:
+                nexts += next_at
+                if paused:
                     continue
-                query = Q.ready_not_cancelled if looked.moving else Q.ready
-                records = self._lease(step, query, count, looked.session, _ANY_RANK if max_pri is None else max_pri)
+                query = Q.ready_not_cancelled if moving else Q.ready
+                records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
                 if records:
                     effects.events += [Event(tube.no, "take", record) for record in records]
                     db.execute(Q.bump_take, (tube.no, len(records)))
@@ -216,8 +216,9 @@ class SqliteStore(LinkedCalls):
                 break
         return leased
 
-    def _look(self, step: Step, handle: str) -> _Looked:
-        """Advance the tube if anything is due; the caller's session, if it lives, and the next moments."""
+    def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
+        """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
+        has groups that tasks must follow, and the next moments."""
         row = _known(step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
         at, lapse, end, session, paused, moving = row
         soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
@@ -225,12 +226,12 @@ class SqliteStore(LinkedCalls):
             sessions.end_lapsed(step.db, tubes.load_all, step.now, step.effects)
             session = step.execute(Q.get_handle, (handle,)).get
         elif (at is None or at > step.now) and not moving:
-            return _Looked(session, paused, 0, [moment for moment in (at, soonest) if moment is not None])
+            return session, paused, 0, [moment for moment in (at, soonest) if moment is not None]
         self._advance(step, ADVANCE_STEP, moving=moving)
         step.finish()
         at, lapse, end, _, _, moving = step.execute(Q.look, (step.tube.no, handle)).get
         moments = [moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None]
-        return _Looked(session, paused, moving, moments)
+        return session, paused, moving, moments
 
     def _register(self, db: apsw.Connection, handle: str, tubes: Sequence[Tube], by: int) -> None:
         for tube in tubes if by else ():
@@ -406,15 +407,6 @@ class SqliteStore(LinkedCalls):
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         with self._db.durable as db:
             return checks.check(db, self._clock() if now is None else now, repair=repair)
-
-
-class _Looked(NamedTuple):
-    """What a take knows of a tube before it leases."""
-
-    session: int | None
-    paused: int
-    moving: int
-    moments: list[int]
 
 
 def _known(tube: Tube, row: T | None) -> T:
