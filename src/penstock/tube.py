@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
+from penstock.core.address import linked
 from penstock.core.ending import encode_code
 from penstock.core.kind import kinds_with
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import LINKS, PutOptions, encode_payload, make_entry, refuse_option
+from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
@@ -83,7 +84,8 @@ class Tube:
                 "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
-            self._must_link(options)
+            if address is not None or group is not None or reply_to is not None:
+                _ = self._hub.linked
         record = self._store([make_entry(self._stored, data, options)], timeout)[0]
         same = type(data) in _ATOMS and address is None  # with one, it may be the task that was there
         return Task(record, self, data if same else codec.decode(record.payload))
@@ -98,23 +100,17 @@ class Tube:
         self, items: Iterable[object], timeout: float | None, shared: PutOptions, bind: Callable[[Entry], Entry] | None
     ) -> list[Task]:
         """As put_many; `bind` ties each entry to a group."""
-        self._must_link(shared)
         records: list[Record] = []
         feed = iter(items)
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
+            if linked(chunk) or True in [entry.reply_to is not None for entry in chunk]:
+                _ = self._hub.linked
             records += self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:
         data, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, {})
-        if own:
-            self._must_link(own)
         return make_entry(self._stored, data, {**shared, **own} if own else shared)
-
-    def _must_link(self, options: Mapping[str, object]) -> None:
-        """UnsupportedOption where the store has no addresses, replies and groups."""
-        if any(options.get(option) is not None for option in LINKS):
-            _ = self._hub.linked
 
     def _store(self, entries: Sequence[Entry], timeout: float | None) -> list[Record]:
         limit = check_timeout(timeout)

@@ -45,15 +45,20 @@ def test_a_fail_replies_with_error_and_code(broker: penstock.Broker, code: str |
 
 ENDS: dict[str, Callable[[penstock.Tube, Clock], object]] = {
     "delete": lambda tube, clock: tube.delete(1),
-    "delete of a taken one": lambda tube, clock: (take(tube), tube.delete(1)),
+    "delete of a taken one": lambda tube, clock: tube.delete(take(tube)),
     "truncate": lambda tube, clock: tube.truncate(),
     "drop": lambda tube, clock: tube.drop(),
     "cancel": lambda tube, clock: tube.group("g").cancel(),
-    "ttl": lambda tube, clock: (clock.advance(5), tube.stats()),
-    "ttl, met by a take": lambda tube, clock: (clock.advance(5), tube.take(0)),
+    "ttl": lambda tube, clock: _later(clock, tube.stats),
+    "ttl, met by a take": lambda tube, clock: _later(clock, lambda: tube.take(0)),
     "ttl, met by a delete": lambda tube, clock: _delete_late(tube, clock),
     "ttl at release": lambda tube, clock: _release_late(take(tube), clock),
 }
+
+
+def _later(clock: Clock, look: Callable[[], object]) -> None:
+    clock.advance(5)
+    look()
 
 
 def _delete_late(tube: penstock.Tube, clock: Clock) -> None:

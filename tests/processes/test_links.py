@@ -34,9 +34,9 @@ def work(url: str) -> list[object]:
     return done
 
 
-def put_addresses(url: str) -> list[int]:
+def put_addresses(url: str) -> list[object]:
     """Put the same addresses as everyone else; the ids of those that were free."""
-    ids = []
+    ids: list[object] = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
         for number in range(50):
@@ -47,10 +47,11 @@ def put_addresses(url: str) -> list[int]:
     return ids
 
 
-def in_processes(function: Callable[[str], list[object]] | Callable[[str], list[int]], url: str) -> Counter[object]:
+def in_processes(function: Callable[[str], list[object]], url: str) -> Counter[object]:
     """What eight processes answered, together."""
     with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
-        return Counter(item for answer in pool.map(function, [url] * TAKERS, chunksize=1) for item in answer)
+        answers: list[list[object]] = pool.map(function, [url] * TAKERS, chunksize=1)
+    return Counter(item for answer in answers for item in answer)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utubettl"])

@@ -95,6 +95,7 @@ class MemoryStore:
         with self._lock:
             state, step = self._state(tube), self._step(None)
             self._advance(state, None, step)
+            self._put_works(step)
             taken, waiting = state.counts["taken"], len(self._sessions.waits.get(tube.no, ()))
             if taken:
                 raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate it first")
@@ -102,7 +103,6 @@ class MemoryStore:
                 raise TubeBusy(
                     f"tube {tube.name} has {waiting} waiting takers: close them, or let their takes end first"
                 )
-            self._effects(step)  # what became due may put work here, which goes with the tube
             del self._tubes[tube.no], self._by_name[tube.name]
             for record in state.records.values():
                 if record.reply_to not in (None, tube.name):
@@ -339,6 +339,7 @@ class MemoryStore:
     ) -> tuple[Tube | None, list[Record]]:
         for state in states:
             state.advance(base.ADVANCE_STEP, step)
+            self._put_works(step)  # what follows from it may be what is taken
             records = [] if state.paused else state.lease(count, session, max_pri, step)
             if records:
                 return state.tube, records
