@@ -24,6 +24,9 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: fresh_url("redis"),
     "redis-cluster": lambda folder: fresh_url("redis-cluster"),
 }
+# The stores that have addresses, outcomes, replies and groups; `pytestmark = FULL` runs a module on these alone.
+FULL_STORES = ("memory", "sqlite")
+FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 

@@ -17,9 +17,9 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    Backoff BadValue Broker DuplicateAddress Finding Kind NoSuchTube NotFound NotTaken OutcomeUnknown PayloadTooLarge
-    PenstockError SchemaMismatch Session SessionInfo Status StoreBusy StoreCorrupt StoreError StoreFull
-    StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats
+    Backoff BadValue Broker DuplicateAddress Finding Group Kind NoSuchTube NotFound NotTaken Outcome OutcomeUnknown
+    PayloadTooLarge PenstockError Progress SchemaMismatch Session SessionInfo Status StoreBusy StoreCorrupt StoreError
+    StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats
     UnsupportedOption __version__ connect register_kind
 """
 
@@ -49,6 +49,15 @@ METHODS = {
     "Broker.take": "names, timeout=None, *, max_pri=None",
     "Broker.tube": f"name, kind=None, *, {TUBE}",
     "Broker.tubes": "",
+    "Group.cancel": "",
+    "Group.on_cancel": "data",
+    "Group.on_end": "data",
+    "Group.progress": "",
+    "Group.put": f"data, *, {PUT_MANY}",
+    "Group.put_many": f"items, *, {PUT_MANY}",
+    "Group.start": "",
+    "Group.wait": "timeout=None",
+    "Outcome.unwrap": "",
     "Session.close": "",
     "Session.take": "names, timeout=None, *, max_pri=None",
     "Session.tube": "name",
@@ -64,6 +73,7 @@ METHODS = {
     "Tube.delete": "task_or_id",
     "Tube.drop": "",
     "Tube.fail": "task_or_id, error, code=None",
+    "Tube.group": "name",
     "Tube.inspect": "start, count, pending=False",
     "Tube.kick": "count=1",
     "Tube.on_change": "callback",
@@ -81,6 +91,7 @@ METHODS = {
     "Tube.tasks": "status=None, *, after=None, limit=100",
     "Tube.touch": "task_or_id, seconds",
     "Tube.truncate": "",
+    "Tube.wait": "address, timeout=None",
     "Tube.why": "id",
 }
 TASK = "address attempts created data due expires group id lease pri progress reason status taken tube utube"
@@ -89,6 +100,8 @@ FIELDS = {
     "Backoff": "base=1, factor=2, limit=300, jitter=0.1",
     "Finding": "tube, id, what, remedy",
     "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False",
+    "Outcome": "status, result=None, error=None, code=None",
+    "Progress": "done, total",
     "SessionInfo": "id, host, pid, heartbeat, held, waits",
     "TubeInfo": "name, kind, options",
     "TubeStats": "tasks, calls",
@@ -146,7 +159,9 @@ def test_a_task_has_exactly_these_attributes_and_verbs() -> None:
     assert public(penstock.Task) == set(TASK.split()) | verbs
 
 
-@pytest.mark.parametrize(("owner", "attributes"), [("Broker", ""), ("Session", "id"), ("Tube", "name kind")])
+@pytest.mark.parametrize(
+    ("owner", "attributes"), [("Broker", ""), ("Group", "name"), ("Session", "id"), ("Tube", "name kind")]
+)
 def test_a_handle_has_exactly_these_attributes_and_verbs(owner: str, attributes: str) -> None:
     verbs = {name.partition(".")[2] for name in METHODS if name.startswith(f"{owner}.")}
     assert public(getattr(penstock, owner)) == set(attributes.split()) | verbs

@@ -28,6 +28,8 @@ from penstock.errors import (
     TubeMismatch,
     UnsupportedOption,
 )
+from penstock.group import Group, Progress
+from penstock.outcome import Outcome
 from penstock.session import Session, SessionInfo
 from penstock.stats import TubeInfo, TubeStats
 from penstock.store.base import Finding
@@ -41,13 +43,16 @@ __all__ = [
     "Broker",
     "DuplicateAddress",
     "Finding",
+    "Group",
     "Kind",
     "NoSuchTube",
     "NotFound",
     "NotTaken",
+    "Outcome",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "PenstockError",
+    "Progress",
     "SchemaMismatch",
     "Session",
     "SessionInfo",

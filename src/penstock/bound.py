@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING, Unpack, cast
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Record, Task
+from penstock.errors import UnsupportedOption
+from penstock.group import Group
+from penstock.hub import linked_part
 from penstock.opening import open_tube
 from penstock.store.base import Effects, Store, Stored
+from penstock.store.linked import LinkedStore
 from penstock.tube import TaskOrId
+from penstock.waiting import Topic
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
@@ -59,6 +64,10 @@ class BoundTube:
         """Ack each that this broker's session holds; a bool for each, in order."""
         return self._tube.ack_many(tasks)
 
+    def group(self, name: str) -> Group:
+        """A group inside the transaction: its put, put_many, on_end, on_cancel, start and cancel. Wait outside."""
+        return self._tube.group(name)
+
 
 class _Transaction:
     """What a Tube needs of a hub, where nobody can be woken or told before the caller's commit."""
@@ -66,13 +75,29 @@ class _Transaction:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    @property
+    def linked(self) -> LinkedStore:
+        return linked_part(self.store)
+
     def after(self, effects: Effects) -> None:
         pass
+
+    def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
+        pass
+
+    def tend(self) -> bool:
+        return False
+
+    def catch_up(self, tube: StoredTube) -> None:
+        while self.store.advance(tube).more:
+            pass
+
+    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> None:
+        raise UnsupportedOption("a transaction must not wait: commit it, and wait with the broker's own tube")
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         pass
 
     def put_when_room(self, tube: StoredTube, entries: Sequence[Entry], timeout: float | None) -> Stored:
-        while self.store.advance(tube).more:
-            pass
+        self.catch_up(tube)
         return self.store.put(tube, entries)

@@ -6,20 +6,24 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Home, Record, Task, make_task
-from penstock.errors import StoreUnavailable, TubeFull
-from penstock.keeper import REAP_SECONDS, Keeper
+from penstock.errors import StoreUnavailable, TubeFull, UnsupportedOption
+from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.store.base import Effects, Store, Stored
 from penstock.store.forks import reset_in_child
-from penstock.waiting import Topic, room_of
+from penstock.store.linked import LinkedStore
+from penstock.waiting import Topic, Waiter, room_of
 
 log = logging.getLogger("penstock")
 
 OnChange = Callable[[Task, str], object]
+T = TypeVar("T")
+# All who wait for one end.
+_EVERYONE = 2**31
 
 
 class Member(Protocol):
@@ -41,6 +45,8 @@ class Hub:
         self._store = store
         self._lock = threading.Lock()
         self._members: set[Member] = set()
+        self._waiters: set[Waiter] = set()
+        self._linked = store if isinstance(store, LinkedStore) else None
         self._keeper = Keeper(self)
         self._locks: Locks | None = None
         self._lockless = False
@@ -57,6 +63,11 @@ class Hub:
         return self._store
 
     @property
+    def linked(self) -> LinkedStore:
+        """The store's part for addresses, outcomes, replies and groups; UnsupportedOption where it has none."""
+        return linked_part(self.store) if self._linked is None or self.closed else self._linked
+
+    @property
     def locks(self) -> Locks | None:
         """The OS locks of this store's sessions on this host; None where there can be none."""
         if self._locks is None and self._store.shared and not self._lockless:
@@ -71,6 +82,7 @@ class Hub:
                 return
             self.closed = True
             members = list(self._members)
+        self.room.rouse(list(self._waiters))
         try:
             for member in members:
                 member.close()
@@ -83,6 +95,7 @@ class Hub:
         self._lock = threading.Lock()
         self._keeper = Keeper(self)
         self._dues = {}
+        self._waiters = set()
         for member in self._members:
             member.after_fork()
         self._members = set()
@@ -138,6 +151,8 @@ class Hub:
             self.room.wake(("ready", no), count)
         for no, count in effects.removed.items():
             self.room.wake(("room", no), count)
+        for topic in effects.ended:
+            self.room.wake(topic, _EVERYONE)
         if self._listeners:
             for event in effects.events:
                 listener = self._listeners.get(event.tube)
@@ -161,23 +176,41 @@ class Hub:
 
     def put_when_room(self, tube: StoredTube, entries: Sequence[Entry], timeout: float | None) -> Stored:
         """Put into a full tube as soon as it has room; TubeFull when the time is over."""
+        full: list[TubeFull] = []
+
+        def look() -> Stored | None:
+            try:
+                return self.store.put(tube, entries)
+            except TubeFull as error:
+                full[:] = [error]
+                return None
+
+        stored = self.wait_for(("room", tube.no), tube, look, timeout)
+        if stored is None:
+            raise full[0]
+        return stored
+
+    def wait_for(self, topic: Topic, tube: StoredTube, look: Callable[[], T | None], timeout: float | None) -> T | None:
+        """What look gives, once it gives anything; None when the time is over. What is due is done meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        topic: Topic = ("room", tube.no)
+        due = 0.0
         waiter = self.room.enter((topic,))
+        self._waiters.add(waiter)
         try:
             while True:
-                wait_ms = self.catch_up(tube)
-                try:
-                    return self.store.put(tube, entries)
-                except TubeFull:
-                    left = None if deadline is None else deadline - time.monotonic()
-                    if left is not None and left <= 0:
-                        raise
+                if due <= time.monotonic():  # not at every change of others: it takes the store's write lock
+                    wait_ms = self.catch_up(tube)
+                    due = time.monotonic() + min(SCAN_SECONDS, SCAN_SECONDS if wait_ms is None else wait_ms / 1000)
+                    self.note_due((topic,), wait_ms)
+                found = look()
+                left = None if deadline is None else deadline - time.monotonic()
+                if found is not None or (left is not None and left <= 0):
+                    return found
                 self.room.again(waiter)
                 self._keeper.start()
-                self.note_due((topic,), wait_ms)
                 waiter.sleep(left)
         finally:
+            self._waiters.discard(waiter)
             self.room.leave(waiter, None)
 
     # what will be due, for those who wait
@@ -222,6 +255,13 @@ class Hub:
                 del self._dues[topic]
         for topic in passed:
             self.room.wake(topic, hint=True)
+
+
+def linked_part(store: object) -> LinkedStore:
+    """A store's part for addresses, outcomes, replies and groups; UnsupportedOption where it has none."""
+    if not isinstance(store, LinkedStore):
+        raise UnsupportedOption("this store has no addresses, replies and groups: sqlite:// and memory:// have them")
+    return store
 
 
 def _tell(home: Home, callback: OnChange, record: Record, event: str) -> None:

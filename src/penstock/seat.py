@@ -133,9 +133,11 @@ class Seat:
     def take_tasks(self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
         """Lease up to count tasks of the first tube that has any, waiting up to timeout for the first."""
         timeout = numbers.timeout(timeout)
-        tasks, _ = self._attempt(tubes, count, max_pri, None)
+        tasks, taken = self._attempt(tubes, count, max_pri, None)
         if not tasks and self._hub.tend():
-            tasks, _ = self._attempt(tubes, count, max_pri, None)
+            tasks, taken = self._attempt(tubes, count, max_pri, None)
+        while not tasks and taken.alive and taken.wait_ms == 0:  # what is left to be done may bring a task
+            tasks, taken = self._attempt(tubes, count, max_pri, None)
         if tasks or timeout == 0:
             return tasks
         return self._blocked(tubes, count, None if timeout is None else time.monotonic() + timeout, max_pri)

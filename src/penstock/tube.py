@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
+from penstock.core.address import linked
+from penstock.core.ending import encode_code
 from penstock.core.kind import kinds_with
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions, make_entry, refuse_option
+from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
+from penstock.group import Group
+from penstock.outcome import Outcome, await_outcome
 from penstock.stats import TubeStats, make_stats
 from penstock.store.base import Settled
 
@@ -80,17 +84,28 @@ class Tube:
                 "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
+            if address is not None or group is not None or reply_to is not None:
+                _ = self._hub.linked
         record = self._store([make_entry(self._stored, data, options)], timeout)[0]
-        return Task(record, self, data if type(data) in _ATOMS else codec.decode(record.payload))
+        same = type(data) in _ATOMS and address is None  # with one, it may be the task that was there
+        return Task(record, self, data if same else codec.decode(record.payload))
 
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
     ) -> list[Task]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
+        return self._put_many(items, timeout, shared, None)
+
+    def _put_many(
+        self, items: Iterable[object], timeout: float | None, shared: PutOptions, bind: Callable[[Entry], Entry] | None
+    ) -> list[Task]:
+        """As put_many; `bind` ties each entry to a group."""
         records: list[Record] = []
         feed = iter(items)
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
-            records += self._store(chunk, timeout)
+            if linked(chunk) or True in [entry.reply_to is not None for entry in chunk]:
+                _ = self._hub.linked
+            records += self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:
@@ -133,10 +148,12 @@ class Tube:
     # settling
 
     def ack(self, task_or_id: TaskOrId, result: object = None) -> None:
-        """Done: the task leaves the tube. NotTaken unless this session holds its live lease."""
-        if result is not None:
-            codec.encode(result)
-        self._settle_leased("ack", task_or_id)
+        """Done: the task leaves the tube. NotTaken unless this session holds its live lease.
+
+        The result is kept for whoever waits for the task's address, and goes into its reply.
+        """
+        payload = None if result is None else encode_payload(self._stored, "result", result)
+        self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
 
     def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool]:
         """Ack each that this session still holds, in one step; a bool for each, in order."""
@@ -148,26 +165,28 @@ class Tube:
         return [record is not None for record in settled.records]
 
     def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> None:
-        """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease."""
+        """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease.
+
+        Error and code are kept as ack's result is.
+        """
         reason = names.text("error", error)
         if reason is None:
             raise BadValue("error is None: give a str that says what failed")
-        if code is not None and type(code) not in (str, int):
-            raise BadValue(f"code {names.shown(code)} is {names.kind_of(code)}: give a str or an int")
-        self._settle_leased("fail", task_or_id, reason=reason)
+        self._settle_leased(task_or_id, self._move("fail", task_or_id, reason=reason, code=encode_code(code)))
 
     def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> None:
         """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
         extra = span_ms("delay", 0 if delay is None else delay)
         if extra and "delay" not in self._stored.kind.accepts:
             refuse_option(self._stored.kind, "delay")
-        self._settle_leased("release", task_or_id, extra=extra)
+        self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
 
     def touch(self, task_or_id: TaskOrId, seconds: float) -> None:
         """So many seconds more for this hand-out; nothing happens when it has no deadline. NotTaken unless held."""
         if not self._stored.kind.timed:
             raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
-        self._settle_leased("touch", task_or_id, extra=positive_ms("seconds", seconds))
+        extra = positive_ms("seconds", seconds)
+        self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
 
     def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> None:
         """Aside, until kicked; by anyone, in any state. A Task from take must still be leased."""
@@ -198,7 +217,10 @@ class Tube:
     def drop(self) -> None:
         """Remove the tube with all its tasks. TubeBusy while tasks are taken or someone waits in take."""
         self._hub.tend()
-        self._hub.store.drop_tube(self._stored)
+        effects = self._hub.store.drop_tube(self._stored)
+        if effects is not None:
+            self._hub.after(effects)
+        self._hub.hint_waiters()
 
     def _give_back(self, task: Task, error: BaseException) -> None:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
@@ -206,7 +228,8 @@ class Tube:
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
         reason = names.text("reason", f"{type(error).__name__}: {error}")
         try:
-            self._settle_leased("release", task, extra=span_ms("delay", min(delay, MAX_SECONDS)), reason=reason)
+            extra = span_ms("delay", min(delay, MAX_SECONDS))
+            self._settle_leased(task, self._move("release", task, extra, reason))
         except PenstockError as lost:
             # The block's own error matters more than that the task could not be given back.
             log.warning("%s", lost)
@@ -220,13 +243,16 @@ class Tube:
         self._hub.after(settled.effects)
         return settled
 
-    def _move(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> Move:
+    def _move(
+        self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
+        code: str | None = None,
+    ) -> Move:  # fmt: skip
         session = self._seat.number
         if isinstance(task, Task):
             record = self._own(task)
             lease = record.lease if record.state == "t" else None
-            return Move(verb, record.id, session, lease, extra, reason)
-        return Move(verb, names.task_id(task), session, None, extra, reason)
+            return Move(verb, record.id, session, lease, extra, reason, False, result, code)
+        return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
     def _own(self, task: Task) -> Record:
         if task.tube != self.name:
@@ -235,13 +261,12 @@ class Tube:
             raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
         return task._record
 
-    def _settle_leased(self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None) -> None:
-        move = self._move(verb, task, extra, reason)
+    def _settle_leased(self, task: TaskOrId, move: Move) -> None:
         record = self._settle_one(move)
         if record is None:
             raise NotTaken(
-                f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot {verb} it: "
-                "its lease lapsed, was settled, or is another's; drop the result"
+                f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
+                f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
             )
         self._told(task, record)
 
@@ -279,7 +304,7 @@ class Tube:
         """The task as it stands after everything that is due has been done to it."""
         self._hub.tend()
         record = self._hub.store.get(self._stored, [id])[0]
-        if record is None or (record.at is None and record.state != "t"):
+        if record is None or (record.at is None and record.state != "t" and record.group is None):
             return record
         self._hub.catch_up(self._stored)
         return self._hub.store.get(self._stored, [id])[0]
@@ -317,6 +342,19 @@ class Tube:
     def why(self, id: TaskOrId) -> str:
         """Why this task is not running: what holds it back, who, since when, until when."""
         return why.explain(self._hub.store, self._stored, self.peek(id)._record)
+
+    # addresses and groups
+
+    def wait(self, address: str, timeout: float | None = None) -> Outcome:
+        """How the task ends that holds the address now; TimeoutError when that does not come in time.
+
+        An address without a task gives its last outcome, or done without a result when none is known (any more).
+        """
+        return await_outcome(self._hub, self._stored, address, timeout)
+
+    def group(self, name: str) -> Group:
+        """The live group of that name, or a new one."""
+        return Group(self, name)
 
     # steering
 

@@ -12,7 +12,8 @@ import weakref
 
 from penstock.store.forks import reset_in_child
 
-Topic = tuple[str, int]  # what is waited for, and the tube's number
+# What is waited for, and the tube's number; of an end, also the number of the task or group.
+Topic = tuple[str, int] | tuple[str, int, int]
 
 
 class Waiter:

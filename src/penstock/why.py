@@ -15,6 +15,8 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
     match record.state:
         case "t":
             return f"task {record.id} is taken: {_held(store, record, now)}"
+        case "g":
+            return f"task {record.id} is delayed: its group {record.group} is not started"
         case "~":
             return f"task {record.id} is delayed: it is ready in {_span((record.at or now) - now)}"
         case "!":

@@ -35,6 +35,7 @@ _TUBE_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "fair": st.just(True),
     "aging": st.sampled_from((0.5, 2)),
     "temporary": st.booleans(),
+    "retention": st.sampled_from((1, 30)),
 }
 _PUT_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "pri": st.integers(0, 3),
@@ -44,9 +45,17 @@ _PUT_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "utube": _utubes,
     "max_attempts": st.integers(1, 2),
 }
+addresses = st.sampled_from(("a", "b", "c"))
+groups = st.sampled_from(("g", "h"))
+_LINKS: dict[str, st.SearchStrategy[Any]] = {
+    "address": addresses,
+    "on_duplicate": st.sampled_from(("error", "ignore", "replace")),
+    "group": groups,
+    "reply_to": st.sampled_from(("a", "b", "replies")),
+}
 # What each kind's tubes may be created with.
 _KINDS = {
-    "fifo": ("capacity", "max_attempts", "temporary"),
+    "fifo": ("capacity", "max_attempts", "temporary", "retention"),
     "fifottl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "aging", "temporary"),
     "utube": ("capacity", "max_attempts", "utube_limit", "fair", "temporary"),
     "utubettl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "utube_limit", "fair", "aging"),
@@ -73,7 +82,11 @@ def _config(kind: str) -> st.SearchStrategy[Config]:
 configs = st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl")).flatmap(_config)
 
 
-def put_options(kind: str) -> st.SearchStrategy[dict[str, Any]]:
-    """Options that the kind accepts, each given or not."""
+def put_options(kind: str, *, linked: bool) -> st.SearchStrategy[dict[str, Any]]:
+    """Options that the kind and the store accept, each given or not; most tasks stay plain."""
     accepts = {*find_kind(kind).accepts, "max_attempts"}
-    return st.fixed_dictionaries({}, optional={name: _PUT_OPTIONS[name] for name in _PUT_OPTIONS if name in accepts})
+    own = st.fixed_dictionaries({}, optional={name: _PUT_OPTIONS[name] for name in _PUT_OPTIONS if name in accepts})
+    if not linked:
+        return own
+    links = st.fixed_dictionaries({}, optional=_LINKS)
+    return st.one_of(own, st.tuples(own, links).map(lambda both: {**both[0], **both[1]}))

@@ -18,8 +18,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import penstock
 from penstock.keeper import BEAT_SECONDS
 from tests.fault.invariants import require
-from tests.model.draws import CLOCK_STEPS, Config, configs, data, delays, max_pris, places, put_options, recent
-from tests.model.sides import BROKERS, Side, answer
+from tests.model.draws import (
+    CLOCK_STEPS,
+    Config,
+    addresses,
+    configs,
+    data,
+    delays,
+    groups,
+    max_pris,
+    places,
+    put_options,
+    recent,
+)
+from tests.model.sides import BROKERS, GROUPS, Side, answer
 
 NAMES = ("a", "b")
 tubes = st.sampled_from(NAMES)
@@ -27,11 +39,12 @@ brokers = st.integers(0, BROKERS - 1)
 Call = Callable[[Side], object]
 WEIGHTS = {
     "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
-    "advance": 2, "advance_to_a_deadline": 2, "clients": 2,
+    "advance": 2, "advance_to_a_deadline": 2, "clients": 2, "link": 4,
 }  # fmt: skip
 _WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several")
 _SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
 _STEERING = (*["kick"] * 6, *["resume"] * 3, "pause", "release_all", "truncate", "drop")
+_LINKING = ("wait", "open_group", "open_group", "fill_group", "start_group", "cancel_group", "look_at_group")
 _CLIENTS = ("open", "open", "join", "close", "silence", "crash", "reopen")
 
 
@@ -55,6 +68,9 @@ ARGUMENTS = {
     ),
     "advance": _arguments(seconds=CLOCK_STEPS, look=st.booleans()),
     "advance_to_a_deadline": _arguments(which=places, early=st.booleans(), look=st.booleans()),
+    "link": _arguments(
+        verb=_verbs(_LINKING), name=tubes, who=places, which=places, address=addresses, group=groups, end=st.booleans()
+    ),
     "clients": _arguments(verb=_verbs(_CLIENTS), broker=brokers, which=places, ttr=_verbs((0, 0, 4))),
 }
 
@@ -64,6 +80,7 @@ class Machine(RuleBasedStateMachine):
 
     make_url: ClassVar[Callable[[Path], str]]
     durable: ClassVar[bool]
+    full: ClassVar[bool]  # whether it has addresses, replies and groups
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,17 +143,19 @@ class Machine(RuleBasedStateMachine):
         arguments = draw.draw(ARGUMENTS[action], label=action)
         if action in ("settle", "ack_many") and not self.model.tasks:
             return
+        if action == "link" and not type(self).full:
+            return
         getattr(self, action)(draw=draw, **arguments) if action == "work" else getattr(self, action)(**arguments)
 
     def work(self, verb: str, name: str, who: int, draw: st.DataObject) -> None:
         getattr(self, f"_{verb}")(name, who, draw)
 
     def _put(self, name: str, who: int, draw: st.DataObject) -> None:
-        value, options = draw.draw(data), draw.draw(put_options(self.configs[name].kind))
+        value, options = draw.draw(data), draw.draw(put_options(self.configs[name].kind, linked=type(self).full))
         self.both(lambda side: side.tube(who, name).put(value, **options))
 
     def _put_many(self, name: str, who: int, draw: st.DataObject) -> None:
-        item = st.tuples(data, put_options(self.configs[name].kind))
+        item = st.tuples(data, put_options(self.configs[name].kind, linked=type(self).full))
         items = draw.draw(st.lists(item, min_size=2, max_size=8))
         self.both(lambda side: side.tube(who, name).put_many(items))
 
@@ -187,6 +206,14 @@ class Machine(RuleBasedStateMachine):
             return side.tube(who, name).ack_many([*(task for task in known if task.tube == name), *numbers])
 
         self.both(call)
+
+    def link(self, verb: str, name: str, who: int, which: int, address: str, group: str, end: bool) -> None:
+        if verb == "wait":
+            self.both(lambda side: side.tube(who, name).wait(address, 0))
+        elif verb == "open_group":
+            self.both(partial(_open_group, who=who, name=name, group=group, end=end))
+        elif self.model.groups:
+            self.both(lambda side: _use_group(side.groups[which % len(side.groups)], verb))
 
     def _id(self, name: str, which: int) -> int:
         """Mostly of a task that is there."""
@@ -255,3 +282,25 @@ def _moments(visible: dict[str, object]) -> list[float]:
     if found:
         note(f"deadlines: {sorted(found)}")
     return sorted(found)
+
+
+def _open_group(side: Side, who: int, name: str, group: str, end: bool) -> object:
+    opened = side.tube(who, name).group(group)
+    side.groups = [*side.groups, opened][-GROUPS:]
+    if end:
+        opened.on_end(f"end of {group}")
+        opened.on_cancel(f"cancel of {group}")
+    return opened.progress()
+
+
+def _use_group(group: penstock.Group, verb: str) -> object:
+    match verb:
+        case "fill_group":
+            return group.put_many(["one", "two"])
+        case "start_group":
+            group.start()
+        case "cancel_group":
+            group.cancel()
+        case _:
+            return group.progress(), group.wait(0)
+    return None

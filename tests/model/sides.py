@@ -13,9 +13,12 @@ from tests.fault.invariants import require
 BROKERS = 2
 # Old hand-outs kept for late calls; far more than are live at once.
 REMEMBERED = 40
+# Handles of groups kept, live and ended.
+GROUPS = 6
 
 _FACTS = (
     "id", "status", "data", "tube", "pri", "utube", "attempts", "lease", "created", "taken", "due", "expires", "reason",
+    "address", "group",
 )  # fmt: skip
 
 
@@ -27,6 +30,7 @@ class Side:
         self.clock = Clock()
         self.events: Counter[tuple[str, str, int, str]] = Counter()
         self.tasks: list[penstock.Task] = []
+        self.groups: list[penstock.Group] = []
         self.sessions: list[tuple[int, penstock.Session]] = []  # with its broker's place
         self._ever: list[penstock.Session] = []
         self._abandoned: list[penstock.Broker] = []
@@ -111,7 +115,7 @@ class Side:
         if not keep:
             self.onlooker.close()
             self.onlooker = self._connect()
-        self._ever, self._abandoned, self.sessions = [], [], []
+        self._ever, self._abandoned, self.sessions, self.groups = [], [], [], []
         self.brokers = [self._connect() for _ in range(BROKERS)]
         self._listen()
 
@@ -123,7 +127,7 @@ class Side:
     def visible(self) -> dict[str, object]:
         """All that this store shows at this moment."""
         shown: dict[str, object] = {"tubes": self.onlooker.tubes()}
-        for name in self.names:
+        for name in sorted({*self.names, *(info.name for info in self.onlooker.tubes())}):
             tube = self.onlooker.tube(name)
             shown[f"stats of {name}"] = tube.stats()
             shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
@@ -142,7 +146,10 @@ class Side:
                 require("I11", getattr(stats.tasks, state) == counted[state], (self.url, name, state, stats))
             require("I1", stats.calls.put == stats.tasks.done + len(listed), (self.url, name, stats))
             capacity = options.get("capacity")
-            require("I8", not isinstance(capacity, int) or len(listed) <= capacity, (self.url, name))
+            puts = [task for task in listed if not is_reply(task.data)]  # a reply is never refused for lack of room
+            require("I8", not isinstance(capacity, int) or len(puts) <= capacity, (self.url, name))
+            held = Counter(task.address for task in listed if task.address is not None)
+            require("I8", all(count == 1 for count in held.values()), (self.url, name, held))
             _micro_queues_hold(name, options, listed)
         findings = self.onlooker.check()
         require("I11", findings == [], (self.url, findings))
@@ -155,6 +162,11 @@ def _micro_queues_hold(name: str, options: dict[str, object], listed: list[penst
     taken = Counter(task.utube for task in listed if task.status == "t" and task.utube is not None)
     assert isinstance(limit, int)
     require("I6", all(count <= limit for count in taken.values()), (name, limit, taken))
+
+
+def is_reply(data: object) -> bool:
+    """Whether a task's data is a reply."""
+    return isinstance(data, dict) and {"id", "address", "status"} <= data.keys()
 
 
 def facts(task: penstock.Task) -> dict[str, object]:
@@ -175,5 +187,5 @@ def answer(side: Side, call: Callable[[Side], object]) -> object:
     """What a call answers or, if it raises, the class of its error."""
     try:
         return shown(call(side))
-    except penstock.PenstockError as error:
+    except (penstock.PenstockError, TimeoutError) as error:
         return type(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 import penstock
@@ -20,7 +22,8 @@ def test_a_delayed_task_may_come_back_to_an_idle_fair_micro_queue(
     tube.put_many(["b", "c"], utube="u", delay=1)
     take(tube).ack()
     clock.advance(1)
-    {"stats": tube.stats, "kick": tube.kick, "take": lambda: tube.take(0)}[ways]()
+    looks: dict[str, Callable[[], object]] = {"stats": tube.stats, "kick": tube.kick, "take": lambda: tube.take(0)}
+    looks[ways]()
     assert broker.check() == []
     tube.take(0)
     assert tasks(tube) == {"taken": 1, "ready": 1, "done": 1, "total": 2}
@@ -59,7 +62,12 @@ def test_the_end_of_a_session_is_told_whoever_comes_by_first(
     tube.put("x")
     take(theirs.tube("t"))
     clock.advance(15)
-    {"beat": other._hub.beat, "join": other.session, "sessions": other.sessions}[look]()
+    looks: dict[str, Callable[[], object]] = {
+        "beat": other._hub.beat,
+        "join": other.session,
+        "sessions": other.sessions,
+    }
+    looks[look]()
     tube.stats()
     assert told == ["put", "release"]
     assert calls(tube) == {"put": 1, "take": 1, "release": 1}

@@ -25,6 +25,18 @@ def fill(url: str, count: int) -> None:
                 taken = session.tube(name).take_many(max(1, count // 20))
             for task in taken[::2]:
                 tube.bury(task.id)
+            _link(tube, count // 20)
+
+
+def _link(tube: penstock.Tube, count: int) -> None:
+    """Addresses with and without outcomes, and groups in every state."""
+    tube.put_many((n, {"address": f"a{n}", "utube": None}) for n in range(count))
+    for n in range(count // 2):
+        tube.delete(tube.put(n, address=f"b{n}").id)
+    for name in ("open", "started", "cancelled"):
+        tube.put_many(range(count), group=name)
+    tube.group("started").start()
+    tube.group("cancelled").cancel()
 
 
 def _options(number: int, *, laned: bool) -> dict[str, object]:

@@ -51,6 +51,24 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "lapsed_handles": ((NOW,), ("penstock_handle_until (until<?)",)),
     "ended_sessions": ((NOW,), ("penstock_lingering (until",)),
     "any_waiting": ((TUBE,), ("penstock_waiting_tube (tube=?)",)),
+    "ready_not_cancelled": ((TUBE, 2**62, NOW, 1), ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group")),
+    "find_unstarted": ((KEY, END, NOW, 100, TUBE), ("penstock_unstarted_ids (tube=? AND rowid>? AND rowid<?)",)),
+    "by_address": ((TUBE, "a"), ("penstock_address (tube=? AND address=?)",)),
+    "address_id": ((TUBE, "a"), ("penstock_address (tube=? AND address=?)",)),
+    "has_task": ((KEY | 1,), ("INTEGER PRIMARY KEY",)),
+    "replace": ((KEY | 1, "r", 0, 0, 0, 0, None, None, b"1"), ("INTEGER PRIMARY KEY",)),
+    "supersede_outcome": ((TUBE, "a", NOW), ("penstock_outcome_address (tube=? AND address=?)",)),
+    "outcome": ((KEY | 1, NOW), ("INTEGER PRIMARY KEY",)),
+    "last_outcome": ((TUBE, "a", NOW), ("penstock_outcome_address (tube=? AND address=?)",)),
+    "sweep_outcomes": ((TUBE, NOW, 1000), ("penstock_outcome_until (tube=? AND until<?)",)),
+    "group": ((1, TUBE), ("INTEGER PRIMARY KEY",)),
+    "live_group": ((TUBE, "g"), ("penstock_live_group (tube=? AND name=?)",)),
+    "save_group": ((1, "open", 0, 0, None, None, 0, None), ("INTEGER PRIMARY KEY",)),
+    "note_moving": ((TUBE,), ("penstock_moving_group (tube=?)",)),
+    "moving_groups": ((TUBE,), ("penstock_moving_group (tube=?)",)),
+    "unstarted": ((1, 1000), ("penstock_unstarted (group_no=?)",)),
+    "member_ids": ((1, 1000), ("penstock_grouped (group_no=?)",)),
+    "sweep_groups": ((TUBE, NOW, 1000), ("penstock_over_group (tube=? AND until",)),
 }
 # These sort, but never more than a tube's leases: the index finds exactly those.
 BOUNDED_SORTS = {
@@ -94,7 +112,10 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 
 
 # Of one counter or lane row, by its primary key.
-COUNTED = {"bump", "bump_take", "bump_ack", "insert", "save_lane", "tube_lives", "is_paused"}
+COUNTED = {
+    "bump", "bump_take", "bump_ack", "insert", "insert_linked", "save_lane", "tube_lives", "is_paused", "keep_outcome",
+    "add_group",
+}  # fmt: skip
 # At open, at tube and session changes, and in check: not on the way of a task.
 RARE = {
     "get_meta", "set_meta", "has_meta", "add_tube", "add_counter", "get_tube", "all_tubes", "tube_by_no", "set_paused",
@@ -102,5 +123,7 @@ RARE = {
     "add_session", "get_session", "session_by_no", "all_sessions", "set_until", "linger", "forget_session",
     "add_handle", "get_locus", "forget_handle", "last_lapse", "has_handles", "session_presence", "add_waiting",
     "drop_waiting", "forget_done_waiting", "forget_waiting_handle", "waits_of", "recount", "set_counts", "orphans",
-    "true_lanes", "stored_lanes", "lane_order", "stray_waiting",
+    "true_lanes", "stored_lanes", "lane_order", "stray_waiting", "forget_outcomes", "forget_groups", "replies_in_range",
+    "all_groups", "recount_group", "early_members", "stray_members", "free_strays", "early_outcomes",
+    "forget_early_outcomes", "check_moving",
 }  # fmt: skip

@@ -122,3 +122,27 @@ def test_a_connection_on_another_file_is_refused(broker: penstock.Broker, tmp_pa
 def test_memory_has_no_transactions() -> None:
     with penstock.connect("memory://bind") as broker, pytest.raises(penstock.UnsupportedOption, match="memory"):
         broker.bind(object())
+
+
+def test_addresses_and_groups_are_part_of_the_transaction(broker: penstock.Broker, own: apsw.Connection) -> None:
+    tube = broker.tube("mail")
+    for end in ("ROLLBACK", "COMMIT"):
+        own.execute("BEGIN IMMEDIATE")
+        bound = broker.bind(own).tube("mail")
+        bound.put("x", address="a", reply_to="replies")
+        group = bound.group("g")
+        group.put("y")
+        group.on_end("end")
+        group.start()
+        assert group.progress() == penstock.Progress(0, 1)
+        with pytest.raises(penstock.UnsupportedOption, match="commit"):
+            group.wait(0)
+        own.execute(end)
+        assert len(tube) == (2 if end == "COMMIT" else 0)
+    task = tube.take(0)
+    assert task is not None
+    own.execute("BEGIN IMMEDIATE")
+    broker.bind(own).tube("mail").ack(task, "result")
+    own.execute("COMMIT")
+    assert tube.wait("a", 0).result == "result"
+    assert len(broker.tube("replies")) == 1

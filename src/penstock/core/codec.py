@@ -53,6 +53,11 @@ def encode(data: object) -> bytes:
         raise BadValue(f"data cannot be stored as JSON ({error}): put it as bytes") from None
 
 
+def is_raw(payload: bytes) -> bool:
+    """Whether bytes were put, which stand behind one byte of ours."""
+    return payload[:1] == _RAW
+
+
 def size(payload: bytes) -> int:
     """How much of the stored bytes is the caller's."""
     return len(payload) - (payload[:1] == _RAW)

@@ -1,15 +1,16 @@
 """What may happen to a task, and what becomes of it. `docs/lifecycle.md` is drawn from TRANSITIONS.
 
-A task is in one stored state: r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried;
-- is gone. The functions give the Change that a store applies; where a change says r, a store of a
-micro-queue kind decides between r and q.
+A task is in one stored state: r ready, q ready behind its micro-queue, t taken, ~ delayed, g delayed until its
+group is started, ! buried; - is gone. The functions give the Change that a store applies; where a change says r, a
+store of a micro-queue kind decides between r and q.
 """
 
 from __future__ import annotations
 
 import msgspec
 
-from penstock.core.task import Record
+from penstock.core.ending import STATUS_OF, Ending
+from penstock.core.task import UNSTARTED, Record
 
 # event -> state before -> states it may lead to
 TRANSITIONS: dict[str, dict[str, str]] = {
@@ -39,6 +40,7 @@ class Change(msgspec.Struct, frozen=True):
     expires: int | None = None
     attempts: int = 0
     reason: str | None = None
+    ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -46,6 +48,7 @@ class Move(msgspec.Struct, frozen=True):
 
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
     (by anyone; with `lease`, only while that lease lives). `extra` is release's delay or touch's time, in ms.
+    `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text.
     """
 
     verb: str
@@ -55,6 +58,8 @@ class Move(msgspec.Struct, frozen=True):
     extra: int = 0
     reason: str | None = None
     unstarted: bool = False
+    result: bytes | None = None
+    code: str | None = None
 
 
 def decide(record: Record, move: Move, now: int) -> Change | None:
@@ -71,7 +76,7 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
         case "bury":
             return buried(record, move.reason)
         case verb:
-            return removed(record, verb)
+            return removed(record, verb, move)
 
 
 def _allowed(record: Record, move: Move, now: int) -> bool:
@@ -93,7 +98,7 @@ def came_back(record: Record, now: int, event: str, delay: int = 0, *, unstarted
     """
     attempts = record.attempts - 1 if unstarted else record.attempts
     if record.expires is not None and record.expires <= now:
-        return Change("-", (event, "ttl"), attempts=attempts)
+        return Change("-", (event, "ttl"), attempts=attempts, ending=_ending(record, "ttl"))
     if record.max_attempts is not None and attempts >= record.max_attempts:
         reason = record.reason or f"handed out {attempts} times without an ack"
         events = ("ttr", "bury") if event == "ttr" else ("bury",)
@@ -110,7 +115,10 @@ def became_due(record: Record, now: int) -> Change:
         return came_back(record, now, "ttr")
     if record.state == "~" and (record.expires is None or record.expires > now):
         return Change("r", ("delay",), record.expires, record.expires, record.attempts, record.reason)
-    return Change("-", ("ttl",), attempts=record.attempts)
+    if record.state == UNSTARTED and (record.expires is None or record.expires > now):
+        # Its delay is over before its group is started: from now on only its ttl counts.
+        return Change(UNSTARTED, (), record.expires, record.expires, record.attempts, record.reason)
+    return Change("-", ("ttl",), attempts=record.attempts, ending=_ending(record, "ttl"))
 
 
 def kicked(record: Record) -> Change:
@@ -129,6 +137,19 @@ def touched(record: Record, extra: int) -> Change:
     return Change("t", ("touch",), at, record.expires, record.attempts, record.reason)
 
 
-def removed(record: Record, event: str) -> Change:
+def removed(record: Record, event: str, move: Move | None = None) -> Change:
     """Gone by ack, fail, delete or truncate."""
-    return Change("-", (event,), attempts=record.attempts)
+    if record.address is None and record.reply_to is None:
+        return Change("-", (event,), attempts=record.attempts)
+    return Change("-", (event,), attempts=record.attempts, ending=_ending(record, event, move))
+
+
+def _ending(record: Record, event: str, move: Move | None = None) -> Ending | None:
+    """What is kept of a task's end; None where nobody can ask for it."""
+    if record.address is None and record.reply_to is None:
+        return None
+    if move is None or event not in ("ack", "fail"):
+        return Ending(STATUS_OF[event])
+    if event == "ack":
+        return Ending("done", result=move.result)
+    return Ending("failed", error=move.reason, code=move.code)

@@ -80,6 +80,8 @@ class Tube(msgspec.Struct, frozen=True):
     max_payload: int = DEFAULT_MAX_PAYLOAD
     #: What a put without options makes of its payload; filled at the first one.
     plain: Entry | None = None
+    #: How long outcomes are kept.
+    retention: int = DEFAULT_RETENTION * 1000
 
 
 def callback_url(what: str, value: object) -> str:
@@ -134,7 +136,9 @@ _NEEDS = {
     "utube_limit": "per_utube", "fair": "per_utube",
 }  # fmt: skip
 # Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
-_SAME_AS_ABSENT: dict[str, object] = {"temporary": False, "fair": False, "utube_limit": 1, "pri": 0}
+_SAME_AS_ABSENT: dict[str, object] = {
+    "temporary": False, "fair": False, "utube_limit": 1, "pri": 0, "retention": DEFAULT_RETENTION,
+}  # fmt: skip
 
 
 def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, object]:
@@ -170,21 +174,9 @@ def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
 
 def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
     """Everything about one put checked and encoded; nothing is stored when this raises."""
-    payload = codec.encode(data)
-    if len(payload) > tube.max_payload and codec.size(payload) > tube.max_payload:
-        raise PayloadTooLarge(
-            f"data of {codec.size(payload)} bytes is over the limit of {tube.max_payload} of tube {tube.name}: "
-            "store it elsewhere and put a reference, or create the tube with a larger max_payload"
-        )
+    payload = encode_payload(tube, "data", data)
     if not options:
-        plain = tube.plain
-        if plain is None:
-            plain = _entry(tube, b"", tube.pri, None, tube.ttl, tube.ttr, 0, None, tube.max_attempts, tube.callback)
-            msgspec.structs.force_setattr(tube, "plain", plain)
-        return Entry(
-            payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
-            plain.callback,
-        )  # fmt: skip
+        return plain_entry(tube, payload)
     given = {option: value for option, value in options.items() if value is not None}
     _refuse_foreign(tube, given)
     pri = _pri("pri", given["pri"]) if "pri" in given else tube.pri
@@ -195,7 +187,45 @@ def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
     limit = whole("max_attempts", given["max_attempts"]) if "max_attempts" in given else tube.max_attempts
     callback = callback_url("callback", given["callback"]) if "callback" in given else tube.callback
     rank = number("rank", given["rank"]) if "rank" in given else 0
-    return _entry(tube, payload, pri, utube, ttl, ttr, delay, rank, limit, callback)
+    entry = _entry(tube, payload, pri, utube, ttl, ttr, delay, rank, limit, callback)
+    return entry if LINKS.isdisjoint(given) else _linked(entry, given)
+
+
+def encode_payload(tube: Tube, what: str, value: object) -> bytes:
+    """Data or a result as it is stored; PayloadTooLarge over the tube's limit."""
+    payload = codec.encode(value)
+    if len(payload) > tube.max_payload and codec.size(payload) > tube.max_payload:
+        raise PayloadTooLarge(
+            f"{what} of {codec.size(payload)} bytes is over the limit of {tube.max_payload} of tube {tube.name}: "
+            "store it elsewhere and put a reference, or create the tube with a larger max_payload"
+        )
+    return payload
+
+
+def plain_entry(tube: Tube, payload: bytes) -> Entry:
+    """A put without options."""
+    plain = tube.plain
+    if plain is None:
+        plain = _entry(tube, b"", tube.pri, None, tube.ttl, tube.ttr, 0, None, tube.max_attempts, tube.callback)
+        msgspec.structs.force_setattr(tube, "plain", plain)
+    return Entry(
+        payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
+        plain.callback,
+    )  # fmt: skip
+
+
+# What ties a task to something beside it; every leased kind has these.
+LINKS = frozenset({"address", "group", "reply_to"})
+
+
+def _linked(entry: Entry, given: dict[str, object]) -> Entry:
+    return msgspec.structs.replace(
+        entry,
+        address=names.label("address", given["address"]) if "address" in given else None,
+        duplicate=given.get("on_duplicate", "error"),
+        reply_to=names.name("reply_to", given["reply_to"]) if "reply_to" in given else None,
+        group=names.name("group", given["group"]) if "group" in given else None,
+    )
 
 
 _PUT_OPTIONS = PutOptions.__annotations__.keys()
@@ -206,7 +236,7 @@ def _refuse_foreign(tube: Tube, given: dict[str, object]) -> None:
     for option, value in given.items():
         if option not in _PUT_OPTIONS:
             raise BadValue(f"put option {names.shown(option)} is unknown: known are {', '.join(_PUT_OPTIONS)}")
-        if option in ("max_attempts", "callback") or option in accepts:
+        if option in ("max_attempts", "callback") or option in LINKS or option in accepts:
             continue
         if option == "delay" and type(value) in (int, float) and value == 0:
             continue  # the default, spelled out

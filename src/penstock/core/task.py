@@ -29,7 +29,9 @@ class Status(StrEnum):
 QUEUED = "q"
 # The micro-queue of tasks put without one: a label nobody can give, because labels are never empty.
 NO_UTUBE = ""
-STATUS = {**{status.value: status for status in Status}, QUEUED: Status.READY}
+# Stored letter of a task whose group is not started: in no index that take reads, shown as delayed.
+UNSTARTED = "g"
+STATUS = {**{status.value: status for status in Status}, QUEUED: Status.READY, UNSTARTED: Status.DELAYED}
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -57,6 +59,11 @@ class Entry(msgspec.Struct, frozen=True):
     delay: int = 0
     max_attempts: int | None = None
     callback: str | None = None
+    address: str | None = None
+    duplicate: str = "error"
+    reply_to: str | None = None
+    group: str | None = None
+    group_no: int | None = None  # of the one group that may take it; None: the live one of that name, or a new one
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -81,6 +88,10 @@ class Record(msgspec.Struct, frozen=True):
     reason: str | None
     callback: str | None
     payload: bytes
+    address: str | None = None
+    reply_to: str | None = None
+    group: str | None = None
+    group_no: int | None = None
 
 
 class Numbered(Protocol):
@@ -137,8 +148,8 @@ class Task:
     created = property(lambda self: _seconds(self._record.created), doc="When it was put.")
     taken = property(lambda self: _seconds(self._record.taken), doc="When it was last taken, or None.")
     expires = property(lambda self: _seconds(self._record.expires), doc="The end of its ttl, or None.")
-    address = property(lambda self: None, doc="Its address, or None.")
-    group = property(lambda self: None, doc="The name of its group, or None.")
+    address = property(lambda self: self._record.address, doc="Its address, or None.")
+    group = property(lambda self: self._record.group, doc="The name of its group, or None.")
 
     @property
     def due(self) -> float | None:

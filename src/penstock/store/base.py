@@ -48,6 +48,8 @@ class Effects(msgspec.Struct):
     events: list[Event] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
     removed: dict[int, int] = msgspec.field(default_factory=dict)
+    #: Ends that somebody may wait for: ("task", tube, id) of an addressed task, ("group", tube, number).
+    ended: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -109,7 +111,9 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 # stored state -> the counter it stands in
-STATE_COUNTER = {"r": "ready", "q": "ready", "t": "taken", "~": "delayed", "!": "buried", "-": "done"}
+STATE_COUNTER = {
+    "r": "ready", "q": "ready", "t": "taken", "~": "delayed", "g": "delayed", "!": "buried", "-": "done",
+}  # fmt: skip
 
 
 class Presence(msgspec.Struct, frozen=True):
@@ -189,7 +193,7 @@ class Store(Protocol):
     def load_tubes(self) -> list[Tube]:
         """All tubes, by name."""
 
-    def drop_tube(self, tube: Tube) -> None:
+    def drop_tube(self, tube: Tube) -> Effects | None:
         """Remove the tube and what is in it. TubeBusy while tasks are taken or someone waits in take."""
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:

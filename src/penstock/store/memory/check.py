@@ -11,9 +11,11 @@ from penstock.core import lifecycle
 from penstock.core.task import QUEUED, Record
 from penstock.store.base import STATE_COUNTER, Finding
 from penstock.store.memory.lanes import Lanes, MicroQueue
+from penstock.store.memory.link_checks import check_links
+from penstock.store.memory.records import place
 from penstock.store.memory.sessions import Sessions
 from penstock.store.memory.step import Step
-from penstock.store.memory.tube import TubeState, place
+from penstock.store.memory.tube import TubeState
 
 _REBUILD = "repair counts and sorts the tube anew"
 
@@ -22,6 +24,7 @@ def check(states: Sequence[TubeState], sessions: Sessions, repair: bool, step: S
     """All findings; with repair, each is mended."""
     findings: list[Finding] = []
     for state in states:
+        findings += check_links(state, repair, step)
         crooked = [*_counters(state), *_indexes(state), *_lanes(state)]
         orphans = list(_orphans(state, sessions))
         findings += crooked
@@ -56,7 +59,7 @@ def _indexes(state: TubeState) -> Iterator[Finding]:
     ready = state.ready.live() | set(state.aside)
     buried, timer = state.buried.live(), state.timer.live()
     for record in state.records.values():
-        if record.state == "r" and place(record) not in ready:
+        if record.state == "r" and place(record) not in ready and not state.links.groups.cancelled(record):
             yield _wrong(state, record.id, "ready, but not in the ready index, so never taken")
         if record.state == "!" and place(record) not in buried:
             yield _wrong(state, record.id, "buried, but not in the buried index, so never kicked")

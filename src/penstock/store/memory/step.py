@@ -9,13 +9,16 @@ from penstock.store.base import Effects, Event
 class Step:
     """Collects the Effects of one call at one moment."""
 
-    __slots__ = ("events", "now", "readied", "removed")
+    __slots__ = ("ended", "events", "now", "readied", "removed", "works")
 
     def __init__(self, now: int) -> None:
         self.now = now
         self.events: list[Event] = []
         self.readied: dict[int, int] = {}
         self.removed: dict[int, int] = {}
+        self.ended: list[tuple[str, int, int]] = []
+        #: Replies and group work to be put before the step is over: the tube's name, and the data.
+        self.works: list[tuple[str, bytes]] = []
 
     def tell(self, tube: int, name: str, record: Record) -> None:
         """Something happened to a task."""
@@ -31,4 +34,5 @@ class Step:
 
     def effects(self) -> Effects:
         """What to report: only tubes that gained takeable tasks count as readied."""
-        return Effects(self.events, {tube: gain for tube, gain in self.readied.items() if gain > 0}, self.removed)
+        readied = {tube: gain for tube, gain in self.readied.items() if gain > 0}
+        return Effects(self.events, readied, self.removed, self.ended)

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from threading import Event, Lock, RLock
 
+from penstock.core import group as groups
+from penstock.core.address import linked
+from penstock.core.ending import Ending, Sought
+from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, make_tube
+from penstock.core.options import Tube, make_tube, plain_entry
+from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.task import QUEUED, Entry, Record
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists, UnsupportedOption
 from penstock.store import base
 from penstock.store.forks import reset_in_child
 from penstock.store.memory import check
+from penstock.store.memory.following import turn
+from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
-from penstock.store.memory.tube import TubeState, expired
+from penstock.store.memory.tube import TubeState
 
 
 def wall_clock() -> int:
@@ -63,12 +71,16 @@ class MemoryStore:
         with self._lock:
             there = self._by_name.get(name)
             if there is None:
-                self._last_no += 1
-                there = TubeState(make_tube(self._last_no, name, kind, dict(given)), self._sessions.held)
-                self._tubes[self._last_no] = self._by_name[name] = there
+                there = self._add_tube(name, kind, given)
             elif not exist_ok:
                 raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
             return there.tube
+
+    def _add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> TubeState:
+        self._last_no += 1
+        state = TubeState(make_tube(self._last_no, name, kind, dict(given)), self._sessions.held)
+        self._tubes[self._last_no] = self._by_name[name] = state
+        return state
 
     def load_tube(self, name: str) -> Tube | None:
         with self._lock:
@@ -79,10 +91,11 @@ class MemoryStore:
         with self._lock:
             return [self._by_name[name].tube for name in sorted(self._by_name)]
 
-    def drop_tube(self, tube: Tube) -> None:
+    def drop_tube(self, tube: Tube) -> base.Effects:
         with self._lock:
             state, step = self._state(tube), self._step(None)
             self._advance(state, None, step)
+            self._put_works(step)
             taken, waiting = state.counts["taken"], len(self._sessions.waits.get(tube.no, ()))
             if taken:
                 raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate it first")
@@ -91,6 +104,10 @@ class MemoryStore:
                     f"tube {tube.name} has {waiting} waiting takers: close them, or let their takes end first"
                 )
             del self._tubes[tube.no], self._by_name[tube.name]
+            for record in state.records.values():
+                if record.reply_to not in (None, tube.name):
+                    step.works.append((record.reply_to, reply_payload(record, Ending("deleted"))))
+            return self._effects(step)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         with self._lock:
@@ -105,9 +122,10 @@ class MemoryStore:
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> base.Stored:
         with self._lock:
             state, step = self._state(tube), self._step(now)
-            if tube.capacity is not None and len(state.records) + len(entries) > tube.capacity:
-                raise base.tube_full(tube, len(state.records), len(entries))
-            return base.Stored(state.put(entries, step), step.effects())
+            if linked(entries):
+                return base.Stored(state.put_planned(entries, step), self._effects(step))
+            state.must_hold(len(entries))
+            return base.Stored(state.put(entries, step), self._effects(step))
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -118,33 +136,33 @@ class MemoryStore:
             self._end_sessions(step)
             known = self._sessions.handles.get(handle)
             if known is None:
-                return base.Taken(None, [], self._wait_ms(states, step.now), False, step.effects())
+                return base.Taken(None, [], self._wait_ms(states, step.now), False, self._effects(step))
             tube, records = self._lease(states, count, known.session.no, max_pri, step)
             self._register(states, handle, blocked, bool(records))
-            return base.Taken(tube, records, self._wait_ms(states, step.now), True, step.effects())
+            return base.Taken(tube, records, self._wait_ms(states, step.now), True, self._effects(step))
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> base.Settled:
         with self._lock:
             state, step = self._state(tube), self._step(now)
-            return base.Settled([state.settle(move, step) for move in moves], step.effects())
+            return base.Settled([state.settle(move, step) for move in moves], self._effects(step))
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> base.Settled:
         with self._lock:
             state, step = self._state(tube), self._step(now)
             self._advance(state, None, step)
-            return base.Settled(list(state.kick(count, step)), step.effects())
+            return base.Settled(list(state.kick(count, step)), self._effects(step))
 
     def release_all(self, tube: Tube, *, now: int | None = None) -> base.Settled:
         with self._lock:
             state, step = self._state(tube), self._step(now)
             self._advance(state, None, step)  # a lease that is over lapses, it is not released
-            return base.Settled(list(state.release(sorted(state.apart["t"]), step)), step.effects())
+            return base.Settled(list(state.release(sorted(state.apart["t"]), step)), self._effects(step))
 
     def advance(self, tube: Tube, *, limit: int = base.ADVANCE_STEP, now: int | None = None) -> base.Advanced:
         with self._lock:
             state, step = self._state(tube), self._step(now)
             more = self._advance(state, limit, step)
-            return base.Advanced(more, self._wait_ms([state], step.now), step.effects())
+            return base.Advanced(more, self._wait_ms([state], step.now), self._effects(step))
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> base.Settled:
         with self._lock:
@@ -156,14 +174,16 @@ class MemoryStore:
         for start in range(0, len(ids), base.ADVANCE_STEP):
             with self._lock:
                 gone += self._state(tube).delete(ids[start : start + base.ADVANCE_STEP], step)
+                self._put_works(step)
         gone.sort(key=lambda record: record.id)
-        return base.Settled(list(gone), step.effects())
+        return base.Settled(list(gone), self._effects(step))
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         with self._lock:
-            records, moment = self._state(tube).records, self._time(now)
-            found = [records.get(id) for id in ids]
-            return [None if record is None or expired(record, moment) else record for record in found]
+            state, moment = self._state(tube), self._time(now)
+            found = [state.records.get(id) for id in ids]
+            cancelled = state.links.groups.cancelled
+            return [None if r is None or expired(r, moment) or cancelled(r) else r for r in found]
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
@@ -174,6 +194,42 @@ class MemoryStore:
     def count(self, tube: Tube) -> base.Counts:
         with self._lock:
             return base.Counts(**self._state(tube).counts)
+
+    # addresses and groups
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        with self._lock:
+            return self._state(tube).links.seek(address, self._time(now))
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        with self._lock:
+            return self._state(tube).links.sought(id, self._time(now))
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        with self._lock:
+            return copy(self._state(tube).links.groups.open(name))
+
+    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
+        with self._lock:
+            return copy(self._state(tube).links.groups.get(no, self._time(now)))
+
+    def set_group_work(
+        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
+    ) -> bool:
+        with self._lock:
+            group = self._state(tube).links.groups.get(no, self._time(now))
+            if group is None or group.state not in groups.LIVE:
+                return False
+            group.end = group.end if end is None else end
+            group.cancel = group.cancel if cancel is None else cancel
+            return True
+
+    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> base.Advanced:
+        with self._lock:
+            state, step = self._state(tube), self._step(now)
+            group = state.links.groups.get(no, step.now)
+            more = group is not None and turn(state, group, to, step)
+            return base.Advanced(more, self._wait_ms([state], step.now), self._effects(step))
 
     # sessions
 
@@ -196,7 +252,7 @@ class MemoryStore:
                 if handle is not None and locus in (None, handle.presence.locus):
                     self._sessions.part(name, step.now)
             self._end_sessions(step)
-            return step.effects()
+            return self._effects(step)
 
     def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
         with self._lock:
@@ -257,6 +313,17 @@ class MemoryStore:
     def _step(self, now: int | None) -> Step:
         return Step(self._time(now))
 
+    def _effects(self, step: Step) -> base.Effects:
+        """What a step did, once the replies and group work that follow from it are put."""
+        self._put_works(step)
+        return step.effects()
+
+    def _put_works(self, step: Step) -> None:
+        while step.works:
+            name, payload = step.works.pop(0)
+            state = self._by_name.get(name) or self._add_tube(name, REPLY_KIND, {})
+            state.put([plain_entry(state.tube, payload)], step)
+
     def _state(self, tube: Tube) -> TubeState:
         state = self._tubes.get(tube.no)
         if state is None:
@@ -272,6 +339,7 @@ class MemoryStore:
     ) -> tuple[Tube | None, list[Record]]:
         for state in states:
             state.advance(base.ADVANCE_STEP, step)
+            self._put_works(step)  # what follows from it may be what is taken
             records = [] if state.paused else state.lease(count, session, max_pri, step)
             if records:
                 return state.tube, records
@@ -288,7 +356,8 @@ class MemoryStore:
     def _end_sessions(self, step: Step) -> None:
         """Release what lapsed sessions held, in every tube."""
         for session in self._sessions.ended(step.now):
-            for tube, id in sorted(self._sessions.held[session.no]):
+            held = ((self._tubes[tube].tube.name, tube, id) for tube, id in self._sessions.held[session.no])
+            for _, tube, id in sorted(held):
                 self._tubes[tube].release([id], step)
             self._sessions.forget(session)
 

@@ -9,27 +9,21 @@ from itertools import islice
 from msgspec.structs import replace
 
 from penstock.core import lifecycle
+from penstock.core.address import replaced
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
-from penstock.core.task import Entry, Record
-from penstock.store.base import STATE_COUNTER, Counts, Lane, altered
+from penstock.core.task import UNSTARTED, Entry, Record
+from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Counts, Lane, altered, tube_full
+from penstock.store.memory.following import follow
 from penstock.store.memory.heap import Key, LazyHeap
 from penstock.store.memory.lanes import Lanes
+from penstock.store.memory.links import Links
+from penstock.store.memory.records import expired, made, place
 from penstock.store.memory.step import Step
 
 # session number -> (tube number, task id) of what it holds
 Held = dict[int, set[tuple[int, int]]]
 _AHEAD_LIMIT = 1000
-
-
-def place(record: Record) -> Key:
-    """Its place in the order of takes."""
-    return (record.rank1, record.rank2, record.id)
-
-
-def expired(record: Record, now: int) -> bool:
-    """Past its ttl, and so gone for everybody; a taken one lives until it comes back."""
-    return record.expires is not None and record.expires <= now and record.state != "t"
 
 
 class TubeState:
@@ -41,10 +35,11 @@ class TubeState:
         self.last_id = 0
         self.records: dict[int, Record] = {}  # in id order: ids grow, and a record is replaced where it stands
         self.counts = dict.fromkeys(Counts.__struct_fields__, 0)
-        self.apart: dict[str, set[int]] = {"t": set(), "~": set(), "!": set()}
+        self.apart: dict[str, set[int]] = {"t": set(), "~": set(), "!": set(), UNSTARTED: set()}
         self.aside: list[Key] = []
         self._aside_until = 0
         self._held = held
+        self.links = Links(tube, self.records)
         self.index_anew()
 
     def index_anew(self) -> None:
@@ -53,6 +48,7 @@ class TubeState:
         self.buried: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "!"))
         self.timer: LazyHeap[tuple[int, int]] = LazyHeap(self._awaits)
         self.lanes = Lanes(self.tube, self.records, self.ready) if self.tube.kind.per_utube else None
+        self.links.groups.index_anew()
         self.aside.clear()
 
     # changes
@@ -62,12 +58,48 @@ class TubeState:
         first = self.last_id + 1
         for entry in entries:
             self.last_id += 1
-            self._move(None, _made(entry, self.last_id, step.now), step)
+            self._store(entry, step)
         self.counts["put"] += len(entries)
         records = [self.records[id] for id in range(first, self.last_id + 1)]
         for record in records:
             step.tell(self.tube.no, "put", record)
         return records
+
+    def _store(self, entry: Entry, step: Step) -> None:
+        group = self.links.groups.of(entry)
+        record = made(entry, self.last_id, step.now, group)
+        if group is not None or entry.address is not None:
+            self.links.arrived(record, step.now)
+        self._move(None, record, step)
+
+    def put_planned(self, entries: Sequence[Entry], step: Step) -> list[Record]:
+        """Store entries with addresses or groups; raises before anything has changed."""
+        held = self.links.held(entries)
+        lapsed = [record for record in held if self._is_lapsed(record, step.now)]
+        there = [record for record in held if not self._is_lapsed(record, step.now)]
+        plan = self.links.plan(entries, there, step.now)
+        self.must_hold(len(plan.fresh) - len(lapsed))
+        for record in lapsed:
+            self.lapsed(record, step)
+        fresh = self.put(plan.fresh, step)
+        for id, entry in plan.replaced.items():
+            self._replace(id, entry, step)
+        return [fresh[place] if place >= 0 else self.records[-place] for place in plan.places]
+
+    def must_hold(self, more: int) -> None:
+        """TubeFull where there is no room for so many more."""
+        if self.tube.capacity is not None and len(self.records) + more > self.tube.capacity:
+            raise tube_full(self.tube, len(self.records), more)
+
+    def _replace(self, id: int, entry: Entry, step: Step) -> Record:
+        old = self.records[id]
+        new = replaced(old, entry, step.now)
+        self.records[id] = replace(new, state="~")  # in no micro-queue while its place in there is found
+        if old.state == "r":
+            step.ready(self.tube.no, -1)
+        new = self._move(old, new, step)
+        step.tell(self.tube.no, "put", new)
+        return new
 
     def lease(self, count: int, session: int, max_pri: int | None, step: Step) -> list[Record]:
         """Hand out up to count tasks, in order."""
@@ -78,6 +110,8 @@ class TubeState:
                 break
             self.ready.pop()
             record = self.records[first[2]]
+            if self.links.groups.cancelled(record):
+                continue  # it will be removed, and is never ready again
             if expired(record, step.now):
                 self._set_aside(record)
             else:
@@ -96,15 +130,25 @@ class TubeState:
             self.apply(record, lifecycle.became_due(record, step.now), step)
         if self._aside_until <= step.now:
             self.aside.clear()  # whatever stood there has just gone
-        return False
+        self.links.sweep(step.now, ADVANCE_STEP)
+        return follow(self, None if limit is None else limit - done, step)
+
+    def lapsed(self, record: Record, step: Step) -> bool:
+        """Whether the task is gone by its ttl or with its group; then it is removed."""
+        if not self._is_lapsed(record, step.now):
+            return False
+        cancelled = self.links.groups.cancelled(record)
+        change = lifecycle.removed(record, "delete") if cancelled else lifecycle.became_due(record, step.now)
+        self.apply(record, change, step)
+        return True
+
+    def _is_lapsed(self, record: Record, now: int) -> bool:
+        return self.links.groups.cancelled(record) or expired(record, now)
 
     def settle(self, move: Move, step: Step) -> Record | None:
         """Apply the move if its guard holds."""
         record = self.records.get(move.id)
-        if record is None:
-            return None
-        if expired(record, step.now):
-            self.apply(record, lifecycle.became_due(record, step.now), step)
+        if record is None or self.lapsed(record, step):
             return None
         change = lifecycle.decide(record, move, step.now)
         return None if change is None else self.apply(record, change, step)
@@ -125,39 +169,43 @@ class TubeState:
 
     def delete(self, ids: Iterable[int], step: Step) -> list[Record]:
         """Remove those of these tasks that are there; what expired goes by its ttl, and is not among the answer."""
-        gone: list[Record] = []
-        for record in filter(None, map(self.records.get, ids)):
-            if expired(record, step.now):
-                self.apply(record, lifecycle.became_due(record, step.now), step)
-            else:
-                gone.append(self.apply(record, lifecycle.removed(record, "delete"), step))
-        return gone
+        there = (self.records.get(id) for id in ids)
+        live = (record for record in there if record is not None and not self.lapsed(record, step))
+        return [self.apply(record, lifecycle.removed(record, "delete"), step) for record in live]
 
     def apply(self, record: Record, change: Change, step: Step) -> Record:
         """Make the change, count and tell it; the record is as it is afterwards."""
+        if record.group_no is not None:
+            change = self.links.gate(record, change)
         new = self._move(record, altered(record, change, change.state), step)
         for event in change.events:
             self.counts[event] += 1
             step.tell(self.tube.no, event, new)
+        if new.state == "-" and (change.ending is not None or record.group_no is not None):
+            self.links.left(record, change.ending, step)
         return new
 
     # looking
 
     def next_at(self) -> int | None:
-        """The next moment the clock does something here."""
+        """The next moment the clock does something here; the earliest there is while tasks must follow a group."""
+        if self.links.groups.moving:
+            return 0
         first = self.timer.first()
         return None if first is None else first[0]
 
     def find(self, status: str | None, after: int, limit: int, now: int) -> list[Record]:
         """Up to limit tasks above an id, in id order."""
         ids: Iterable[int]
-        if status in self.apart:
+        if status == "~":
+            ids = sorted(id for letter in ("~", UNSTARTED) for id in self.apart[letter] if id > after)
+        elif status in self.apart:
             ids = sorted(id for id in self.apart[status] if id > after)
         elif self.last_id - after <= 2 * len(self.records):
             ids = range(after + 1, self.last_id + 1)
         else:
             ids = (id for id in self.records if id > after)
-        states = "rq" if status == "r" else status or "rqt~!"
+        states = {"r": "rq", "~": "~g", None: "rqt~g!"}.get(status, status or "")
         records = (self.records.get(id) for id in ids)
         return list(islice((r for r in records if r and r.state in states and not expired(r, now)), limit))
 
@@ -190,6 +238,8 @@ class TubeState:
             self.ready.push(place(record), len(self.records))
         elif record.state == "!":
             self.buried.push(place(record), len(self.records))
+        elif record.state == UNSTARTED:
+            self.links.groups.index(record)
         if record.at is not None:
             self.timer.push((record.at, record.id), len(self.records))
 
@@ -264,27 +314,3 @@ class TubeState:
     def _awaits(self, entry: tuple[int, int]) -> bool:
         record = self.records.get(entry[1])
         return record is not None and record.at == entry[0]
-
-
-def _made(entry: Entry, id: int, now: int) -> Record:
-    expires = None if entry.ttl is None else now + entry.ttl + entry.delay
-    return Record(
-        id=id,
-        state="~" if entry.delay else "r",
-        rank1=entry.rank1.value(id, now),
-        rank2=entry.rank2.value(id, now),
-        pri=entry.pri,
-        utube=entry.utube,
-        attempts=0,
-        lease=0,
-        created=now,
-        taken=None,
-        expires=expires,
-        at=now + entry.delay if entry.delay else expires,
-        ttr=entry.ttr,
-        max_attempts=entry.max_attempts,
-        owner=None,
-        reason=None,
-        callback=entry.callback,
-        payload=entry.payload,
-    )

@@ -9,21 +9,23 @@ import apsw
 
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
-from penstock.core.task import Record
+from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Effects, Finding
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.link_checks import check_links
 from penstock.store.sqlite.step import Step, read_counts
 
 
 def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
-    """All findings, in the order in which they must be mended: leases, lanes, counters."""
+    """All findings, in the order in which they must be mended: leases, links, lanes, counters."""
     problems = [problem for (problem,) in db.execute("PRAGMA quick_check(10)") if problem != "ok"]
     found = [Finding("", None, f"the file is damaged: {problem}", "restore a backup") for problem in problems]
     if found:
         return found  # what else it says cannot be trusted, and mending could lose more
     for tube in tubes.load_all(db):
         found += _orphans(db, tube, now, repair)
+        found += check_links(db, tube, now, repair)
         if tube.kind.per_utube:
             found += _lanes(db, tube, repair)
         found += _counters(db, tube, repair)
@@ -84,7 +86,7 @@ def _set_lane(db: apsw.Connection, tube: Tube, utube: str, taken: int, wanted: i
 def _counters(db: apsw.Connection, tube: Tube, repair: bool) -> Iterator[Finding]:
     counts = read_counts(Step(db, tube, 0))
     states: Counter[str] = Counter(dict(db.execute(Q.recount, (tube.no,))))
-    true = {"taken": states["t"], "delayed": states["~"], "buried": states["!"]}
+    true = {"taken": states["t"], "delayed": states["~"] + states[UNSTARTED], "buried": states["!"]}
     true["done"] = counts.put - states.total()  # as many are gone as were put and are not there
     wrong = {name: number for name, number in true.items() if getattr(counts, name) != number}
     for name, number in wrong.items():

@@ -24,16 +24,16 @@ class Lanes:
         self._stored: set[str] = set()
         self.readied = 0  # tasks that became takeable by promotion, less those demoted
 
-    def arrive(self, utube: str, place: Place, *, newest: bool = False, was_taken: bool = False) -> tuple[str, float]:
+    def arrive(self, utube: str, place: Place, *, newest: bool = False, was: str = "") -> tuple[str, float]:
         """A task becomes ready: its state, r or q, and its second rank.
 
-        `newest`: there is nothing it could overtake. `was_taken`: it gives its slot back, to itself or to a
-        more urgent one.
+        `newest`: there is nothing it could overtake. `was`: the state in which it was in this micro-queue; it gives
+        its slot back, to itself or to a more urgent one.
         """
         lane = self._lane(utube)
         if self._tube.fair and lane.empty:
             lane.turn = next_turn(lane.turn, self._now)
-        lane.taken -= was_taken
+        _leave(lane, was)
         if lane.room(self._tube.utube_limit) > 0:
             if lane.waiting and self._before(first := self._end_of(Q.first_waiting, utube), place):
                 self._promote(lane, first)
@@ -49,12 +49,7 @@ class Lanes:
     def left(self, utube: str, state: str) -> None:
         """A task has left its ready or taken state, in the table too: the next one is promoted."""
         lane = self._lane(utube)
-        if state == "t":
-            lane.taken -= 1
-        elif state == "r":
-            lane.heads -= 1
-        else:
-            lane.waiting -= 1
+        _leave(lane, state)
         while lane.waiting and lane.room(self._tube.utube_limit) > 0:
             self._promote(lane, self._end_of(Q.first_waiting, utube))
 
@@ -121,3 +116,13 @@ class Lanes:
         lane.waiting += 1
         self.readied -= 1
         self._execute(Q.set_head, (place[2], "q", 0 if self._tube.fair else place[1]))
+
+
+def _leave(lane: LaneState, state: str) -> None:
+    """One less in that state; any other is outside of the micro-queue."""
+    if state == "t":
+        lane.taken -= 1
+    elif state == "r":
+        lane.heads -= 1
+    elif state == "q":
+        lane.waiting -= 1

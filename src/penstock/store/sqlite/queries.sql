@@ -3,7 +3,10 @@
 
 -- fragment: record
 key & 1099511627775, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
-max_attempts, owner, reason, callback, data
+max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no
+
+-- fragment: group
+no, name, state, total, remaining, end_work, cancel_work, moving, until
 
 -- name: get_meta
 SELECT value FROM penstock_meta WHERE name = ?1;
@@ -38,10 +41,10 @@ SELECT paused FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
 UPDATE penstock_tube SET paused = ?2 WHERE no = ?1 AND name IS NOT NULL RETURNING no;
 
 -- name: hide_tube
-UPDATE penstock_tube SET name = NULL WHERE no = ?1;
+UPDATE penstock_tube SET name = NULL, old_name = name WHERE no = ?1;
 
 -- name: hidden_tubes
-SELECT no FROM penstock_tube WHERE name IS NULL;
+SELECT no, old_name FROM penstock_tube WHERE name IS NULL;
 
 -- name: forget_tube
 DELETE FROM penstock_tube WHERE no = ?1;
@@ -51,6 +54,17 @@ DELETE FROM penstock_counter WHERE tube = ?1;
 
 -- name: forget_lanes
 DELETE FROM penstock_lane WHERE tube = ?1;
+
+-- name: forget_outcomes
+DELETE FROM penstock_outcome WHERE tube = ?1;
+
+-- name: forget_groups
+DELETE FROM penstock_group WHERE tube = ?1;
+
+-- name: replies_in_range
+-- Of a page of a dropped tube's tasks.
+SELECT $record FROM penstock_task WHERE key BETWEEN ?1 AND ?2 AND reply_to IS NOT NULL AND reply_to IS NOT ?3
+ORDER BY key;
 
 -- name: forget_waiting_tube
 DELETE FROM penstock_waiting WHERE tube = ?1;
@@ -91,12 +105,18 @@ SELECT 1 FROM penstock_counter WHERE tube = ?1;
 INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, expires, at, ttr,
 max_attempts, callback, data) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_linked
+INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, expires, at, ttr,
+max_attempts, callback, data, address, reply_to, group_name, group_no)
+VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- name: look
--- Before a take: is anything due (penstock_timer), has a session lapsed, does the caller's live, is it paused.
+-- Before a take: is anything due (penstock_timer), has a session lapsed, does the caller's live, is it paused, must
+-- tasks follow their group.
 SELECT (SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1),
 (SELECT min(until) FROM penstock_handle),
 (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
-(SELECT session FROM penstock_handle WHERE id = ?2), paused
+(SELECT session FROM penstock_handle WHERE id = ?2), paused, moving
 FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
 
 -- name: due
@@ -106,6 +126,13 @@ SELECT $record FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL AND at <= ?
 -- penstock_ready, in order; an expired one that advance has not reached yet is passed over.
 SELECT $record FROM penstock_task
 WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY rank1, rank2, key LIMIT ?4;
+
+-- name: ready_not_cancelled
+-- As ready, while tasks of cancelled groups are still to be removed.
+SELECT $record FROM penstock_task
+WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3) AND (group_no IS NULL
+OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, key LIMIT ?4;
 
 -- name: lease
@@ -176,9 +203,90 @@ SELECT $record FROM penstock_task
 WHERE tube = ?5 AND state = '!' AND owner IS NULL AND key > ?1 AND key <= ?2 AND (expires IS NULL OR expires > ?3)
 ORDER BY key LIMIT ?4;
 
+-- name: find_unstarted
+-- penstock_unstarted_ids, in order.
+SELECT $record FROM penstock_task
+WHERE tube = ?5 AND state = 'g' AND key > ?1 AND key <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY key LIMIT ?4;
+
 -- name: ahead
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = ?1 AND state = 'r'
 AND (rank1, rank2, key) < (?2, ?3, ?4) LIMIT 1000);
+
+-- addresses and outcomes
+
+-- name: by_address
+-- penstock_address
+SELECT $record FROM penstock_task WHERE tube = ?1 AND address = ?2;
+
+-- name: address_id
+SELECT key & 1099511627775 FROM penstock_task WHERE tube = ?1 AND address = ?2;
+
+-- name: has_task
+SELECT 1 FROM penstock_task WHERE key = ?1;
+
+-- name: replace
+UPDATE penstock_task
+SET state = ?2, rank1 = ?3, rank2 = ?4, pri = ?5, created = ?6, expires = ?7, at = ?8, data = ?9 WHERE key = ?1;
+
+-- name: keep_outcome
+INSERT INTO penstock_outcome (key, tube, address, status, result, error, code, until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+
+-- name: supersede_outcome
+-- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
+UPDATE penstock_outcome SET until = ?3 WHERE tube = ?1 AND address = ?2 AND +until > ?3;
+
+-- name: outcome
+SELECT status, result, error, code FROM penstock_outcome WHERE key = ?1 AND until > ?2;
+
+-- name: last_outcome
+-- penstock_outcome_address, in key order
+SELECT status, result, error, code FROM penstock_outcome
+WHERE tube = ?1 AND address = ?2 AND +until > ?3 ORDER BY key DESC LIMIT 1;
+
+-- name: sweep_outcomes
+-- penstock_outcome_until
+DELETE FROM penstock_outcome WHERE key IN
+(SELECT key FROM penstock_outcome WHERE tube = ?1 AND until <= ?2 ORDER BY until LIMIT ?3);
+
+-- groups
+
+-- name: group
+SELECT $group FROM penstock_group WHERE no = ?1 AND tube = ?2;
+
+-- name: live_group
+-- penstock_live_group
+SELECT $group FROM penstock_group WHERE tube = ?1 AND name = ?2 AND (state = 'open' OR state = 'started');
+
+-- name: add_group
+INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (?1, ?2, 'open', 0, 0, 0)
+RETURNING no;
+
+-- name: save_group
+UPDATE penstock_group SET state = ?2, total = ?3, remaining = ?4, end_work = ?5, cancel_work = ?6, moving = ?7,
+until = ?8 WHERE no = ?1;
+
+-- name: note_moving
+UPDATE penstock_tube SET moving = EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1)
+WHERE no = ?1;
+
+-- name: moving_groups
+-- penstock_moving_group
+SELECT $group FROM penstock_group WHERE tube = ?1 AND moving = 1 ORDER BY no;
+
+-- name: unstarted
+-- penstock_unstarted, in take order
+SELECT $record FROM penstock_task WHERE group_no = ?1 AND state = 'g' ORDER BY rank1, rank2, key LIMIT ?2;
+
+-- name: member_ids
+-- penstock_grouped
+SELECT key & 1099511627775 FROM penstock_task WHERE group_no = ?1 ORDER BY key LIMIT ?2;
+
+-- name: sweep_groups
+-- penstock_over_group
+DELETE FROM penstock_group WHERE no IN
+(SELECT no FROM penstock_group WHERE tube = ?1 AND until IS NOT NULL AND until <= ?2 ORDER BY until LIMIT ?3);
 
 -- micro-queues
 
@@ -322,3 +430,33 @@ WHERE tube = ?1 AND utube = ?2 AND (state = 'r' OR state = 'q') ORDER BY rank1, 
 
 -- name: stray_waiting
 SELECT handle, tube FROM penstock_waiting WHERE handle NOT IN (SELECT id FROM penstock_handle);
+
+-- name: all_groups
+SELECT $group FROM penstock_group WHERE tube = ?1 ORDER BY no;
+
+-- name: recount_group
+SELECT state, count(*) FROM penstock_task WHERE group_no = ?1 GROUP BY state;
+
+-- name: early_members
+SELECT $record FROM penstock_task WHERE group_no = ?1 AND (state = 'r' OR state = 'q' OR state = '~') ORDER BY key;
+
+-- name: stray_members
+SELECT key & 1099511627775 FROM penstock_task WHERE tube = ?1 AND group_no IS NOT NULL
+AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1) ORDER BY key;
+
+-- name: free_strays
+-- What waited for the start of a group that is not there is ready when the clock is next looked at.
+UPDATE penstock_task SET at = CASE state WHEN 'g' THEN ?2 ELSE at END,
+state = CASE state WHEN 'g' THEN '~' ELSE state END, group_no = NULL, group_name = NULL
+WHERE tube = ?1 AND group_no IS NOT NULL AND group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1);
+
+-- name: early_outcomes
+SELECT key & 1099511627775 FROM penstock_outcome WHERE tube = ?1 AND key IN (SELECT key FROM penstock_task)
+ORDER BY key;
+
+-- name: forget_early_outcomes
+DELETE FROM penstock_outcome WHERE tube = ?1 AND key IN (SELECT key FROM penstock_task);
+
+-- name: check_moving
+SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1)
+FROM penstock_tube WHERE no = ?1;

@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import apsw
+import msgspec
 
-from penstock.core.lifecycle import Change, became_due
-from penstock.core.options import Tube
-from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.address import replaced
+from penstock.core.group import OPEN
+from penstock.core.lifecycle import Change, became_due, removed
+from penstock.core.options import Tube, plain_entry
+from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Record
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
+from penstock.store.sqlite import tubes
+from penstock.store.sqlite.keys import ID_BITS as ID_BITS
 from penstock.store.sqlite.lanes import Lanes, Q
+from penstock.store.sqlite.links import Links
 
-# A task's key is its tube's number above this many bits of id.
-ID_BITS = 40
 # The order of `bump`'s parameters. What is ready and what was put follow from the last id.
 _BUMPED = (
     "taken", "delayed", "buried", "done",
@@ -40,7 +44,7 @@ def no_such_tube(tube: Tube) -> NoSuchTube:
 class Step:
     """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
 
-    __slots__ = ("_deltas", "_highest", "_lanes", "db", "effects", "execute", "key", "now", "tube")
+    __slots__ = ("_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
         self.db = db
@@ -52,9 +56,17 @@ class Step:
         self._deltas: dict[str, int] = {}
         self._highest = 0  # id removed by this step
         self._lanes = Lanes(db, tube, now) if tube.kind.per_utube else None
+        self._links: Links | None = None
+
+    @property
+    def links(self) -> Links:
+        """What its tasks are tied to, for steps that touch any of it."""
+        if self._links is None:
+            self._links = Links(self.db, self.tube, self.now, self.effects)
+        return self._links
 
     def record(self, id: int) -> Record | None:
-        """The task as it stands; one past its ttl is removed first."""
+        """The task as it stands; one past its ttl or of a cancelled group is removed first."""
         if not 0 < id < 1 << ID_BITS:
             return None
         row = self.execute(Q.record, (self.key | id,)).get
@@ -64,6 +76,9 @@ class Step:
         if record.state != "t" and record.expires is not None and record.expires <= self.now:
             self.apply(record, became_due(record, self.now))
             return None
+        if record.group_no is not None and self.links.cancelled(record):
+            self.apply(record, removed(record, "delete"))
+            return None
         return record
 
     def last_id(self) -> int:
@@ -72,7 +87,7 @@ class Step:
         if row is None:
             raise no_such_tube(self.tube)
         floor, newest = row
-        return int(max(floor, (newest or 0) - self.key))
+        return int(max(floor, (newest or 0) - self.key, self._highest))
 
     def store(self, entries: Sequence[Entry]) -> list[Record]:
         """Insert new tasks."""
@@ -80,7 +95,7 @@ class Step:
         last = self.last_id()
         if last + len(entries) >= 1 << ID_BITS:
             raise StoreFull(f"tube {self.tube.name} has used up its {1 << ID_BITS} ids: go on in another tube")
-        records, rows = [], []
+        records, rows, linked_rows = [], [], []
         for id, entry in enumerate(entries, last + 1):
             record = self._arrived(id, entry, newest)
             row = (
@@ -89,7 +104,12 @@ class Step:
                 record.payload,
             )  # fmt: skip
             records.append(record)
-            if self._lanes is None:
+            if record.address is not None or record.reply_to is not None or record.group_no is not None:
+                linked_rows.append((*row, record.address, record.reply_to, record.group, record.group_no))
+                self.links.arrived(record)
+                if self._lanes is not None:
+                    self.execute(Q.insert_linked, linked_rows.pop())
+            elif self._lanes is None:
                 rows.append(row)
             else:  # at once, because the next arrival may have to demote this one
                 self.execute(Q.insert, row)
@@ -97,7 +117,35 @@ class Step:
             self.execute(Q.insert, rows[0])
         elif rows:
             self.db.executemany(Q.insert, rows)
+        if linked_rows:
+            self.db.executemany(Q.insert_linked, linked_rows)
         return records
+
+    def replace(self, record: Record, entry: Entry) -> Record:
+        """Give a ready or delayed task new content."""
+        after = replaced(record, entry, self.now)
+        ready, laned = after.state == "r", self._lanes is not None and record.state in "rq"
+        if self._lanes is not None and (ready or laned):
+            self._rewrite(msgspec.structs.replace(after, state="~"))  # in no micro-queue while it finds its place
+            if ready:
+                place = (after.rank1, after.rank2, self.key | record.id)
+                state, rank2 = self._lanes.arrive(record.utube or NO_UTUBE, place, was=record.state)
+                after = msgspec.structs.replace(after, state=state, rank2=rank2)
+            else:
+                self._lanes.left(record.utube or NO_UTUBE, record.state)
+        self._rewrite(after)
+        self._ready((after.state == "r") - (record.state == "r"))
+        self._count(STATE_COUNTER[record.state], -1)
+        self._count(STATE_COUNTER[after.state], 1)
+        self.effects.events.append(Event(self.tube.no, "put", after))
+        return after
+
+    def _rewrite(self, after: Record) -> None:
+        row = (
+            self.key | after.id, after.state, after.rank1, after.rank2, after.pri, after.created, after.expires,
+            after.at, after.payload,
+        )  # fmt: skip
+        self.execute(Q.replace, row)
 
     def lease(self, records: list[Record], session: int) -> list[Record]:
         """Hand these takeable tasks to a session."""
@@ -112,6 +160,8 @@ class Step:
 
     def apply(self, record: Record, change: Change) -> Record:
         """Carry out a change that the core decided on."""
+        if record.group_no is not None:
+            change = self.links.gate(record, change)
         if change.state == "t":
             self.execute(Q.touch, (self.key | record.id, change.at))
             after = altered(record, change, "t")
@@ -120,6 +170,8 @@ class Step:
         else:
             after = self._move(record, change)
         self._tell(record.state, change, after)
+        if change.state == "-" and (change.ending is not None or record.group_no is not None):
+            self.links.left(record, change.ending)
         return after
 
     def forget_idle_lanes(self) -> None:
@@ -128,7 +180,10 @@ class Step:
             self._lanes.forget_idle()
 
     def finish(self) -> Effects:
-        """Write the counters and lanes; NoSuchTube when the tube is gone."""
+        """Put what follows, and write the counters and lanes; NoSuchTube when the tube is gone."""
+        if self._links is not None:
+            self._put_works(self._links.works)
+            self._links.save()
         if self._lanes is not None:
             self._lanes.save()
             self._ready(self._lanes.readied)
@@ -145,13 +200,29 @@ class Step:
             self._deltas = {}
         return self.effects
 
+    def _put_works(self, works: dict[str, list[bytes]]) -> None:
+        """Replies and group work, each tube's in the order in which they came."""
+        while works:
+            name = next(iter(works))
+            payloads = works.pop(name)
+            if name == self.tube.name:
+                self.store([plain_entry(self.tube, payload) for payload in payloads])
+                continue
+            tube = tubes.reply_tube(self.db, name)
+            step = Step(self.db, tube, self.now, self.effects)
+            step.store([plain_entry(tube, payload) for payload in payloads])
+            step.finish()
+
     def _arrived(self, id: int, entry: Entry, newest: bool) -> Record:
         now = self.now
+        group = None if entry.group is None else self.links.group_for(entry)
         rank1, rank2 = entry.rank1.value(id, now), entry.rank2.value(id, now)
         expires = None if entry.ttl is None else now + entry.ttl + entry.delay
         at: int | None = expires
         if entry.delay:
-            state, at = "~", now + entry.delay
+            at = now + entry.delay
+        if entry.delay or (group is not None and group.state == OPEN):
+            state = UNSTARTED if group is not None and group.state == OPEN else "~"
             self._count("delayed", 1)
         elif self._lanes is None:
             state = "r"
@@ -161,7 +232,8 @@ class Step:
         self._ready(state == "r")
         record = Record(
             id, state, rank1, rank2, entry.pri, entry.utube, 0, 0, now, None, expires, at, entry.ttr,
-            entry.max_attempts, None, None, entry.callback, entry.payload,
+            entry.max_attempts, None, None, entry.callback, entry.payload, entry.address, entry.reply_to, entry.group,
+            None if group is None else group.no,
         )  # fmt: skip
         self.effects.events.append(Event(self.tube.no, "put", record))
         return record
@@ -178,7 +250,7 @@ class Step:
         key, lanes, utube = self.key | record.id, self._lanes, record.utube or NO_UTUBE
         state, rank2 = change.state, 0 if self.tube.fair else record.rank2  # a turn is its lane's: only heads carry it
         if state == "r" and lanes is not None:
-            state, rank2 = lanes.arrive(utube, (record.rank1, rank2, key), was_taken=record.state == "t")
+            state, rank2 = lanes.arrive(utube, (record.rank1, rank2, key), was=record.state)
         after = altered(record, change, state)
         row = (key, state, rank2, after.expires, after.at, after.attempts, after.owner, after.reason)
         self.execute(Q.change, row)
@@ -207,5 +279,5 @@ def _leased(record: Record, now: int, at: int | None, session: int) -> Record:
     return Record(
         record.id, "t", record.rank1, record.rank2, record.pri, record.utube, record.attempts + 1, record.lease + 1,
         record.created, now, record.expires, at, record.ttr, record.max_attempts, session, record.reason,
-        record.callback, record.payload,
+        record.callback, record.payload, record.address, record.reply_to, record.group, record.group_no,
     )  # fmt: skip

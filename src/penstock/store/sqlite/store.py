@@ -12,6 +12,7 @@ from uuid import uuid4
 import apsw
 
 from penstock.core import lifecycle
+from penstock.core.address import linked
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -20,12 +21,16 @@ from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
-from penstock.store.sqlite import checks, sessions, tubes
+from penstock.store.sqlite import checks, following, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
-from penstock.store.sqlite.connection import Connection, Transaction
+from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
+from penstock.store.sqlite.dropping import remove_hidden_step
+from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
-from penstock.store.sqlite.step import ID_BITS, Step, no_such_tube, read_counts
+from penstock.store.sqlite.linked import LinkedCalls
+from penstock.store.sqlite.puts import put_planned, total_of
+from penstock.store.sqlite.step import Step, no_such_tube, read_counts
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
@@ -41,7 +46,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore:
+class SqliteStore(LinkedCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -52,8 +57,7 @@ class SqliteStore:
         self._version = 0
         try:
             self.identity = f"sqlite:{self._migrate()}"
-            while self._remove_hidden():
-                pass
+            self._remove_hidden(Effects())
         except BaseException:
             self._db.close()
             raise
@@ -128,7 +132,7 @@ class SqliteStore:
         with self._db.reading as db:
             return tubes.load_all(db)
 
-    def drop_tube(self, tube: Tube) -> None:
+    def drop_tube(self, tube: Tube) -> Effects:
         with self._write(tube) as db:
             now = self._clock()
             step = self._step(db, tube, now, Effects())
@@ -142,12 +146,15 @@ class SqliteStore:
                 raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
             db.execute(Q.hide_tube, (tube.no,))
             db.execute(Q.forget_counter, (tube.no,))  # so that every later step finds the tube gone
-        while self._remove_hidden():
-            pass
+            effects = step.effects
+        self._remove_hidden(effects)
+        return effects
 
-    def _remove_hidden(self) -> bool:
-        with self._db.relaxed as db:
-            return tubes.remove_hidden_step(db)
+    def _remove_hidden(self, effects: Effects) -> None:
+        more = True
+        while more:
+            with self._db.relaxed as db:
+                more = remove_hidden_step(db, self._clock(), effects)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         with self._write(tube) as db:
@@ -163,7 +170,9 @@ class SqliteStore:
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
-            if tube.capacity is not None and (total := _total(step)) + len(entries) > tube.capacity:
+            if linked(entries):
+                return Stored(put_planned(step, entries), step.finish())
+            if tube.capacity is not None and (total := total_of(step)) + len(entries) > tube.capacity:
                 raise base.tube_full(tube, total, len(entries))
             return Stored(step.store(entries), step.finish())
 
@@ -178,13 +187,14 @@ class SqliteStore:
             nexts: list[int] = []
             for tube in tubes:
                 step = Step(db, tube, now, effects)
-                session, paused, next_at = self._look(step, handle)
+                session, paused, moving, next_at = self._look(step, handle)
                 if session is None:
                     return Taken(None, [], None, False, effects)
                 nexts += next_at
                 if paused:
                     continue
-                records = self._lease(step, count, session, _ANY_RANK if max_pri is None else max_pri)
+                query = Q.ready_not_cancelled if moving else Q.ready
+                records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
                 if records:
                     effects.events += [Event(tube.no, "take", record) for record in records]
                     db.execute(Q.bump_take, (tube.no, len(records)))
@@ -194,32 +204,34 @@ class SqliteStore:
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
             return Taken(None, [], _until(nexts, now), True, effects)
 
-    def _lease(self, step: Step, count: int, session: int, top: int) -> list[Record]:
+    def _lease(self, step: Step, query: str, count: int, session: int, top: int) -> list[Record]:
         """Lease up to count tasks in order."""
         # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
         batch = 1 if step.tube.fair and step.tube.utube_limit > 1 else count
         leased: list[Record] = []
         while len(leased) < count:
-            rows = list(step.execute(Q.ready, (step.tube.no, top, step.now, min(batch, count - len(leased)))))
+            rows = list(step.execute(query, (step.tube.no, top, step.now, min(batch, count - len(leased)))))
             leased += step.lease([Record(*row) for row in rows], session)
             if len(rows) < batch or batch == count:
                 break
         return leased
 
-    def _look(self, step: Step, handle: str) -> tuple[int | None, bool, list[int]]:
-        """Advance the tube if anything is due; the caller's session, if it lives, and the next moments."""
+    def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
+        """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
+        has groups that tasks must follow, and the next moments."""
         row = _known(step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
-        at, lapse, end, session, paused = row
+        at, lapse, end, session, paused, moving = row
         soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
         if soonest is not None and soonest <= step.now:
             sessions.end_lapsed(step.db, tubes.load_all, step.now, step.effects)
             session = step.execute(Q.get_handle, (handle,)).get
-        elif at is None or at > step.now:
-            return session, bool(paused), [moment for moment in (at, soonest) if moment is not None]
-        self._advance(step, ADVANCE_STEP)
+        elif (at is None or at > step.now) and not moving:
+            return session, paused, 0, [moment for moment in (at, soonest) if moment is not None]
+        self._advance(step, ADVANCE_STEP, moving=moving)
         step.finish()
-        at, lapse, end, *_ = step.execute(Q.look, (step.tube.no, handle)).get
-        return session, bool(paused), [moment for moment in (at, lapse, end) if moment is not None]
+        at, lapse, end, _, _, moving = step.execute(Q.look, (step.tube.no, handle)).get
+        moments = [moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None]
+        return session, paused, moving, moments
 
     def _register(self, db: apsw.Connection, handle: str, tubes: Sequence[Tube], by: int) -> None:
         for tube in tubes if by else ():
@@ -273,12 +285,18 @@ class SqliteStore:
             step = self._step(db, tube, now, Effects())
             sessions.end_lapsed(db, tubes.load_all, now, step.effects)
             more = self._advance(step, limit)
+            self._forget(step)
             effects = step.finish()
             moments = db.execute(Q.look, (tube.no, "")).get[:3]
             return Advanced(more, _until([moment for moment in moments if moment is not None], now), effects)
 
-    def _advance(self, step: Step, limit: int) -> bool:
-        """One bounded step of what the clock demands of this tube; True when more is due."""
+    def _forget(self, step: Step) -> None:
+        """One bounded step of what is past its retention."""
+        for query in (Q.sweep_outcomes, Q.sweep_groups):
+            step.execute(query, (step.tube.no, step.now, ADVANCE_STEP))
+
+    def _advance(self, step: Step, limit: int, *, moving: int = 1) -> bool:
+        """One bounded step of what the clock and the groups demand of this tube; True when more is due."""
         rows = list(step.execute(Q.due, (step.tube.no, step.now, limit)))
         for record in (Record(*row) for row in rows):
             # An earlier one of this step may have changed it: promotion and demotion touch the state.
@@ -286,7 +304,8 @@ class SqliteStore:
             if current is not None:
                 step.apply(current, lifecycle.became_due(current, step.now))
         step.forget_idle_lanes()
-        return len(rows) == limit
+        more = bool(moving) and following.follow(step, limit - len(rows))
+        return more or len(rows) == limit
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         """As the contract says; a task put while it runs has a higher id than the last one seen first."""
@@ -311,7 +330,8 @@ class SqliteStore:
             now = self._clock() if now is None else now
             step = self._step(db, tube, now, Effects())
             rows = [db.execute(Q.record, (step.key | id,)).get if 0 < id < 1 << ID_BITS else None for id in ids]
-            return [_unless_expired(row, now) for row in rows]
+            found = [_unless_expired(row, now) for row in rows]
+            return [None if record and step.links.cancelled(record) else record for record in found]
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
@@ -322,7 +342,11 @@ class SqliteStore:
             step = self._step(db, tube, now, Effects())
             low = step.key | min(max(after or 0, 0), (1 << ID_BITS) - 1)
             span = (low, step.key | (1 << ID_BITS) - 1, now, limit, tube.no)
-            return [Record(*row) for row in db.execute(queries[status], span)]
+            records = [Record(*row) for row in db.execute(queries[status], span)]
+            if status == "~":
+                records += (Record(*row) for row in db.execute(Q.find_unstarted, span))
+                records = sorted(records, key=lambda record: record.id)[:limit]
+            return records
 
     def count(self, tube: Tube) -> Counts:
         with self._db.reading as db:
@@ -383,29 +407,11 @@ class SqliteStore:
         with self._db.durable as db:
             return checks.check(db, self._clock() if now is None else now, repair=repair)
 
-    # shared by the calls above
-
-    def _write(self, tube: Tube) -> Transaction:
-        return self._db.relaxed if tube.temporary else self._db.durable
-
-    def _must_live(self, db: apsw.Connection, tube: Tube) -> None:
-        if db.execute(Q.tube_lives, (tube.no,)).get is None:
-            raise no_such_tube(tube)
-
-    def _step(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects) -> Step:
-        self._must_live(db, tube)
-        return Step(db, tube, now, effects)
-
 
 def _known(tube: Tube, row: T | None) -> T:
     if row is None:
         raise no_such_tube(tube)
     return row
-
-
-def _total(step: Step) -> int:
-    counts = read_counts(step)
-    return counts.ready + counts.taken + counts.delayed + counts.buried
 
 
 def _until(moments: list[int], now: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Tubes in SQLite: their rows, and their removal in bounded steps. Part of a transaction of the store's."""
+"""Tubes in SQLite: their rows. Part of a transaction of the store's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import msgspec
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.reply import REPLY_KIND
 from penstock.store.sqlite.lanes import Q
-from penstock.store.sqlite.step import ID_BITS
 
 # Tasks removed in one transaction by truncate and drop: some 20 ms, so that others get their turn.
 REMOVE_STEP = 5000
@@ -22,6 +22,12 @@ def add(db: apsw.Connection, name: str, kind: Kind, given: dict[str, object]) ->
     return make_tube(no, name, kind, given)
 
 
+def reply_tube(db: apsw.Connection, name: str) -> Tube:
+    """The tube that a reply goes to, created when it is missing."""
+    row = db.execute(Q.get_tube, (name,)).get
+    return add(db, name, REPLY_KIND, {}) if row is None else load(row)
+
+
 def load(row: tuple[int, str, str, str]) -> Tube:
     """The tube of a stored row."""
     no, name, kind, given = row
@@ -31,15 +37,3 @@ def load(row: tuple[int, str, str, str]) -> Tube:
 def load_all(db: apsw.Connection) -> list[Tube]:
     """All tubes, by name."""
     return [load(row) for row in db.execute(Q.all_tubes)]
-
-
-def remove_hidden_step(db: apsw.Connection) -> bool:
-    """Remove some tasks of dropped tubes; False when nothing is left of any."""
-    for (no,) in list(db.execute(Q.hidden_tubes)):
-        keys = [row[0] for row in db.execute(Q.page_keys, (no << ID_BITS, (no + 1) << ID_BITS, REMOVE_STEP))]
-        if keys:
-            db.execute(Q.delete_range, (keys[0], keys[-1]))
-            return True
-        for query in (Q.forget_lanes, Q.forget_waiting_tube, Q.forget_tube):
-            db.execute(query, (no,))
-    return False

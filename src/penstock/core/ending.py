@@ -1,0 +1,48 @@
+"""How a task ended, as stores keep it for whoever waits by its address."""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core import codec, names
+from penstock.errors import BadValue
+
+# the event that removed a task -> the status of its outcome
+STATUS_OF = {"ack": "done", "fail": "failed", "delete": "deleted", "ttl": "expired"}
+# A new put of the address clears the old outcome for newcomers. Those who wait already still get it: they are
+# told at once and look again every second, so a minute is far more than they need.
+SUPERSEDED_MS = 60_000
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """The outcome of one task. `result` is encoded data, `code` is JSON text."""
+
+    status: str
+    result: bytes | None = None
+    error: str | None = None
+    code: str | None = None
+
+
+class Sought(msgspec.Struct, frozen=True):
+    """What is known of a task: it is still there (`id` alone), it ended (`ending`), or nothing (neither)."""
+
+    id: int | None = None
+    ending: Ending | None = None
+
+
+def encode_code(value: object) -> str | None:
+    """An error code for programs, a short text or an int, as JSON text."""
+    if value is None:
+        return None
+    if type(value) is int:
+        if not -names.MAX_ID <= value <= names.MAX_ID:
+            raise BadValue("code is too large: give an int within ±2**53, or a str")
+        return str(value)
+    if not isinstance(value, str):
+        raise BadValue(f"code {names.shown(value)} is {names.kind_of(value)}: give a str or an int")
+    return codec.encode(names.label("code", value)).decode()
+
+
+def decode_code(stored: str | None) -> str | int | None:
+    """The code as it was given."""
+    return None if stored is None else msgspec.json.decode(stored, type=str | int)

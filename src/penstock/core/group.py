@@ -1,0 +1,99 @@
+"""Groups: tasks that start together and have end work. The record of a group decides what its tasks may do.
+
+A group is open until it is started. It is over when nothing of it is left: done after a start, cancelled after a
+cancel; until then a cancelled one is cancelling. Start and cancel change the record alone; the tasks follow.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from penstock.core.lifecycle import Change, removed
+from penstock.core.task import UNSTARTED, Record
+from penstock.errors import NotFound
+
+OPEN = "open"
+STARTED = "started"
+CANCELLING = "cancelling"
+DONE = "done"
+CANCELLED = "cancelled"
+
+LIVE = (OPEN, STARTED)
+OVER = (DONE, CANCELLED)
+
+
+class Group(msgspec.Struct):
+    """A group as stores keep it: how many tasks were ever put, how many are left, and what follows its end.
+
+    `end` and `cancel` are encoded data. `moving` while tasks must follow a start or a cancel. An over one is
+    forgotten at `until`.
+    """
+
+    no: int
+    name: str
+    state: str = OPEN
+    total: int = 0
+    left: int = 0
+    end: bytes | None = None
+    cancel: bytes | None = None
+    moving: bool = False
+    until: int | None = None
+
+
+def must_live(group: Group | None, name: str, now: int) -> Group:
+    """The group, if work may be added to it."""
+    if group is None or group.state not in LIVE or forgotten(group, now):
+        raise NotFound(f"group {name} has ended: begin a new one with tube.group({name!r})")
+    return group
+
+
+def forgotten(group: Group, now: int) -> bool:
+    """Whether it is past its retention, and so nobody's business any more."""
+    return group.until is not None and group.until <= now
+
+
+def turn(group: Group, to: str) -> bool:
+    """Start or cancel it; False when that has happened, or it is over."""
+    if group.state not in LIVE or (to == STARTED and group.state == STARTED):
+        return False
+    group.state = STARTED if to == STARTED else CANCELLING
+    group.moving = group.left > 0
+    return True
+
+
+def needs_room(group: Group, to: str) -> bool:
+    """Whether turning it puts work into the tube at once, where no task of its own makes room."""
+    work = group.end if to == STARTED else group.cancel
+    return group.left == 0 and work is not None and group.state in LIVE and not (to == group.state == STARTED)
+
+
+def end(group: Group, until: int) -> bytes | None:
+    """Call it over if nothing is left of it, once; the work that is to be put for it, if any."""
+    if group.left > 0 or group.state not in (STARTED, CANCELLING):
+        return None
+    work = group.end if group.state == STARTED else group.cancel
+    group.state = DONE if group.state == STARTED else CANCELLED
+    group.moving = False
+    group.until = until
+    return work
+
+
+def gate(record: Record, change: Change, state: str) -> Change:
+    """What a change of a task becomes in a group of that state."""
+    if state == CANCELLING and change.state != "-":
+        return removed(record, "delete")
+    if state == OPEN and change.state == "r":
+        return msgspec.structs.replace(change, state=UNSTARTED)
+    return change
+
+
+def held_back(record: Record) -> Change:
+    """What repair makes of a task that can be taken before its group is started."""
+    return Change(UNSTARTED, (), record.at, record.expires, record.attempts, record.reason)
+
+
+def followed(record: Record, now: int) -> Change:
+    """What the start of its group makes of a task that waited for it: ready, or delayed if its delay is not over."""
+    delayed = record.at is not None and record.at != record.expires and record.at > now
+    at = record.at if delayed else record.expires
+    return Change("~" if delayed else "r", (), at, record.expires, record.attempts, record.reason)

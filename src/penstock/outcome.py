@@ -1,0 +1,69 @@
+"""How an addressed task ended, and waiting for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core import codec, names
+from penstock.core.ending import Ending, Sought, decode_code
+from penstock.core.numbers import timeout as check_timeout
+from penstock.core.options import Tube as StoredTube
+from penstock.errors import NoSuchTube, TaskFailed
+
+if TYPE_CHECKING:
+    from penstock.hub import Hub
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """The end of a task: `status` is done, failed, deleted or expired; `result` is what ack gave, `error` and
+    `code` what fail gave."""
+
+    status: str
+    result: object = None
+    error: str | None = None
+    code: str | int | None = None
+
+    def unwrap(self) -> object:
+        """The result; TaskFailed when the task did not end well."""
+        if self.status == "done":
+            return self.result
+        if self.status != "failed":
+            raise TaskFailed(f"the task was {self.status} before it was done: put it again if it still matters")
+        code = "" if self.code is None else f" (code {self.code})"
+        raise TaskFailed(f"the task failed{code}: {self.error}")
+
+
+def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | None) -> Outcome:
+    """The outcome of the task that holds the address now; TimeoutError when it does not come in time."""
+    label, limit = names.label("address", address), check_timeout(timeout)
+    hub.tend()
+    hub.catch_up(tube)
+    first = hub.linked.seek(tube, label)
+    if first.id is None:
+        return _outcome(first)
+    id = first.id
+
+    def look() -> Outcome | None:
+        found = hub.linked.sought(tube, id)
+        return _outcome(found) if found.id is None else None
+
+    try:
+        outcome = hub.wait_for(("task", tube.no, id), tube, look, limit)
+    except NoSuchTube:
+        _ = hub.linked  # raises when it was this broker's close that took the tube away
+        return Outcome("deleted")
+    if outcome is None:
+        raise TimeoutError(f"the task of address {label} in tube {tube.name} did not end within {limit:g} s")
+    return outcome
+
+
+def _outcome(found: Sought) -> Outcome:
+    return Outcome("done") if found.ending is None else make_outcome(found.ending)
+
+
+def make_outcome(ending: Ending) -> Outcome:
+    """The outcome, for people."""
+    result = None if ending.result is None else codec.decode(ending.result)
+    return Outcome(ending.status, result, ending.error, decode_code(ending.code))

@@ -1,0 +1,63 @@
+"""How the addressed tasks of one tube ended, by id and by address, until their time is over."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from penstock.core.ending import Ending
+from penstock.store.memory.heap import LazyHeap
+
+
+class _Kept(Struct):
+    ending: Ending
+    address: str
+    until: int
+
+
+class Outcomes:
+    """An address leads to its last outcome; those before it are found by id alone."""
+
+    __slots__ = ("_ends", "_kept", "_last")
+
+    def __init__(self) -> None:
+        self._kept: dict[int, _Kept] = {}
+        self._last: dict[str, int] = {}
+        self._ends: LazyHeap[tuple[int, int]] = LazyHeap(self._ends_then)
+
+    def keep(self, id: int, address: str, ending: Ending, until: int) -> None:
+        """A task of that address ended so."""
+        self._kept[id] = _Kept(ending, address, until)
+        self._last[address] = id
+        self._ends.push((until, id), len(self._kept))
+
+    def supersede(self, address: str, until: int) -> None:
+        """The address was put again: its last outcome goes at that moment, if not sooner."""
+        id = self._last.get(address)
+        if id is not None and self._kept[id].until > until:
+            self._kept[id].until = until
+            self._ends.push((until, id), len(self._kept))
+
+    def of(self, id: int, now: int) -> Ending | None:
+        """How the task with that id ended."""
+        kept = self._kept.get(id)
+        return None if kept is None or kept.until <= now else kept.ending
+
+    def last(self, address: str, now: int) -> Ending | None:
+        """How the last task of that address ended."""
+        id = self._last.get(address)
+        return None if id is None else self.of(id, now)
+
+    def sweep(self, now: int, limit: int) -> None:
+        """Forget some whose time is over."""
+        for _ in range(limit):
+            first = self._ends.first()
+            if first is None or first[0] > now:
+                return
+            self._ends.pop()
+            kept = self._kept.pop(first[1])
+            if self._last.get(kept.address) == first[1]:
+                del self._last[kept.address]
+
+    def _ends_then(self, entry: tuple[int, int]) -> bool:
+        kept = self._kept.get(entry[1])
+        return kept is not None and kept.until == entry[0]

@@ -1,0 +1,62 @@
+"""What starting, cancelling and ending a group costs, however large it is, in SQLite's own steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.plans.test_scaling import Steps, must_not_grow
+
+SMALL, LARGE = 2_000, 100_000
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[penstock.Broker]:
+    with penstock.connect(f"sqlite:///{tmp_path}/queue.db?durability=relaxed", clock=Clock()) as broker:
+        yield broker
+
+
+def costs(broker: penstock.Broker, tube: penstock.Tube, size: int) -> dict[str, int]:
+    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    steps, tasks, group = Steps(broker), [], tube.group("g")
+    group.put_many(range(size))
+    group.on_end("end")
+
+    def take() -> None:
+        task = tube.take(0)
+        assert task is not None
+        tasks.append(task)
+
+    found = {"put": steps.of(lambda: group.put("x")), "start": steps.of(group.start)}
+    found["take"] = steps.of(take)
+    found["ack"] = steps.of(lambda: tasks[0].ack())
+    found["cancel"] = steps.of(group.cancel)
+    found["put of others"] = steps.of(lambda: tube.put("other"))
+    assert group.wait(0) == "cancelled"
+    return found
+
+
+def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    small = costs(broker, broker.tube("warm", kind="fifo"), SMALL)
+    must_not_grow(small, costs(broker, tube, LARGE))
+    stats = tube.stats()
+    assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
+
+
+def test_an_address_among_a_hundred_thousand_costs_no_more(broker: penstock.Broker) -> None:
+    tube, steps = broker.tube("t", kind="fifo"), Steps(broker)
+
+    def round_trip(address: str) -> dict[str, int]:
+        found = {"put": steps.of(lambda: tube.put("x", address=address))}
+        found["duplicate"] = steps.of(lambda: tube.put("y", address=address, on_duplicate="ignore"))
+        found["wait"] = steps.of(lambda: tube.wait("nobody"))
+        return found
+
+    small = round_trip("a")
+    tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE // 2))
+    must_not_grow(small, round_trip("b"))

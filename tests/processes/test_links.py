@@ -1,0 +1,136 @@
+"""Addresses, outcomes, replies and groups of several processes on one file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock import keeper
+from tests.behaviour.helpers import begin, drain, take, until
+from tests.fault.invariants import counters_equal_a_recount, require
+from tests.processes.peer import Peer
+
+TAKERS = 8
+TASKS = 400
+PATIENCE = 30.0
+
+
+def work(url: str) -> list[object]:
+    """Take and ack until nothing came for a while; the data of what was acked, and how many acks came too late."""
+    done: list[object] = []
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        while (task := tube.take(1.5)) is not None:
+            try:
+                task.ack(task.data)
+                done.append(task.data)
+            except penstock.NotTaken:
+                done.append("late")
+    return done
+
+
+def put_addresses(url: str) -> list[object]:
+    """Put the same addresses as everyone else; the ids of those that were free."""
+    ids: list[object] = []
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        for number in range(50):
+            try:
+                ids.append(tube.put(number, address=str(number)).id)
+            except penstock.DuplicateAddress:
+                pass
+    return ids
+
+
+def in_processes(function: Callable[[str], list[object]], url: str) -> Counter[object]:
+    """What eight processes answered, together."""
+    with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
+        answers: list[list[object]] = pool.map(function, [url] * TAKERS, chunksize=1)
+    return Counter(item for answer in answers for item in answer)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utubettl"])
+def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    groups = [tube.group(f"g{number}") for number in range(4)]
+    for number, group in enumerate(groups):
+        lane = number if kind == "utubettl" else None
+        group.put_many([f"{number}-{n}" for n in range(TASKS // 4)], utube=lane)
+        group.on_end(f"end {number}")
+        group.start()
+    done = in_processes(work, url)
+    require("I9", all(done[f"end {number}"] == 1 for number in range(4)), done.most_common(5))
+    require("I4", set(done.values()) == {1} and len(done) == TASKS + 4, done.most_common(5))
+    assert [group.wait(0) for group in groups] == ["done"] * 4
+    assert counters_equal_a_recount(broker, tube) == []
+
+
+def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    group = tube.group("g")
+    group.put_many(range(3_000), reply_to="replies")
+    group.on_end("end")
+    group.on_cancel("cancelled")
+    group.start()
+    answer = begin(lambda: in_processes(work, url))
+    until(lambda: tube.stats().calls.ack > 20, PATIENCE)
+    group.cancel()
+    acked = tube.stats().calls.ack
+    done = answer.result(timeout=50)
+    require("I9", done["cancelled"] == 1 and done["end"] == 0, done.most_common(3))
+    stats = tube.stats().calls
+    require("I9", stats.ack - 1 <= acked, "work was acked after the cancel")
+    assert stats.ack + stats.delete == 3_000 + 1
+    taken = broker.tube("replies").take_many(10_000)
+    replies = Counter(task.data["id"] for task in taken if isinstance(task.data, dict))
+    assert (len(replies), set(replies.values())) == (3_000, {1})
+    assert group.wait(0) == "cancelled"
+
+
+def test_processes_that_race_for_addresses_put_each_once(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    ids = in_processes(put_addresses, url)
+    require("I8", sorted(ids.values()) == [1] * 50, ids.most_common(3))
+    assert sorted(map(int, map(str, drain(tube)))) == list(range(50))
+
+
+def test_an_end_in_another_process_wakes_a_wait(
+    url: str, peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+    with penstock.connect(url) as waiting:
+        tube = waiting.tube("t")
+        tube.put("x", address="a", group="g")
+        group = tube.group("g")
+        group.start()
+        other = peer()
+        assert other.ask("take", "t", 0)["id"] == 1
+        waits = [begin(lambda: tube.wait("a", PATIENCE).status), begin(lambda: group.wait(PATIENCE))]
+        until(lambda: len(waiting._hub.room) == 2)
+        began = time.monotonic()
+        other.ask("ack")
+        assert [future.result(PATIENCE) for future in waits] == ["done", "done"]
+        assert time.monotonic() - began < 5, "nobody told it"
+
+
+def test_work_of_a_dead_process_holds_the_end_back_and_then_brings_it(
+    broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    tube = broker.tube("t", kind="fifo")
+    group = tube.group("g")
+    group.put("x")
+    group.on_end("end")
+    group.start()
+    other = peer()
+    other.ask("take", "t", 0)
+    other.kill()
+    task = tube.take(PATIENCE)
+    assert task is not None
+    assert (task.data, task.attempts) == ("x", 2)
+    task.ack()
+    assert take(tube).data == "end"
