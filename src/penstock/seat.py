@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -16,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.task import Task
-from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError
+from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError, StoreUnavailable
 from penstock.opening import find_tube
 from penstock.store.base import Blocked, Joined, Presence, Store, Taken
 from penstock.tube import Tube, check_max_pri
@@ -24,6 +26,14 @@ from penstock.waiting import Topic, Waiter
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
+
+
+log = logging.getLogger("penstock")
+
+Attempt = Callable[[], tuple[list[Task], Taken]]
+# Seconds between the attempts of a waiting take while its server is away.
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 1.0
 
 
 class Seat:
@@ -151,7 +161,8 @@ class Seat:
         registered = False
         try:
             while True:
-                tasks, taken = self._attempt(tubes, count, max_pri, "stay" if registered else "enter")
+                attempt = partial(self._attempt, tubes, count, max_pri, "stay" if registered else "enter")
+                tasks, taken = self._patiently(attempt, waiter, deadline)
                 registered = taken.alive and not tasks
                 if tasks and taken.tube is not None:
                     got = ("ready", taken.tube.no)
@@ -169,6 +180,20 @@ class Seat:
             room.leave(waiter, got)
             if registered:
                 self._unregister(tubes)
+
+    def _patiently(self, attempt: Attempt, waiter: Waiter, deadline: float | None) -> tuple[list[Task], Taken]:
+        """One attempt; while a server is away it is made again, ever less often, until the time is over."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                return attempt()
+            except StoreUnavailable as error:
+                late = deadline is not None and time.monotonic() + pause > deadline
+                if late or self._closed or not self._hub.store.remote:
+                    raise
+                log.warning("a waiting take goes on when the store is back (%s)", error)
+            waiter.sleep(pause)
+            pause = min(pause * 2, LAST_PAUSE)
 
     def _sleep(self, waiter: Waiter, deadline: float | None) -> bool:
         """Until woken, or the time is over, so that there is one last look; then False, and at the session's end."""

@@ -177,6 +177,8 @@ class Store(Protocol):
 
     #: Brokers of one process whose stores have equal identities wake each other's takers.
     identity: str
+    #: Whether it is reached over a network: then a waiting take outlasts an outage.
+    remote: bool
     #: Whether sessions of other processes can be in this store, so that OS locks tell who lives.
     shared: bool
 

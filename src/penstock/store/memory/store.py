@@ -36,6 +36,7 @@ class MemoryStore:
     """Tasks in this process's memory, gone with it. `store.base.Store` says what each method promises."""
 
     shared = False
+    remote = False
 
     def __init__(self, identity: str, clock: Callable[[], int] | None = None) -> None:
         self.identity = identity

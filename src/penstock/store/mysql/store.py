@@ -49,6 +49,7 @@ class MysqlStore:
     """Keeps the contract of `store.base` in one database."""
 
     shared = True
+    remote = True
 
     def __init__(self, database: Database, clock: Clock | None) -> None:
         self._db = database

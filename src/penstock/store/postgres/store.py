@@ -41,6 +41,7 @@ class PostgresStore:
     """Keeps the contract of `store.base` in one schema of a database."""
 
     shared = True
+    remote = True
 
     def __init__(self, url: str, *, clock: Callable[[], int] | None = None) -> None:
         location = locate(url)

@@ -41,6 +41,7 @@ class RedisStore:
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
+    remote = True
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
         self._servers: Servers = Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)

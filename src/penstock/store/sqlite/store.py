@@ -50,6 +50,7 @@ class SqliteStore(LinkedCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
+    remote = False
 
     def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
         self._db = Connection(os.path.abspath(path), durable=durable)
