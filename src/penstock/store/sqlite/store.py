@@ -19,18 +19,18 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, following, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
 from penstock.store.sqlite.dropping import remove_hidden_step
-from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.linked import LinkedCalls
+from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.puts import put_planned, total_of
-from penstock.store.sqlite.step import Step, no_such_tube, read_counts
+from penstock.store.sqlite.step import Step, no_such_tube
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
@@ -46,7 +46,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(LinkedCalls):
+class SqliteStore(LinkedCalls, LookingCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -326,33 +326,6 @@ class SqliteStore(LinkedCalls):
             if len(rows) < tubes.REMOVE_STEP:
                 return everything
 
-    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
-        with self._db.reading as db:
-            now = self._clock() if now is None else now
-            step = self._step(db, tube, now, Effects())
-            rows = [db.execute(Q.record, (step.key | id,)).get if 0 < id < 1 << ID_BITS else None for id in ids]
-            found = [_unless_expired(row, now) for row in rows]
-            return [None if record and step.links.cancelled(record) else record for record in found]
-
-    def find(
-        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
-    ) -> list[Record]:
-        queries = {None: Q.find_all, "r": Q.find_ready, "t": Q.find_taken, "~": Q.find_delayed, "!": Q.find_buried}
-        with self._db.reading as db:
-            now = self._clock() if now is None else now
-            step = self._step(db, tube, now, Effects())
-            low = step.key | min(max(after or 0, 0), (1 << ID_BITS) - 1)
-            span = (low, step.key | (1 << ID_BITS) - 1, now, limit, tube.no)
-            records = [Record(*row) for row in db.execute(queries[status], span)]
-            if status == "~":
-                records += (Record(*row) for row in db.execute(Q.find_unstarted, span))
-                records = sorted(records, key=lambda record: record.id)[:limit]
-            return records
-
-    def count(self, tube: Tube) -> Counts:
-        with self._db.reading as db:
-            return read_counts(Step(db, tube, 0))
-
     # sessions
 
     def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
@@ -383,27 +356,6 @@ class SqliteStore(LinkedCalls):
             found = (sessions.describe(db, no, id, all_tubes, now) for no, id, _, _ in rows)
             return [session for session in found if session is not None]
 
-    # looking closer
-
-    def ahead(self, tube: Tube, record: Record) -> int:
-        with self._db.reading as db:
-            key = tube.no << ID_BITS | record.id
-            return int(db.execute(Q.ahead, (tube.no, record.rank1, record.rank2, key)).get)
-
-    def lane(self, tube: Tube, utube: str) -> base.Lane:
-        with self._db.reading as db:
-            row = db.execute(Q.lane, (tube.no, utube)).get
-            return base.Lane(utube, *row[:3]) if row else base.Lane(utube, 0, 0, 0)
-
-    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
-        with self._db.reading as db:
-            return [Record(*row) for row in db.execute(Q.lane_holders, (tube.no, utube, limit))]
-
-    def owner(self, session: int) -> base.SessionRecord | None:
-        with self._db.reading as db:
-            row = db.execute(Q.session_by_no, (session,)).get
-            return sessions.describe(db, row[0], row[1], [], self._clock()) if row else None
-
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         with self._db.durable as db:
             return checks.check(db, self._clock() if now is None else now, repair=repair)
@@ -417,10 +369,3 @@ def _known(tube: Tube, row: T | None) -> T:
 
 def _until(moments: list[int], now: int) -> int | None:
     return max(0, min(moments) - now) if moments else None
-
-
-def _unless_expired(row: tuple[object, ...] | None, now: int) -> Record | None:
-    record = Record(*row) if row else None  # type: ignore[arg-type]
-    if record is None or (record.state != "t" and record.expires is not None and record.expires <= now):
-        return None
-    return record
