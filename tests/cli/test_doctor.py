@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.store.sqlite.store import MIGRATIONS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -34,7 +35,7 @@ def test_it_tells_the_store_and_what_waits_as_json(url: str) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     assert report["store"]["store"] == "SQLite"
     assert "survives a power cut" in report["store"]["durability"]
-    assert report["store"]["schema"] == 1
+    assert report["store"]["schema"] == MIGRATIONS[-1].number
     assert report["tubes"] == [{"name": "mail", "kind": "fifottl", "ready": 2, "taken": 0, "delayed": 1, "buried": 1}]
 
 

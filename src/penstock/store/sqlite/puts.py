@@ -12,7 +12,7 @@ from penstock.store.sqlite.step import Step, read_counts
 
 def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
     """Store entries, or give new content to those that are there; the task of each, in order."""
-    step.last_id()  # a dropped tube is told before anything that went with it
+    step.last_id()  # NoSuchTube before anything else is said of the tube
     before = total_of(step) if step.tube.capacity is not None else 0
     held = step.links.holders(entries)
     there = [record for record in held if step.record(record.id) is not None]  # else it was past its ttl
