@@ -185,7 +185,8 @@ SELECT no, id, host, pid, beat, ends FROM penstock_session ORDER BY no;
 SELECT no, id, host, pid, beat, ends FROM penstock_session WHERE no = %s;
 
 -- name: presences
-SELECT session, host, pid, beat FROM penstock_handle WHERE lapses > %s ORDER BY beat;
+SELECT h.session, h.host, h.pid, h.beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
+WHERE h.lapses + s.ttr > %s ORDER BY h.beat;
 
 -- name: held
 -- penstock_ready, once per tube

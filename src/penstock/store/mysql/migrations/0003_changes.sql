@@ -229,7 +229,9 @@ BEGIN
         DELETE FROM penstock_waiting WHERE handle = p_handle;
         SELECT COUNT(*) INTO v_left FROM penstock_handle WHERE session = p_session;
         IF v_left = 0 THEN
-            UPDATE penstock_session SET ends = p_moment + v_ttr, host = v_host, pid = v_pid, beat = v_beat
+            -- One that had lapsed went when it lapsed, whoever says so now.
+            UPDATE penstock_session
+            SET ends = LEAST(p_moment, v_lapses) + v_ttr, host = v_host, pid = v_pid, beat = v_beat
             WHERE no = p_session;
         END IF;
     END IF;
