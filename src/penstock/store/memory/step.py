@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from penstock.core.task import Record
 from penstock.store.base import Effects, Event
 
@@ -18,7 +20,7 @@ class Step:
         self.removed: dict[int, int] = {}
         self.ended: list[tuple[str, int, int]] = []
         #: Replies and group work to be put before the step is over: the tube's name, and the data.
-        self.works: list[tuple[str, bytes]] = []
+        self.works: deque[tuple[str, bytes]] = deque()
 
     def tell(self, tube: int, name: str, record: Record) -> None:
         """Something happened to a task."""

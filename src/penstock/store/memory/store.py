@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from threading import Event, Lock, RLock
 
-from penstock.core import group as groups
 from penstock.core.address import linked
-from penstock.core.ending import Ending, Sought
-from penstock.core.group import Group
+from penstock.core.ending import Ending
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, make_tube, plain_entry
-from penstock.core.reply import REPLY_KIND, reply_payload
+from penstock.core.options import Tube
+from penstock.core.reply import reply_payload
 from penstock.core.task import QUEUED, Entry, Record
-from penstock.errors import NoSuchTube, TubeBusy, TubeExists, UnsupportedOption
+from penstock.errors import TubeBusy, TubeExists, UnsupportedOption
 from penstock.store import base
 from penstock.store.forks import reset_in_child
 from penstock.store.memory import check
-from penstock.store.memory.following import turn
+from penstock.store.memory.linked import LinkedCalls
 from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
@@ -32,22 +29,17 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MemoryStore:
+class MemoryStore(LinkedCalls):
     """Tasks in this process's memory, gone with it. `store.base.Store` says what each method promises."""
 
     shared = False
     remote = False
 
     def __init__(self, identity: str, clock: Callable[[], int] | None = None) -> None:
+        super().__init__(clock or wall_clock)
         self.identity = identity
-        self._clock = clock or wall_clock
-        self._lock = RLock()
-        reset_in_child(self)
         self._opens = 1
-        self._last_no = 0
-        self._tubes: dict[int, TubeState] = {}
-        self._by_name: dict[str, TubeState] = {}
-        self._sessions = Sessions()
+        reset_in_child(self)
 
     def close(self) -> None:
         """Once per opener; the last one takes the content with it."""
@@ -76,12 +68,6 @@ class MemoryStore:
             elif not exist_ok:
                 raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
             return there.tube
-
-    def _add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> TubeState:
-        self._last_no += 1
-        state = TubeState(make_tube(self._last_no, name, kind, dict(given)), self._sessions.held)
-        self._tubes[self._last_no] = self._by_name[name] = state
-        return state
 
     def load_tube(self, name: str) -> Tube | None:
         with self._lock:
@@ -196,42 +182,6 @@ class MemoryStore:
         with self._lock:
             return base.Counts(**self._state(tube).counts)
 
-    # addresses and groups
-
-    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
-        with self._lock:
-            return self._state(tube).links.seek(address, self._time(now))
-
-    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
-        with self._lock:
-            return self._state(tube).links.sought(id, self._time(now))
-
-    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        with self._lock:
-            return copy(self._state(tube).links.groups.open(name))
-
-    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
-        with self._lock:
-            return copy(self._state(tube).links.groups.get(no, self._time(now)))
-
-    def set_group_work(
-        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
-    ) -> bool:
-        with self._lock:
-            group = self._state(tube).links.groups.get(no, self._time(now))
-            if group is None or group.state not in groups.LIVE:
-                return False
-            group.end = group.end if end is None else end
-            group.cancel = group.cancel if cancel is None else cancel
-            return True
-
-    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> base.Advanced:
-        with self._lock:
-            state, step = self._state(tube), self._step(now)
-            group = state.links.groups.get(no, step.now)
-            more = group is not None and turn(state, group, to, step)
-            return base.Advanced(more, self._wait_ms([state], step.now), self._effects(step))
-
     # sessions
 
     def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
@@ -283,7 +233,10 @@ class MemoryStore:
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         with self._lock:
             states = [self._by_name[name] for name in sorted(self._by_name)]
-            return check.check(states, self._sessions, repair, self._step(now))
+            step = self._step(now)
+            findings = check.check(states, self._sessions, repair, step)
+            self._put_works(step)
+            return findings
 
     def after_fork(self) -> None:
         """A child has a copy of everything, and must not wait for a thread that only the parent has."""
@@ -307,29 +260,6 @@ class MemoryStore:
         return False
 
     # inside
-
-    def _time(self, now: int | None) -> int:
-        return self._clock() if now is None else now
-
-    def _step(self, now: int | None) -> Step:
-        return Step(self._time(now))
-
-    def _effects(self, step: Step) -> base.Effects:
-        """What a step did, once the replies and group work that follow from it are put."""
-        self._put_works(step)
-        return step.effects()
-
-    def _put_works(self, step: Step) -> None:
-        while step.works:
-            name, payload = step.works.pop(0)
-            state = self._by_name.get(name) or self._add_tube(name, REPLY_KIND, {})
-            state.put([plain_entry(state.tube, payload)], step)
-
-    def _state(self, tube: Tube) -> TubeState:
-        state = self._tubes.get(tube.no)
-        if state is None:
-            raise NoSuchTube(f"tube {tube.name} was dropped: open it again with broker.tube")
-        return state
 
     def _advance(self, state: TubeState, limit: int | None, step: Step) -> bool:
         self._end_sessions(step)
@@ -361,10 +291,6 @@ class MemoryStore:
             for _, tube, id in sorted(held):
                 self._tubes[tube].release([id], step)
             self._sessions.forget(session)
-
-    def _wait_ms(self, states: Iterable[TubeState], now: int) -> int | None:
-        moments = [self._sessions.next_moment(), *(state.next_at() for state in states)]
-        return min((max(moment - now, 0) for moment in moments if moment is not None), default=None)
 
     def _shown(self, session: Session, *, closely: bool) -> base.SessionRecord:
         held: list[tuple[str, int]] = []
