@@ -217,6 +217,7 @@ class Tube:
     def drop(self) -> None:
         """Remove the tube with all its tasks. TubeBusy while tasks are taken or someone waits in take."""
         self._hub.tend()
+        self._hub.catch_up(self._stored)  # told here: the drop itself may be refused, and then tells nothing
         effects = self._hub.store.drop_tube(self._stored)
         if effects is not None:
             self._hub.after(effects)

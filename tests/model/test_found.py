@@ -91,3 +91,18 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
     task = future.result(timeout=5)
     assert task is not None
     assert task.attempts == 2
+
+
+def test_a_drop_that_is_refused_swallows_no_event(broker: penstock.Broker, clock: Clock) -> None:
+    """It did what was due, raised, and told nobody: a call that raises has changed nothing."""
+    told: list[str] = []
+    tube = broker.tube("t")
+    tube.on_change(lambda task, event: told.append(event))
+    tube.put("held")
+    take(tube)
+    tube.put("x", ttl=1)
+    clock.advance(1)
+    with pytest.raises(penstock.TubeBusy):
+        tube.drop()
+    tube.stats()
+    assert told == ["put", "take", "put", "ttl"]
