@@ -28,6 +28,7 @@ def broker(path: Path) -> Iterator[penstock.Broker]:
 def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
     """The application's own connection, with a table of its own in the same file."""
     connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(5000)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     yield connection
     connection.close()
