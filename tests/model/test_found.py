@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
-from tests.conftest import Connect
+from tests.conftest import FULL, Connect
 
 
 @pytest.mark.parametrize("ways", ["stats", "kick", "take"])
@@ -106,3 +106,13 @@ def test_a_drop_that_is_refused_swallows_no_event(broker: penstock.Broker, clock
         tube.drop()
     tube.stats()
     assert told == ["put", "take", "put", "ttl"]
+
+
+@FULL
+def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock.Broker) -> None:
+    """It was replaced as the head that it was before the call, and its micro-queue had two."""
+    tube = broker.tube("t", kind="utubettl")
+    tube.put_many(["waits", ("head", {"address": "a", "pri": 1})], pri=2)
+    tube.put_many(["urgent", ("new", {"address": "a", "on_duplicate": "replace", "pri": 3})], pri=0)
+    assert broker.check() == []
+    assert [take(tube).data, tube.take(0)] == ["urgent", None]

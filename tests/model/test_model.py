@@ -20,6 +20,7 @@ from tests.model.machine import Machine
 
 QUICK = settings(
     max_examples=450,
+    derandomize=True,  # the same examples at every run; PENSTOCK_CAMPAIGN=long looks for new ones
     stateful_step_count=50,
     deadline=None,
     print_blob=True,
@@ -29,7 +30,7 @@ QUICK = settings(
 )
 # A server answers a call in a hundred times the time of SQLite, and an example is judged for four seconds.
 SERVER = settings(QUICK, max_examples=25, stateful_step_count=30)
-LONG = settings(QUICK, max_examples=20_000, stateful_step_count=120)
+LONG = settings(QUICK, derandomize=False, max_examples=20_000, stateful_step_count=120)
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
 
 

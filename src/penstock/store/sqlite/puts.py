@@ -25,7 +25,9 @@ def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
     fresh = step.store(plan.fresh)
     kept = {record.id: record for record in there}
     for id, entry in plan.replaced.items():
-        kept[id] = step.replace(kept[id], entry)
+        current = step.record(id)  # read anew: a fresh one may have demoted it
+        assert current is not None
+        kept[id] = step.replace(current, entry)
     return [fresh[place] if place >= 0 else kept[-place] for place in plan.places]
 
 
