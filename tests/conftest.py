@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.servers import fresh_url
+from tests.servers import SERVERS, fresh_url
 
 Connect = Callable[[], penstock.Broker]
 
@@ -29,6 +29,21 @@ FULL_STORES = ("memory", "sqlite")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
+
+
+# Folders of tests that are about one store.
+_FOLDERS = {"postgres": "postgres", "mysql": "mariadb", "redis": "redis"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All that is tried on one server runs in one worker, so that each server is started once."""
+    for item in items:
+        parameters = (
+            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
+        )
+        store = next((value for value in parameters if value in STORES), _FOLDERS.get(item.path.parent.name))
+        if store in SERVERS:
+            item.add_marker(pytest.mark.xdist_group(store))
 
 
 @pytest.fixture(params=STORES)

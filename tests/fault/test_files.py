@@ -14,7 +14,7 @@ import penstock
 from penstock.store.sqlite import connection
 from penstock.store.sqlite.store import MIGRATIONS
 
-PAGE = 4096
+PAGE = 2048
 
 
 def connect(path: Path) -> penstock.Broker:

@@ -99,6 +99,13 @@ class Side:
         self.tasks = [task for task in self.tasks if task.tube != name]
         self.create(name, *self.names[name])
 
+    def owed_replies(self, name: str) -> int:
+        """How many tasks of a tube will leave a reply."""
+        store = self.onlooker._hub.store
+        tube = store.load_tube(name)
+        assert tube is not None
+        return sum(record.reply_to is not None for record in store.find(tube, None, None, 10_000))
+
     def abandon(self, place: int) -> None:
         """A client crashed: its broker is never heard of again, another takes its place."""
         self._abandoned.append(self.brokers[place])

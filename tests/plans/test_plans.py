@@ -25,6 +25,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "touch": ((KEY | 1, NOW), ("INTEGER PRIMARY KEY",)),
     "delete": ((KEY | 1,), ("INTEGER PRIMARY KEY",)),
     "newest": ((TUBE, END), ("INTEGER PRIMARY KEY (rowid<?)",)),
+    "put_one": ((TUBE, END, NOW, 0, 0, 0, None, None, None, None, b"1"), ("INTEGER PRIMARY KEY (rowid<?)",)),
     "buried": ((TUBE, 10), ("penstock_buried (tube=?)",)),
     "held_ids": ((TUBE, 1), ("penstock_aside (tube=? AND state=? AND owner=?)",)),
     "held": ((TUBE, 1), ("penstock_aside (tube=? AND state=? AND owner=?)",)),

@@ -9,7 +9,7 @@ import apsw
 
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, UnsupportedOption
-from penstock.store.sqlite.connection import Connection
+from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.faults import translated
 
 
@@ -40,6 +40,17 @@ class BoundConnection(Connection):
         except apsw.Error as error:
             raise translated(error, self.path) from error
         return self._db
+
+    def at_once(
+        self, transaction: Transaction, query: str, values: tuple[apsw.SQLiteValue, ...]
+    ) -> tuple[int, ...] | None:
+        """A statement is undone alone when it fails, so it needs no savepoint."""
+        assert self._db is not None
+        try:
+            row: tuple[int, ...] | None = self._db.execute(query, values).get
+        except apsw.Error as error:
+            raise translated(error, self.path) from error
+        return row
 
     def end(self, failure: BaseException | None) -> None:
         """Keep what was done, or undo this call alone."""

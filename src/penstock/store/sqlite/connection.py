@@ -26,6 +26,8 @@ _SAFE_SQLITE = (3, 51, 3)
 # How long a transaction waits for another process's before StoreBusy.
 BUSY_SECONDS = 10.0
 _CACHE_KIB = 32 * 1024
+# Of a new file. A put writes two pages to the log: half the default saves a tenth of a put, a sixth of take and ack.
+_PAGE_BYTES = 2048
 
 
 class Connection:
@@ -65,12 +67,9 @@ class Connection:
             if not synchronous:
                 db.execute("BEGIN")
                 return db
-            if self._synchronous != synchronous:
-                db.execute(f"PRAGMA synchronous = {synchronous}")
-                self._synchronous = synchronous
+            self._be_synchronous(db, synchronous)
             db.execute("BEGIN IMMEDIATE")
-            if inode(self.path) != self._file:
-                raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
+            self._must_be_same_file()
         except apsw.Error as error:
             self.lock.release()
             raise translated(error, self.path) from error
@@ -81,6 +80,15 @@ class Connection:
             self.lock.release()
             raise
         return db
+
+    def _be_synchronous(self, db: apsw.Connection, synchronous: str) -> None:
+        if self._synchronous != synchronous:
+            db.execute(f"PRAGMA synchronous = {synchronous}")
+            self._synchronous = synchronous
+
+    def _must_be_same_file(self) -> None:
+        if inode(self.path) != self._file:
+            raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
 
     def end(self, failure: BaseException | None) -> None:
         """Commit, or roll back after a failure, and let go of the lock."""
@@ -98,6 +106,23 @@ class Connection:
             self.lock.release()
         if isinstance(failure, apsw.Error):
             raise translated(failure, self.path) from failure
+
+    def at_once(
+        self, transaction: Transaction, query: str, values: tuple[apsw.SQLiteValue, ...]
+    ) -> tuple[int, ...] | None:
+        """One statement that is a transaction of its own, and the row it answers.
+
+        It saves BEGIN and COMMIT: 10 of the 45 µs that a put took beside the disk.
+        """
+        with self.lock:
+            try:
+                db = self._db or self.open()
+                self._be_synchronous(db, transaction.synchronous)
+                self._must_be_same_file()
+                row: tuple[int, ...] | None = db.execute(query, values).get
+            except apsw.Error as error:
+                raise translated(error, self.path) from error
+        return row
 
     def data_version(self) -> int:
         """A number that changes when another connection has committed, and only then."""
@@ -151,6 +176,7 @@ def _open(path: str) -> apsw.Connection:
         # Plans must not depend on bound values, else SQLite prepares hot queries anew at every call.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(_BusyHandler())
+        db.pragma("page_size", _PAGE_BYTES)
         if db.pragma("journal_mode", "wal") != "wal":
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"

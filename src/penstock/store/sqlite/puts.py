@@ -1,13 +1,47 @@
-"""A put with addresses or groups: decided by core, carried out in one step."""
+"""Two sorts of put: a plain task in one statement; with addresses or groups, decided by core, in one step."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from penstock.core.address import plan_put
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.base import tube_full
+from penstock.store.base import Effects, Event, Stored, tube_full
+from penstock.store.sqlite.connection import Connection, Transaction
+from penstock.store.sqlite.keys import ID_BITS
+from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.step import Step, read_counts
+
+
+def put_one(
+    tube: Tube, entry: Entry, connection: Connection, transaction: Transaction, now: int | None
+) -> Stored | None:
+    """Store one task that nothing else depends on; None where that needs a step, or a step must say what is wrong.
+
+    `now` None: SQLite's clock, which is the host's, to the millisecond.
+    """
+    if (
+        entry.delay or entry.address is not None or entry.group is not None or entry.reply_to is not None
+        or tube.kind.per_utube or tube.capacity is not None
+        or entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest
+    ):  # fmt: skip
+        return None
+    rank1, rank2 = entry.rank1.base, entry.rank2.base
+    values = (
+        tube.no, (tube.no + 1) << ID_BITS, now, rank1, rank2, entry.pri, entry.ttl, entry.ttr, entry.max_attempts,
+        entry.callback, entry.payload,
+    )  # fmt: skip
+    row = connection.at_once(transaction, Q.put_one, values)
+    if row is None:
+        return None
+    key, created = row
+    expires = None if entry.ttl is None else created + entry.ttl
+    record = Record(
+        key - (tube.no << ID_BITS), "r", rank1, rank2, entry.pri, None, 0, 0, created, None, expires, expires,
+        entry.ttr, entry.max_attempts, None, None, entry.callback, entry.payload,
+    )  # fmt: skip
+    return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
 
 def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:

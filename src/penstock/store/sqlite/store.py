@@ -29,7 +29,7 @@ from penstock.store.sqlite.dropping import remove_hidden_step
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
-from penstock.store.sqlite.puts import put_planned, total_of
+from penstock.store.sqlite.puts import put_one, put_planned, total_of
 from penstock.store.sqlite.step import Step, no_such_tube
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
@@ -169,6 +169,11 @@ class SqliteStore(LinkedCalls, LookingCalls):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        if len(entries) == 1:
+            moment = self._clock() if now is None and self._clock is not wall_clock else now
+            stored = put_one(tube, entries[0], self._db, self._write(tube), moment)
+            if stored is not None:
+                return stored
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             if linked(entries):
