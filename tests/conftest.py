@@ -38,9 +38,8 @@ _FOLDERS = {"postgres": "postgres", "mysql": "mariadb", "redis": "redis"}
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All that is tried on one server runs in one worker, so that each server is started once."""
     for item in items:
-        parameters = (
-            item.callspec.params.values() if isinstance(item, pytest.Function) and hasattr(item, "callspec") else ()
-        )
+        callspec = getattr(item, "callspec", None)
+        parameters = [value for value in callspec.params.values() if isinstance(value, str)] if callspec else []
         store = next((value for value in parameters if value in STORES), _FOLDERS.get(item.path.parent.name))
         if store in SERVERS:
             item.add_marker(pytest.mark.xdist_group(store))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 import penstock
 from penstock.store.postgres.location import locate
@@ -64,3 +65,12 @@ def test_other_connections_are_refused(broker: penstock.Broker, server: Postgres
         broker.bind(object())
     with psycopg.connect(server.url.replace("/postgres", "/template1")) as db, pytest.raises(penstock.BadValue):
         broker.bind(db)
+
+
+def test_cursors_and_rows_of_the_callers_own_sort_are_no_matter(broker: penstock.Broker, url: str) -> None:
+    conninfo = locate(url).conninfo
+    with psycopg.connect(conninfo, row_factory=dict_row, cursor_factory=psycopg.ClientCursor) as db:
+        broker.bind(db).tube("work").put({"any": "thing"})
+    task = broker.tube("work").take(0)
+    assert task is not None
+    assert task.data == {"any": "thing"}

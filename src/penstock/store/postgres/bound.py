@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import psycopg
 from psycopg.pq import TransactionStatus
+from psycopg.rows import tuple_row
 
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
@@ -39,19 +40,24 @@ class BoundConnection(Connections):
             self._joined()
         try:
             with self._db.transaction():
-                # Not prepared: the caller's connection may be behind a proxy.
-                return self._db.execute(query, values, binary=True, prepare=False).fetchall()
+                return self._execute(query, values).fetchall()
         except psycopg.Error as error:
             if error.sqlstate in faults.OWN:
                 raise
             raise faults.translated(error, self.location.place) from error
+
+    def _execute(self, query: str, values: Sequence[object] = ()) -> psycopg.Cursor[Row]:
+        # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts. Not
+        # prepared: the connection may be behind a proxy.
+        cursor = psycopg.Cursor(self._db, row_factory=tuple_row)
+        return cursor.execute(query, values, binary=True, prepare=False)
 
     def _joined(self) -> object:
         """Be part of the caller's transaction, which begins here if its connection begins them by itself."""
         if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
             raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
         try:
-            row = self._db.execute(self._begin, prepare=False).fetchone()
+            row = self._execute(self._begin).fetchone()
         except psycopg.Error as error:
             raise faults.translated(error, self.location.place) from error
         return row[0] if row else None
