@@ -145,6 +145,16 @@ class Tube:
         self._hub.note_records(self._stored, [task._record for task in tasks])
         return tasks
 
+    def _handed_out(self, records: Iterable[Record]) -> list[Task]:
+        """What was taken, for people; a task whose data cannot be decoded is set aside and left out."""
+        tasks = []
+        for record in records:
+            try:
+                tasks.append(Task(record, self, codec.decode(record.payload), leased=True))
+            except BadValue as error:
+                self._set_aside(record, error)
+        return tasks
+
     # settling
 
     def ack(self, task_or_id: TaskOrId, result: object = None) -> None:

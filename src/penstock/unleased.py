@@ -92,7 +92,7 @@ class ReliableTube(UnleasedTube):
     def recover(self, count: int, elapsed: float) -> list[Task]:
         recovered = self._unleased.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
         self._hub.after(recovered.effects)
-        return [make_task(record, self) for record in recovered.records if record is not None]
+        return self._handed_out(record for record in recovered.records if record is not None)
 
     def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
