@@ -88,7 +88,7 @@ class Tube:
                 _ = self._hub.linked
         record = self._store([make_entry(self._stored, data, options)], timeout)[0]
         same = type(data) in _ATOMS and address is id is None  # with one, it may be the task that was there
-        return Task(record, self, data if same else codec.decode(record.payload))
+        return Task(record, self, data) if same else make_task(record, self)
 
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]

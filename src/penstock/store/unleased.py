@@ -45,7 +45,7 @@ class UnleasedStore(Protocol):
     def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
         """Hand out again up to count delivered messages, from the first on, up to one that is younger than so many ms.
 
-        Each once a call, although each goes to the end (`core.handout.delivered`).
+        Each once a call, although each goes to the end (`core.handout.delivered`); none while the tube is paused.
         """
 
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:

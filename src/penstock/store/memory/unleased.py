@@ -25,7 +25,7 @@ class UnleasedCalls(Calls):
         with self._lock:
             state, step = self._state(tube), self._step(now)
             old: list[Record] = []
-            while len(old) < count and (first := state.delivered.first()) is not None:
+            while len(old) < count and not state.paused and (first := state.delivered.first()) is not None:
                 record = state.records[first[2]]
                 if (record.taken or 0) + elapsed > step.now:
                     break

@@ -28,7 +28,9 @@ def next_hand_out(step: Step) -> int | None:
 
 
 def recover(step: Step, count: int, elapsed: int) -> list[Record]:
-    """Hand out again up to count messages that were delivered so long ago."""
+    """Hand out again up to count messages that were delivered so long ago; none while the tube is paused."""
+    if step.execute(Q.is_paused, (step.tube.no,)).get:
+        return []
     rows = step.execute(Q.delivered, (step.tube.no, count, 0))
     old = list(takewhile(lambda record: (record.taken or 0) + elapsed <= step.now, (Record(*row) for row in rows)))
     rows.close()
