@@ -370,7 +370,7 @@ def test_takers_share_the_turns(broker: penstock.Broker, connect: Connect) -> No
 def test_several_tubes_of_several_kinds_may_be_taken_from(broker: penstock.Broker, clock: Clock) -> None:
     names = ["round", "reliable", "fifo"]
     for name in names:
-        broker.tube(name, kind=name, **({"period": 5} if name == "round" else {}))
+        broker.tube(name, kind=name, period=5 if name == "round" else None)
     broker.tube("round").put("r", id="r")
     broker.tube("reliable").put("m")
     broker.tube("fifo").put("f")
