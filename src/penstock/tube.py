@@ -175,7 +175,10 @@ class Tube:
         for task, record in zip(given, settled.records, strict=True):
             if isinstance(task, Task) and record is not None:
                 task.status = Status.DONE
-        return [record is not None for record in settled.records]
+        return self._acked(settled.records)
+
+    def _acked(self, records: Iterable[Record | None]) -> list[bool] | list[str]:
+        return [record is not None for record in records]
 
     def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> None:
         """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease.

@@ -10,7 +10,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
-from penstock.core.task import Record, Status, Task, make_task
+from penstock.core.task import Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
 from penstock.group import Group
 from penstock.outcome import Outcome
@@ -81,13 +81,8 @@ class UnleasedTube(Tube):
 class ReliableTube(UnleasedTube):
     """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
 
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[str]:
-        given = list(tasks)
-        settled = self._settle([self._move("ack", task) for task in given])
-        for task, record in zip(given, settled.records, strict=True):
-            if isinstance(task, Task) and record is not None:
-                task.status = Status.DONE
-        return [record.address for record in settled.records if record is not None and record.address is not None]
+    def _acked(self, records: Iterable[Record | None]) -> list[str]:
+        return [record.address for record in records if record is not None and record.address is not None]
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
         recovered = self._unleased.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
