@@ -4,34 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import cast
-from uuid import uuid4
 
 import pytest
 
 import penstock
 from penstock.store.base import Store
-from penstock.store.memory import MemoryStore
 from penstock.store.unleased import UnleasedStore
 from tests.conftest import STORES, UNLEASED_STORES
-
-HIDDEN = {name for name in vars(UnleasedStore) if not name.startswith("_")}
-
-
-class Leased:
-    """The memory store without the part of `store.unleased`."""
-
-    def __init__(self) -> None:
-        self._whole = MemoryStore(f"memory://{uuid4().hex}")
-
-    def __getattr__(self, name: str) -> object:
-        if name in HIDDEN:
-            raise AttributeError(name)
-        return getattr(self._whole, name)
+from tests.partial import Without
 
 
 @pytest.fixture
 def leased() -> Iterator[penstock.Broker]:
-    with penstock.Broker(cast(Store, Leased())) as broker:
+    with penstock.Broker(cast(Store, Without(UnleasedStore))) as broker:
         yield broker
 
 

@@ -19,16 +19,25 @@ MESSAGES = 600
 Handed = list[tuple[str, int, float]]
 
 
-def go_round(url: str) -> Handed:
-    """Take for a second and a half, now waiting and now not; what was handed out, and when by the store's clock."""
+def for_a_while(url: str, hand_out: Callable[[penstock.Tube], list[penstock.Task]]) -> Handed:
+    """What was handed out in a second and a half, and when by the store's clock."""
     found = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
         ends = time.monotonic() + 1.5
         while time.monotonic() < ends:
-            taken = [*filter(None, [tube.take(0.05)]), *tube.take_many(3)]
-            found += [(task.id, task.attempts, task.taken) for task in taken]
+            found += [(task.id, task.attempts, task.taken) for task in hand_out(tube)]
     return found
+
+
+def go_round(url: str) -> Handed:
+    """Take, now waiting and now not."""
+    return for_a_while(url, lambda tube: [*filter(None, [tube.take(0.05)]), *tube.take_many(3)])
+
+
+def recover(url: str) -> Handed:
+    """Recover what was delivered a while ago."""
+    return for_a_while(url, lambda tube: tube.recover(5, 0.5))
 
 
 def put_elements(url: str) -> Handed:
@@ -55,17 +64,6 @@ def pop_and_ack(url: str) -> Handed:
             found += [(task.id, task.attempts, 0.0) for task in popped]
             others = tube.inspect(0, 3, pending=True)
             found += [(str(id), 0, 0.0) for id in tube.ack_many([*others, *popped])]
-    return found
-
-
-def recover(url: str) -> Handed:
-    """Recover for a second and a half what was delivered a while ago."""
-    found = []
-    with penstock.connect(url) as broker:
-        tube = broker.tube("t")
-        ends = time.monotonic() + 1.5
-        while time.monotonic() < ends:
-            found += [(task.id, task.attempts, task.taken) for task in tube.recover(5, 0.5)]
     return found
 
 
