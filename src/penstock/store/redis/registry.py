@@ -19,7 +19,8 @@ from penstock.errors import NoSuchTube, NotFound
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord
 from penstock.store.redis.keys import SESSIONS, task_id
 from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.runner import Runner, read_log
+from penstock.store.redis.runner import Runner
+from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 
 # A moment that is over on every clock.
@@ -45,8 +46,9 @@ _session = msgspec.msgpack.Decoder(Stored).decode
 class Registry:
     """The sessions of one store."""
 
-    def __init__(self, runner: Runner, tubes: Tubes) -> None:
+    def __init__(self, runner: Runner, steps: Steps, tubes: Tubes) -> None:
         self._runner = runner
+        self._steps = steps
         self._tubes = tubes
         self._by_no: dict[int, Tube] = {}
 
@@ -155,12 +157,12 @@ class Registry:
         tube = self._tube(no)
         while tube is not None:
             try:
-                reply = self._runner.on_tube("part", tube, session, over, ADVANCE_STEP, handle, again=True, now=now)
+                part = (session, over, ADVANCE_STEP, handle)
+                _, rest = self._steps.run("part", tube, effects, *part, again=True, now=now)
             except NoSuchTube:
                 del self._by_no[no]
                 return
-            read_log(tube, reply, effects)
-            if not reply[4]:
+            if not rest[0]:
                 return
 
     def end_in(self, tube: Tube, session: int, now: int | None) -> None:

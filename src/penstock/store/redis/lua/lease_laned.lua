@@ -8,7 +8,7 @@ lease = function(wanted, session)
     local rec = fetch(key)
     if not rec then
       redis.call('ZREM', k_ready, name)
-    elseif expired(rec) then
+    elseif expired(rec) or (rec.group_no and cancelled(rec)) then
       passed = passed + 1
     else
       local timer = rec.at

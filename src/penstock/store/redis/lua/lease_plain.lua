@@ -3,12 +3,13 @@ local function lease_batch(members, values, session)
   local ready, tasks, taken, due, undue, passed = {}, {}, {}, {}, {}, 0
   for i, name in ipairs(members) do
     local key, rec = key_in(name), values[i] and decode(values[i])
-    if rec and expired(rec) then
+    local gone = rec and (expired(rec) or (rec.group_no and cancelled(rec)))
+    if gone then
       passed = passed + 1
     else
       ready[#ready + 1] = name
     end
-    if rec and not expired(rec) then
+    if rec and not gone then
       local timer = rec.at
       rec.state = 't'
       hand_out(key, rec, session)
