@@ -29,8 +29,10 @@ log = logging.getLogger("penstock")
 
 # Letters that a script gives at once.
 _PAGE = 1000
-# Between two looks for what was left behind; no longer than the scan of whoever waits.
+# Between two looks for what was left behind: no longer than the scan of whoever waits; and after one that failed, so
+# that a node that is down does not slow down the tubes of the others.
 _LOOK_SECONDS = 1.0
+_FAILED_SECONDS = 30.0
 # What lua/outbox.lua says of a dropped tube.
 _MORE, _GONE = 1, 2
 
@@ -57,7 +59,7 @@ class Outbox:
         self._tubes = tubes
         self._by_name: dict[str, Tube] = {}
         self._senders: set[int] = set()
-        self._looked = -_LOOK_SECONDS
+        self._next_look = 0.0
 
     def register(self, tube: Tube) -> None:
         """Tasks of this tube are about to have reply tubes."""
@@ -88,12 +90,17 @@ class Outbox:
 
     def rescue(self, effects: Effects, now: int | None) -> bool:
         """Put what was left behind in any tube, looked for once a second at most; whether there was anything."""
-        if time.monotonic() - self._looked < _LOOK_SECONDS:
+        if time.monotonic() < self._next_look:
             return False
-        self._looked = time.monotonic()
+        self._next_look = time.monotonic() + _LOOK_SECONDS
         key = self._runner.keys.name(TUBES, "senders")
-        senders = cast("list[bytes]", self._runner.servers.command(key, b"SMEMBERS", key))
-        return True in [self.drain(int(no), effects, now) for no in senders]
+        try:
+            senders = cast("list[bytes]", self._runner.servers.command(key, b"SMEMBERS", key))
+            return True in [self.drain(int(no), effects, now) for no in senders]
+        except StoreError as error:
+            self._next_look = time.monotonic() + _FAILED_SECONDS
+            log.warning("replies that were left behind are looked for later (%s)", error)
+            return False
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> tuple[int, list[bytes]]:
         moment = self._runner.moment(now)

@@ -263,11 +263,9 @@ class RedisStore(LinkedCalls):
         while True:
             records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
             cursor, last = cast(bytes, rest[0]), str(rest[1])
-            settled.records.extend(records)
+            settled.records.extend(records[place - 1] for place in cast("list[int]", rest[2]))
             if cursor == b"0":
                 break
-        deleted = {event.record.id for event in settled.effects.events if event.name == "delete"}
-        settled.records[:] = [record for record in settled.records if record and record.id in deleted]
         settled.records.sort(key=lambda record: record.id if record else 0)
         return settled
 

@@ -9,7 +9,7 @@ local group, lead = group_of(no), key_of(no)
 if group then
   group.left, touched[no] = redis.call('ZLEXCOUNT', k_members, '[' .. lead .. 'm', '(' .. lead .. 'n'), true
   group.total = math.max(group.total, group.left)
-  if group.over > 0 and group.left > 0 then
+  if group.left > 0 and (group.state == 'd' or group.state == 'c') then
     group.state, group.over = group.state == 'd' and 's' or 'x', 0
     redis.call('ZREM', k_kept, 'g' .. lead)
   end
@@ -22,7 +22,7 @@ if group then
       })
     end
   end
-  if group.state ~= 'o' and group.over == 0 then redis.call('ZADD', k_moving, no, no) end
+  if group.state == 's' or group.state == 'x' then redis.call('ZADD', k_moving, no, no) end
   end_group(no, group)
 end
 close()

@@ -2,6 +2,7 @@
 -- ARGV: now, shape, limit, name, facts
 -- Answer: now, number, record
 -- WITH: moment base record group
+-- FLAGS: allow-oom
 redis.call('HSETNX', k_meta, 'facts', ARGV[5])
 local _, no = open_group(ARGV[4])
 save_groups()
