@@ -47,6 +47,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
         ["s", "end"],
     ),
     "an outcome for ever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
+    "a group for ever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
     "a wrong count": (
         lambda store, no: run(store, no, "HSET", "groups", STARTED, b"s" + task_key(9) * 2 + task_key(0) + b"started"),
         "9 tasks are left",
@@ -83,6 +84,7 @@ def broker(request: pytest.FixtureRequest, url: str) -> Iterator[penstock.Broker
         started.start()
         tube.put("x", address="x")
         tube.delete(3)
+        tube.group("over").start()
         assert broker.check() == []
         yield broker
 

@@ -114,6 +114,8 @@ class Links:
             yield f"says {group.total} tasks were put, there are {left}", "repair counts them anew"
         if group.state in rules.OVER and left:
             yield f"is {group.state}, but has {left} tasks left", "repair takes it up again"
+        if group.state in rules.OVER and not left and b"g" + task_key(group.no) not in self.kept:
+            yield "is remembered for ever", "repair sets its end"
         if group.state in (rules.STARTED, rules.CANCELLING) and not left:
             yield "should have ended", "repair ends it"
         if group.state == rules.OPEN and (early := left - states[UNSTARTED] - states["!"]):

@@ -70,23 +70,29 @@ class Outbox:
     def deliver(self, source: int, letters: Sequence[bytes], effects: Effects, now: int | None) -> None:
         """Put what a step found in the outbox of its tube, and what it left there for want of room in its answer."""
         stuck: set[str] = set()
-        while letters:
-            last = self._put(source, letters, stuck, effects, now)
-            letters = self._read(source, last, now, every=True)[1] if len(letters) >= _PAGE else []
+        try:
+            while letters:
+                last = self._put(source, letters, stuck, effects, now)
+                letters = self._read(source, last, now, every=True)[1] if len(letters) >= _PAGE else []
+        except StoreError as error:
+            self._postpone(error)
 
     def drain(self, source: int, effects: Effects, now: int | None) -> bool:
         """Put what was left behind in a tube, and what a dropped tube's tasks leave; whether there was anything."""
         stuck: set[str] = set()
         last, found = 0, False
-        while True:
-            state, letters = self._read(source, last, now)
-            if letters:
-                last, found = self._put(source, letters, stuck, effects, now), True
-            elif state == _GONE:
-                self._runner.on_tag("unsender", TUBES, source, again=True)
-                return found
-            elif state != _MORE:
-                return found
+        try:
+            while True:
+                state, letters = self._read(source, last, now)
+                if letters:
+                    last, found = self._put(source, letters, stuck, effects, now), True
+                elif state != _MORE:
+                    if state == _GONE:
+                        self._runner.on_tag("unsender", TUBES, source, again=True)
+                    break
+        except StoreError as error:
+            self._postpone(error)
+        return found
 
     def rescue(self, effects: Effects, now: int | None) -> bool:
         """Put what was left behind in any tube, looked for once a second at most; whether there was anything."""
@@ -96,11 +102,15 @@ class Outbox:
         key = self._runner.keys.name(TUBES, "senders")
         try:
             senders = cast("list[bytes]", self._runner.servers.command(key, b"SMEMBERS", key))
-            return True in [self.drain(int(no), effects, now) for no in senders]
         except StoreError as error:
-            self._next_look = time.monotonic() + _FAILED_SECONDS
-            log.warning("replies that were left behind are looked for later (%s)", error)
+            self._postpone(error)
             return False
+        return True in [self.drain(int(no), effects, now) for no in senders]
+
+    def _postpone(self, error: StoreError) -> None:
+        """What is in an outbox is safe there, and the task that left it has ended: nobody's call fails for it."""
+        self._next_look = time.monotonic() + _FAILED_SECONDS
+        log.warning("replies are put later (%s)", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> tuple[int, list[bytes]]:
         moment = self._runner.moment(now)
@@ -120,7 +130,7 @@ class Outbox:
                     self._runner.on_tag("sent", source, *(letter.no for letter in batch), again=True)
                 except StoreError as error:
                     stuck.add(name)
-                    log.warning("%d replies for tube %s are put later (%s)", len(batch), name, error)
+                    self._postpone(error)
         return found[-1].no
 
     def _receive(self, source: int, name: str, batch: list[Letter], effects: Effects, now: int | None) -> None:

@@ -23,6 +23,7 @@ if group then
     end
   end
   if group.state == 's' or group.state == 'x' then redis.call('ZADD', k_moving, no, no) end
+  if group.over > 0 then redis.call('ZADD', k_kept, 'NX', group.over, 'g' .. lead) end
   end_group(no, group)
 end
 close()

@@ -21,8 +21,11 @@ for i = 4, #ARGV, 2 do
   local rec = ARGV[i] == 'task' and fetch(ARGV[i + 1])
   if rec then
     local key = ARGV[i + 1]
-    if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
-    redis.call('HDEL', k_outcomes, key)
+    if rec.address then
+      redis.call('HSET', k_addresses, rec.address, key)
+      redis.call('HDEL', k_outcomes, key)
+      redis.call('ZREM', k_kept, lasting(key, rec.address)) -- else the address would go with it
+    end
     if rec.group_no and not group_of(rec.group_no) then set_free(key, rec) end
   elseif ARGV[i] == 'address' then
     local key = redis.call('HGET', k_addresses, ARGV[i + 1])

@@ -12,6 +12,7 @@ if group and live(group) and to ~= group.state then
     if there >= tonumber(ARGV[6]) then return { now, 0, -1, there } end
   end
   group.state, touched[no] = to, true
+  count('turned', 1) -- so that check notices
   if to == 'x' then unname(no, group) end
   if group.left > 0 then redis.call('ZADD', k_moving, no, no) end
   end_group(no, group)
