@@ -15,7 +15,7 @@ from importlib.resources import files
 # What parts may define for others; nil where the part is not there.
 _SHARED = (
     "local moved, save_lanes, forget_idle, spot_of, lease, leavers, save_last, gate, left, cancelled, hold, unhold, "
-    "waiting_of, follow, is_moving, put_works, follow_up, sweep"
+    "follow, is_moving, put_works, follow_up, sweep"
 )
 # What `links` stands for. A tube that never had any runs scripts without it, which pay nothing for it.
 _LINKS = ("made", "add", "replies", "outcomes", "group", "links")

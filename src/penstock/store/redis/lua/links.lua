@@ -17,8 +17,6 @@ local function waiting(key, rec)
   return key_of(rec.group_no) .. 'u' .. place .. key
 end
 
-waiting_of = waiting
-
 hold = function(key, rec) redis.call('ZADD', k_members, 0, waiting(key, rec)) end
 
 unhold = function(key, rec) redis.call('ZREM', k_members, waiting(key, rec)) end

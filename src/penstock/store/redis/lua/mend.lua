@@ -14,7 +14,7 @@ local function places(key, rec)
   if rec.state == 't' then found.taken[key] = rec.owner or 0 end
   if rec.at then found.due[key] = rec.at end
   if rec.group_no then found.members[key_of(rec.group_no) .. 'm' .. key] = 0 end
-  if rec.state == 'g' then found.members[waiting_of(key, rec)] = 0 end
+  if rec.state == 'g' then found.members[waiting(key, rec)] = 0 end
   if spot_of and (rec.state == 'r' or rec.state == 'q') then
     found.queue[spot_of(key, rec, rec.state == 'r' and 'h' or 'w')] = 0
   end
