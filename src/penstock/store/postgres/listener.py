@@ -74,6 +74,7 @@ class Listener:
         self._heard = False
         self._closed = False
         self._watched = 0.0
+        self._look_at: float | None = None
 
     after_fork = _begin
 
@@ -81,9 +82,20 @@ class Listener:
         """As the contract says."""
         if watch:
             self._watch(wake)
+        look_at = self._look_at
+        if look_at is not None:
+            seconds = min(seconds, look_at - time.monotonic())
         wake.wait(max(seconds, 0))
+        if look_at is not None and time.monotonic() >= look_at:
+            self._look_at, self._heard = None, True
         heard, self._heard = self._heard, False
         return heard and watch
+
+    def look_again(self) -> None:
+        """Let `wait` return in a moment, as if it had heard something."""
+        self._look_at = time.monotonic() + SECOND_LOOK_SECONDS
+        if self._wake is not None:
+            self._wake.set()
 
     def close(self) -> None:
         """End the thread and its connection."""

@@ -20,13 +20,13 @@ END $$;
 -- End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released. What others
 -- are at, they do.
 CREATE FUNCTION {schema}.penstock_end_lapsed(p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_id text;
     v_until bigint;
     v_no integer;
     t {schema}.penstock_tube;
-    v_moves {schema}.penstock_move[];
+    v_keys bigint[];
 BEGIN
     FOR v_id, v_until IN
         SELECT id, until FROM {schema}.penstock_handle WHERE until <= p_now ORDER BY until FOR UPDATE SKIP LOCKED
@@ -38,12 +38,12 @@ BEGIN
     FOR v_no IN
         SELECT no FROM {schema}.penstock_session WHERE until <= p_now ORDER BY until FOR UPDATE SKIP LOCKED
     LOOP
-        FOR t IN SELECT * FROM {schema}.penstock_tube ORDER BY no LOOP
-            v_moves := ARRAY(
-                SELECT ROW(0, key, 'back', v_no, NULL, 0, NULL, false)::{schema}.penstock_move
-                FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' AND owner = v_no ORDER BY key);
-            IF cardinality(v_moves) > 0 THEN
-                RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, p_now, false, p_process);
+        FOR t IN SELECT * FROM {schema}.penstock_tube ORDER BY name LOOP
+            v_keys := ARRAY(
+                SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' AND owner = v_no ORDER BY key);
+            IF cardinality(v_keys) > 0 THEN
+                RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('back', v_keys, false, v_no),
+                    p_now, false, p_process);
             END IF;
         END LOOP;
         DELETE FROM {schema}.penstock_session WHERE no = v_no;
@@ -99,7 +99,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION {schema}.penstock_leave(p_handles text[], p_locus text, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint;
     v_id text;
