@@ -51,6 +51,50 @@ def test_a_refused_verb_leaves_the_transaction_as_it_was(broker: penstock.Broker
     assert broker.tube("work").stats().tasks.total == 1
 
 
+def test_addresses_and_groups_are_part_of_the_transaction(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("mail")
+    with psycopg.connect(locate(url).conninfo) as db:
+        for end in (db.rollback, db.commit):
+            bound = broker.bind(db).tube("mail")
+            bound.put("x", address="a", reply_to="replies")
+            with pytest.raises(penstock.DuplicateAddress):
+                bound.put("y", address="a")
+            group = bound.group("g")
+            group.put("y")
+            group.on_end("end")
+            group.start()
+            assert group.progress() == penstock.Progress(0, 1)
+            with pytest.raises(penstock.UnsupportedOption, match="commit"):
+                group.wait(0)
+            end()
+            assert len(tube) == (2 if end == db.commit else 0)
+        task = tube.take(0)
+        assert task is not None
+        broker.bind(db).tube("mail").ack(task, "result")
+        with pytest.raises(TimeoutError):
+            tube.wait("a", 0)
+        db.commit()
+    assert tube.wait("a", 0).result == "result"
+    assert len(broker.tube("replies")) == 1
+    assert broker.check() == []
+
+
+def test_a_group_that_another_transaction_holds_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("mail")
+    group = tube.group("g")
+    group.put_many(range(3_000))
+    group.start()
+    held = tube.take(0)  # some of the group must still follow its start
+    assert held is not None
+    with psycopg.connect(locate(url).conninfo) as db:
+        broker.bind(db).tube("mail").ack(held)
+        others = [tube.take(0) for _ in range(3)]
+        assert [other and other.data for other in others] == [1, 2, 3]
+        db.rollback()
+    held.ack()
+    assert len(tube) == 2_999
+
+
 def test_an_autocommit_connection_needs_a_transaction(broker: penstock.Broker, url: str) -> None:
     with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
         with pytest.raises(penstock.BadValue, match="no transaction"):

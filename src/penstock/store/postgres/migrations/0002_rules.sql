@@ -191,24 +191,3 @@ BEGIN
         rank2 := CASE WHEN t.fair THEN turn ELSE rank2 END;
     END IF;
 END $$;
-
--- A task has left its ready or taken state in a locked lane, in the table too: the next ones are promoted.
-CREATE FUNCTION {schema}.penstock_depart(
-    t {schema}.penstock_tube, p_utube text, INOUT taken integer, INOUT heads integer, INOUT waiting integer,
-    p_turn bigint, p_was "char", OUT ready integer
-) LANGUAGE plpgsql AS $$
-BEGIN
-    ready := 0;
-    IF p_was = 't' THEN
-        taken := taken - 1;
-    ELSIF p_was = 'r' THEN
-        heads := heads - 1;
-    ELSE
-        waiting := waiting - 1;
-    END IF;
-    IF waiting > 0 AND t.utube_limit - taken - heads > 0 THEN
-        ready := {schema}.penstock_promote(t.no, p_utube, t.utube_limit - taken - heads, CASE WHEN t.fair THEN p_turn END);
-        heads := heads + ready;
-        waiting := waiting - ready;
-    END IF;
-END $$;

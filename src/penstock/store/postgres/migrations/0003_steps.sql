@@ -141,9 +141,8 @@ $$;
 CREATE FUNCTION {schema}.penstock_lock_groups(p_moves {schema}.penstock_move[], p_skip boolean)
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_numbers integer[] := ARRAY(
-        SELECT DISTINCT k.group_no FROM unnest(p_moves) u JOIN {schema}.penstock_task k ON k.key = u.key
-        WHERE k.group_no IS NOT NULL);
+    v_numbers integer[] := ARRAY(SELECT DISTINCT group_no FROM {schema}.penstock_task
+        WHERE key = ANY (ARRAY(SELECT key FROM unnest(p_moves))));
 BEGIN
     IF p_skip THEN
         RETURN ARRAY(SELECT no FROM {schema}.penstock_group WHERE no = ANY (v_numbers) ORDER BY no FOR UPDATE SKIP LOCKED);
@@ -175,6 +174,7 @@ DECLARE
     v_state "char";
     v_rank2 double precision;
     v_ready integer;
+    v_more integer;
     v_event text;
     v_owner integer;
 BEGIN
@@ -215,7 +215,7 @@ BEGIN
         IF v_group = 'cancelling' AND m.verb NOT IN ('due', 'back', 'kick') THEN
             c := ROW('-', 'delete', NULL, r.expires, r.attempts, NULL)::{schema}.penstock_change;
             v_place := NULL;
-        ELSIF r.state <> 't' AND r.expires <= p_now THEN
+        ELSIF r.state <> 't' AND r.expires <= p_now AND m.verb <> 'start' THEN
             c := {schema}.penstock_became_due(r, p_now);
             v_place := NULL;
         ELSE
@@ -249,8 +249,20 @@ BEGIN
             WHERE key = r.key;
         END IF;
         IF t.laned AND c.state NOT IN ('r', 't') AND r.state IN ('r', 'q', 't') THEN
-            SELECT * INTO l.taken, l.heads, l.waiting, v_ready
-            FROM {schema}.penstock_depart(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state);
+            IF r.state = 't' THEN
+                l.taken := l.taken - 1;
+            ELSIF r.state = 'r' THEN
+                l.heads := l.heads - 1;
+            ELSE
+                l.waiting := l.waiting - 1;
+            END IF;
+            IF l.waiting > 0 AND t.utube_limit - l.taken - l.heads > 0 THEN
+                v_more := {schema}.penstock_promote(t.no, l.utube, t.utube_limit - l.taken - l.heads,
+                    CASE WHEN t.fair THEN l.turn END);
+                l.heads := l.heads + v_more;
+                l.waiting := l.waiting - v_more;
+                v_ready := v_ready + v_more;
+            END IF;
         END IF;
 
         CASE r.state

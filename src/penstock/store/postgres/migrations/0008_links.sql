@@ -4,13 +4,14 @@ CREATE TABLE {schema}.penstock_outcome (
     key bigint PRIMARY KEY,                -- the task's
     until bigint NOT NULL,                 -- forgotten from here on
     tube integer NOT NULL,
+    superseded boolean NOT NULL DEFAULT false,  -- the address was put again: only for those who wait already
     address text COLLATE "C" NOT NULL,
     status text NOT NULL,                  -- done, failed, deleted, expired
     error text,
     code text,                             -- as JSON
     result bytea                           -- as data is stored
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
-CREATE INDEX penstock_outcome_address ON {schema}.penstock_outcome (tube, address, key);
+CREATE UNIQUE INDEX penstock_outcome_address ON {schema}.penstock_outcome (tube, address) WHERE NOT superseded;
 CREATE INDEX penstock_outcome_until ON {schema}.penstock_outcome (tube, until);
 
 -- A task of a group changes only under the lock of this row.
@@ -137,6 +138,7 @@ DECLARE
     v_works {schema}.penstock_work[];
     v_kept bigint;
     v_no integer;
+    v_gone bigint;
     v_rank bigint;
     v_over boolean;
     v_any_over boolean := false;
@@ -153,13 +155,10 @@ BEGIN
     v_works := ARRAY(
         SELECT ROW(rank, reply_to, {schema}.penstock_reply(id, address, status, result, error, code))::{schema}.penstock_work
         FROM unnest(p_ends) WHERE reply_to IS NOT NULL);
-    FOR v_no, v_rank IN
-        WITH gone AS (
-            SELECT group_no, count(*) AS number, max(rank) AS last FROM unnest(p_ends)
-            WHERE group_no IS NOT NULL GROUP BY group_no)
-        UPDATE {schema}.penstock_group k SET remaining = k.remaining - gone.number FROM gone WHERE k.no = gone.group_no
-        RETURNING k.no, gone.last
+    FOR v_no, v_gone, v_rank IN
+        SELECT group_no, count(*), max(rank) FROM unnest(p_ends) WHERE group_no IS NOT NULL GROUP BY group_no
     LOOP
+        UPDATE {schema}.penstock_group SET remaining = remaining - v_gone WHERE no = v_no;
         SELECT * INTO v_over, v_work FROM {schema}.penstock_end_group(t, v_no, p_now);
         IF v_over THEN
             RETURN NEXT {schema}.penstock_over(t.no, v_no);
@@ -198,8 +197,8 @@ BEGIN
     ELSE
         SELECT k.key & 1099511627775 INTO id FROM {schema}.penstock_task k
         WHERE k.tube = t.no AND k.address = p_address;
-        SELECT o.key INTO v_key FROM {schema}.penstock_outcome o
-        WHERE id IS NULL AND o.tube = t.no AND o.address = p_address ORDER BY o.key DESC LIMIT 1;
+        SELECT o.key INTO v_key FROM {schema}.penstock_outcome o  -- penstock_outcome_address
+        WHERE o.tube = t.no AND o.address = p_address AND NOT o.superseded;
     END IF;
     IF id IS NULL THEN
         SELECT o.status, o.result, o.error, o.code INTO status, result, error, code

@@ -49,17 +49,16 @@ DECLARE
     v_fresh boolean := {schema}.penstock_watch(t.no, p_process);
 BEGIN
     RETURN QUERY SELECT v_fresh, g FROM {schema}.penstock_group g
-    WHERE g.no = p_no AND g.tube = t.no AND (g.until IS NULL OR g.until > {schema}.penstock_now(p_now));
+    WHERE g.no = p_no AND (g.until IS NULL OR g.until > {schema}.penstock_now(p_now));
 END $$;
 
 -- Set what is put at a group's end or after its cancel, where it is given; false when it has ended.
 CREATE FUNCTION {schema}.penstock_set_group_work(p_tube integer, p_no integer, p_end bytea, p_cancel bytea)
 RETURNS boolean LANGUAGE plpgsql {plans} AS $$
-DECLARE
-    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
 BEGIN
+    PERFORM {schema}.penstock_open(p_tube);
     UPDATE {schema}.penstock_group SET end_work = coalesce(p_end, end_work), cancel_work = coalesce(p_cancel, cancel_work)
-    WHERE no = p_no AND tube = t.no AND state IN ('open', 'started');
+    WHERE no = p_no AND state IN ('open', 'started');
     RETURN FOUND;
 END $$;
 
@@ -128,7 +127,7 @@ BEGIN
         v_total := {schema}.penstock_overfull(t, 1);
     END IF;
     UPDATE {schema}.penstock_group SET state = p_to, moving = remaining > 0
-    WHERE no = p_no AND tube = t.no AND (state = 'open' OR (state = 'started' AND p_to <> 'started')) RETURNING * INTO g;
+    WHERE no = p_no AND (state = 'open' OR (state = 'started' AND p_to <> 'started')) RETURNING * INTO g;
     IF FOUND THEN
         SELECT * INTO v_over, v_work FROM {schema}.penstock_end_group(t, g.no, v_now);
     END IF;

@@ -13,17 +13,21 @@ BEGIN
     PERFORM pg_advisory_xact_lock('{schema}.penstock_outcome'::regclass::oid::integer, number)
     FROM (SELECT DISTINCT hashtext(t.no || address) & 255 AS number FROM unnest(p_entries) WHERE address IS NOT NULL
         ORDER BY 1) numbers;
-    v_holders := ARRAY(SELECT key FROM {schema}.penstock_task  -- penstock_address
-        WHERE tube = t.no AND address = ANY (ARRAY(SELECT address FROM unnest(p_entries))) ORDER BY key);
+    v_holders := ARRAY(
+        SELECT k.key FROM (SELECT DISTINCT address FROM unnest(p_entries)) e
+        CROSS JOIN LATERAL (SELECT key FROM {schema}.penstock_task  -- penstock_address
+            WHERE tube = t.no AND address = e.address LIMIT 1) k ORDER BY k.key);
     PERFORM FROM {schema}.penstock_group WHERE no = ANY (ARRAY(
         SELECT group_no FROM {schema}.penstock_task WHERE key = ANY (v_holders)
         UNION SELECT group_no FROM unnest(p_entries)
-        UNION SELECT no FROM {schema}.penstock_group WHERE tube = t.no AND state IN ('open', 'started')
-            AND name = ANY (ARRAY(SELECT DISTINCT group_name FROM unnest(p_entries))))) ORDER BY no FOR UPDATE;
+        UNION SELECT g.no FROM (SELECT DISTINCT group_name FROM unnest(p_entries)) e
+            CROSS JOIN LATERAL (SELECT no FROM {schema}.penstock_group  -- penstock_live_group
+                WHERE tube = t.no AND name = e.group_name AND state IN ('open', 'started') LIMIT 1) g)) ORDER BY no FOR UPDATE;
     IF t.laned THEN
-        PERFORM FROM {schema}.penstock_lane WHERE tube = t.no AND utube = ANY (ARRAY(
-            SELECT '' UNION SELECT utube FROM unnest(p_entries)
-            UNION SELECT utube FROM {schema}.penstock_task WHERE key = ANY (v_holders))) ORDER BY utube FOR UPDATE;
+        PERFORM FROM (
+            SELECT '' AS utube UNION SELECT utube FROM unnest(p_entries)
+            UNION SELECT utube FROM {schema}.penstock_task WHERE key = ANY (v_holders) ORDER BY utube) e
+        CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_lane WHERE tube = t.no AND utube = e.utube FOR UPDATE) l;
     END IF;
     RETURN v_holders;
 END $$;
@@ -42,7 +46,7 @@ RETURNS TABLE (place integer, holder bigint, first integer, last integer, refuse
             CASE WHEN u.address IS NOT NULL THEN max(u.place) FILTER (WHERE u.duplicate = 'replace') OVER same END AS last
         FROM unnest(p_entries) u
         LEFT JOIN LATERAL (SELECT k.key, k.state FROM {schema}.penstock_task k  -- penstock_address
-            WHERE k.tube = p_tube AND k.address = u.address) h ON true
+            WHERE k.tube = p_tube AND k.address = u.address LIMIT 1) h ON true
         WINDOW same AS (PARTITION BY u.address)) entry
     ORDER BY place
 $$;
@@ -58,8 +62,7 @@ BEGIN
         IF p_no IS NULL THEN
             SELECT no INTO v_no FROM {schema}.penstock_open_group(p_tube, p_name);
         END IF;
-        SELECT * INTO g FROM {schema}.penstock_group
-        WHERE no = v_no AND tube = p_tube AND state IN ('open', 'started') FOR UPDATE;
+        SELECT * INTO g FROM {schema}.penstock_group WHERE no = v_no AND state IN ('open', 'started') FOR UPDATE;
         IF FOUND THEN
             RETURN g;
         ELSIF p_no IS NOT NULL THEN
@@ -74,6 +77,8 @@ RETURNS {schema}.penstock_entry[] LANGUAGE plpgsql AS $$
 DECLARE
     e {schema}.penstock_entry;
     g {schema}.penstock_group;
+    v_no integer;
+    v_number bigint;
 BEGIN
     FOR i IN 1..cardinality(p_entries) LOOP
         e := p_entries[i];
@@ -85,10 +90,11 @@ BEGIN
         e.held := g.state = 'open';
         p_entries[i] := e;
     END LOOP;
-    IF g.no IS NOT NULL THEN
-        UPDATE {schema}.penstock_group k SET total = k.total + n.number, remaining = k.remaining + n.number
-        FROM (SELECT group_no, count(*) AS number FROM unnest(p_entries) GROUP BY group_no) n WHERE k.no = n.group_no;
-    END IF;
+    FOR v_no, v_number IN
+        SELECT group_no, count(*) FROM unnest(p_entries) WHERE group_no IS NOT NULL GROUP BY group_no
+    LOOP
+        UPDATE {schema}.penstock_group SET total = total + v_number, remaining = remaining + v_number WHERE no = v_no;
+    END LOOP;
     RETURN p_entries;
 END $$;
 
@@ -125,9 +131,12 @@ BEGIN
         FROM {schema}.penstock_arrive(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state, false, p_key, v_rank1,
             v_rank2, p_now);
         UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2 WHERE key = p_key;
+    ELSIF r.state = 'q' THEN
+        l.waiting := l.waiting - 1;
     ELSE
-        SELECT * INTO l.taken, l.heads, l.waiting, v_ready
-        FROM {schema}.penstock_depart(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state);
+        v_ready := {schema}.penstock_promote(t.no, l.utube, 1, CASE WHEN t.fair THEN l.turn END);
+        l.heads := l.heads - 1 + v_ready;
+        l.waiting := l.waiting - v_ready;
     END IF;
     PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
     RETURN v_ready;
@@ -193,8 +202,11 @@ BEGIN
             RAISE '%', v_total USING ERRCODE = 'PS006', DETAIL = cardinality(v_fresh);
         END IF;
     END IF;
-    UPDATE {schema}.penstock_outcome SET until = v_now + 60000  -- ending.SUPERSEDED_MS; penstock_outcome_address
-    WHERE tube = t.no AND address = ANY (ARRAY(SELECT address FROM unnest(v_fresh))) AND until > v_now + 60000;
+    UPDATE {schema}.penstock_outcome SET superseded = true, until = least(until, v_now + 60000)  -- ending.SUPERSEDED_MS
+    WHERE key = ANY (ARRAY(
+        SELECT o.key FROM unnest(v_fresh) u
+        CROSS JOIN LATERAL (SELECT key FROM {schema}.penstock_outcome  -- penstock_outcome_address
+            WHERE tube = t.no AND address = u.address AND NOT superseded LIMIT 1) o));
     v_ids := {schema}.penstock_store(t, v_fresh, v_now);
     FOR i IN 1..cardinality(p_entries) LOOP
         IF v_slots[i] IS NOT NULL THEN
@@ -207,7 +219,8 @@ BEGIN
         SELECT {schema}.penstock_shown(k, place::integer - 1, CASE WHEN ready IS NOT NULL THEN 'put' ELSE '' END,
             CASE WHEN ready IS NULL THEN 0 WHEN slot IS NOT NULL THEN (k.state = 'r')::integer ELSE ready END) AS shown
         FROM unnest(v_keys, v_slots, v_ready) WITH ORDINALITY u(key, slot, ready, place)
-        JOIN {schema}.penstock_task k ON k.key = u.key ORDER BY slot IS NULL, place OFFSET 0) answer;
+        CROSS JOIN LATERAL (SELECT * FROM {schema}.penstock_task WHERE key = u.key LIMIT 1) k
+        ORDER BY slot IS NULL, place OFFSET 0) answer;
     IF {schema}.penstock_tell(t.no, p_process, false) THEN
         RETURN NEXT {schema}.penstock_told();
     END IF;
