@@ -11,7 +11,7 @@ from tests.behaviour.helpers import drain
 from tests.sqlite.test_repair_links import DAMAGE as COMMON
 
 # The same statements damage both; only the mark differs, which is set too long without harm.
-DAMAGE = {
+DAMAGE: dict[str, tuple[str, str, list[object]]] = {
     **COMMON,
     "a wrong mark": (
         "UPDATE penstock_group SET state = 'cancelling', moving = true WHERE name = 'open'",

@@ -61,9 +61,7 @@ def test_the_start_of_a_group_is_told(broker: penstock.Broker, peer: Peer) -> No
     assert peer.answer(SOON)["id"] == 1
 
 
-def test_an_end_is_told_to_those_who_wait(
-    broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_is_told_to_those_who_wait(broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
     tube = broker.tube("work")
     for number in range(3):  # the first one begins to listen, the others do already

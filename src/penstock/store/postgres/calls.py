@@ -59,9 +59,7 @@ def _refused(tube: Tube, error: psycopg.DatabaseError) -> NoReturn:
         case faults.TUBE_TAKEN:
             raise TubeBusy(f"tube {tube.name} has {said}: ack or release them, or truncate() it first") from error
         case faults.TUBE_AWAITED:
-            raise TubeBusy(
-                f"tube {tube.name} has {said}: let their takes time out or close them first"
-            ) from error
+            raise TubeBusy(f"tube {tube.name} has {said}: let their takes time out or close them first") from error
         case faults.ADDRESS_IN_USE:
             raise duplicate(said, detail) from error
         case faults.GROUP_ENDED:

@@ -45,17 +45,29 @@ class Teller:
     _SILENCE = 0.01
 
     def __init__(self, on: bool) -> None:
-        self._on = on
+        self.on = on
         self._until = 0.0
 
     @property
     def name(self) -> str | None:
         """What a call is given: this process's name, or None when it must be silent."""
-        return PROCESS.name if self._on and time.monotonic() >= self._until else None
+        return PROCESS.name if self.on and time.monotonic() >= self._until else None
 
     def told(self) -> None:
         """A call has notified."""
         self._until = time.monotonic() + self._SILENCE
+
+
+class BoundTeller(Teller):
+    """Of a caller's transaction: it notifies at the commit, when nobody here is left to wake this process's waiters.
+
+    So these must hear it too. The server sends one of several equal ones, so that it needs no silence.
+    """
+
+    @property
+    def name(self) -> str | None:
+        """As of another process."""
+        return f"{PROCESS.name}-bound" if self.on else None
 
 
 class Listener:
@@ -87,7 +99,9 @@ class Listener:
             seconds = min(seconds, look_at - time.monotonic())
         wake.wait(max(seconds, 0))
         if look_at is not None and time.monotonic() >= look_at:
-            self._look_at, self._heard = None, True
+            self._heard = True
+            if self._look_at == look_at:
+                self._look_at = None
         heard, self._heard = self._heard, False
         return heard and watch
 

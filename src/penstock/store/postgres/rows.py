@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from penstock.core import address
 from penstock.core.ending import Ending, Sought
 from penstock.core.group import Group
 from penstock.core.kind import Kind
@@ -21,7 +22,7 @@ _RECORD = 4
 
 
 class Gathered(msgspec.Struct, frozen=True):
-    """What a step did: its effects, the tasks that answer its moves with these' places, and whether others were told."""
+    """What a step did: its effects, the tasks that answer its moves with these' places, whether others were told."""
 
     effects: Effects
     placed: list[tuple[int, Record]]
@@ -105,24 +106,17 @@ _LINK_FIELDS = ("duplicate", "reply_to", "group_name", "group_no")
 
 def linked(entries: Sequence[Entry]) -> bool:
     """Whether any of them is tied to something beside it."""
-    return True in [
-        entry.address is not None or entry.group is not None or entry.reply_to is not None for entry in entries
-    ]
+    return address.linked(entries) or True in [entry.reply_to is not None for entry in entries]
 
 
 def put_rows(entries: Sequence[Entry]) -> tuple[object, ...]:
     """What the fragment `entries` is given."""
-    data, addresses = [entry.payload for entry in entries], None
     numbers: dict[tuple[object, ...], int] = {}
-    fields: tuple[str, ...] = _SHAPE_FIELDS
-    if linked(entries):
-        fields, addresses = _SHAPE_FIELDS + _LINK_FIELDS, [entry.address for entry in entries]
-        found = [(*shape(e), e.duplicate, e.reply_to, e.group, e.group_no) for e in entries]
-    else:
-        found = [shape(entry) for entry in entries]
+    found = [(*shape(e), e.duplicate, e.reply_to, e.group, e.group_no) for e in entries]
     which = [numbers.setdefault(one, len(numbers) + 1) for one in found]
+    fields = _SHAPE_FIELDS + _LINK_FIELDS
     shapes = msgspec.json.encode([dict(zip(fields, one, strict=True)) for one in numbers]).decode()
-    return data, which, addresses, shapes
+    return [entry.payload for entry in entries], which, [entry.address for entry in entries], shapes
 
 
 def made(entries: Sequence[Entry], row: Row) -> list[Record]:

@@ -25,7 +25,7 @@ from penstock.store.postgres.calls import no_such_tube
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.describe import describe
 from penstock.store.postgres.linked import LinkedCalls
-from penstock.store.postgres.listener import PROCESS, Listener, Teller
+from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
 from penstock.store.postgres.location import locate
 
 log = logging.getLogger("penstock")
@@ -63,7 +63,7 @@ class PostgresStore(LinkedCalls):
     def bind(self, connection: object) -> PostgresStore:
         bound = object.__new__(PostgresStore)
         bound._connections = BoundConnection(self._connections, connection, self._ask.bind, self.identity)
-        bound._clock, bound._ask, bound._teller = self._clock, self._ask, self._teller
+        bound._clock, bound._ask, bound._teller = self._clock, self._ask, BoundTeller(self._teller.on)
         bound._listener, bound.identity, bound._lost = None, self.identity, []
         return bound
 

@@ -155,9 +155,11 @@ CREATE TYPE {schema}.penstock_move AS (
     place integer, key bigint, verb text, session integer, lease integer, extra bigint, reason text, unstarted boolean,
     result bytea, code text
 );
--- The end of a task that was tied to something: `rank` orders it among those of its step, `id` to `code` make its outcome.
+-- The end of a task that was tied to something. `rank` orders it among those of its step; `id` to `code` make its
+-- outcome.
 CREATE TYPE {schema}.penstock_end AS (
-    rank bigint, id bigint, address text, status text, result bytea, error text, code text, reply_to text, group_no integer
+    rank bigint, id bigint, address text, status text, result bytea, error text, code text, reply_to text,
+    group_no integer
 );
 -- A reply or a group's work that is to be put into the tube of that name.
 CREATE TYPE {schema}.penstock_work AS (rank bigint, tube text, data bytea);

@@ -1,4 +1,5 @@
--- The rules of core.lifecycle, core.lane, core.group and core.reply, row by row. Nothing here reads a clock or takes a lock.
+-- The rules of core.lifecycle, core.lane, core.group and core.reply, row by row. Nothing here reads a clock or takes a
+-- lock.
 
 CREATE FUNCTION {schema}.penstock_now(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
@@ -112,7 +113,8 @@ CREATE FUNCTION {schema}.penstock_reply(
                 '"error":' || coalesce(to_json(p_error)::text, 'null') || coalesce(',"code":' || p_code, ''), 'UTF8')
             WHEN p_result IS NULL THEN '"result":null'
             WHEN get_byte(p_result, 0) = 0 THEN convert_to(
-                '"result":"' || translate(encode(substr(p_result, 2), 'base64'), E'\n', '') || '","encoding":"base64"', 'UTF8')
+                '"result":"' || translate(encode(substr(p_result, 2), 'base64'), E'\n', '') || '","encoding":"base64"',
+                'UTF8')
             ELSE '"result":'::bytea || p_result
         END || '}'::bytea
 $$;

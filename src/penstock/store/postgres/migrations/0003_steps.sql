@@ -126,16 +126,18 @@ BEGIN
     END IF;
 END $$;
 
--- One verb for many tasks. p_numbered: the answers have places, from 1 in this order.
+-- One verb for many tasks. p_numbered: the answers have places, from 1 in this order. Not in SQL, and neither is anything
+-- below that asks a table: a function in SQL that is not inlined is planned anew at every call.
 CREATE FUNCTION {schema}.penstock_moves(
     p_verb text, p_keys bigint[], p_numbered boolean DEFAULT false, p_session integer DEFAULT NULL,
     p_unstarted boolean DEFAULT false
-) RETURNS {schema}.penstock_move[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY(
+) RETURNS {schema}.penstock_move[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN ARRAY(
         SELECT ROW(CASE WHEN p_numbered THEN place END, key, p_verb, p_session, NULL, 0, NULL, p_unstarted, NULL,
             NULL)::{schema}.penstock_move
-        FROM unnest(p_keys) WITH ORDINALITY u(key, place))
-$$;
+        FROM unnest(p_keys) WITH ORDINALITY u(key, place));
+END $$;
 
 -- Lock the groups of the moves' tasks; which are locked now. p_skip: not those that others have.
 CREATE FUNCTION {schema}.penstock_lock_groups(p_moves {schema}.penstock_move[], p_skip boolean)
@@ -234,7 +236,8 @@ BEGIN
             DELETE FROM {schema}.penstock_task WHERE key = r.key;
             IF r.address IS NOT NULL OR r.reply_to IS NOT NULL OR r.group_no IS NOT NULL THEN
                 v_ends := v_ends || ROW(coalesce(m.place, 0)::bigint << 32 | v_order, r.key & 1099511627775, r.address,
-                    CASE c.events WHEN 'ack' THEN 'done' WHEN 'fail' THEN 'failed' WHEN 'delete' THEN 'deleted' ELSE 'expired' END,
+                    CASE c.events WHEN 'ack' THEN 'done' WHEN 'fail' THEN 'failed' WHEN 'delete' THEN 'deleted'
+                        ELSE 'expired' END,
                     CASE c.events WHEN 'ack' THEN m.result END, CASE c.events WHEN 'fail' THEN m.reason END,
                     CASE c.events WHEN 'fail' THEN m.code END, r.reply_to, r.group_no)::{schema}.penstock_end;
             END IF;
@@ -328,13 +331,25 @@ DECLARE
             ORDER BY at LIMIT p_limit) due ORDER BY at, key);
 BEGIN
     IF cardinality(v_keys) > 0 THEN
-        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('due', v_keys), p_now, true, p_process);
+        RETURN QUERY SELECT * FROM {schema}.penstock_apply(
+            t, {schema}.penstock_moves('due', v_keys), p_now, true, p_process);
     END IF;
     IF t.fair THEN
         DELETE FROM {schema}.penstock_lane WHERE (tube, utube) IN (
             SELECT tube, utube FROM {schema}.penstock_lane WHERE tube = t.no AND idle AND turn < p_now
             LIMIT 100 FOR UPDATE SKIP LOCKED);
     END IF;
+END $$;
+
+-- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
+-- done, others are at, and the next look is a little later.
+CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_at bigint;
+BEGIN
+    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = p_tube AND at IS NOT NULL ORDER BY at LIMIT 1;
+    RETURN CASE WHEN v_at <= p_now AND p_done < p_limit THEN p_now + 20 ELSE v_at END;
 END $$;
 
 -- Everything that is due, and all tasks that must follow their group, however many.

@@ -51,10 +51,11 @@ BEGIN
 END $$;
 
 -- When a handle lapses or a session ends next.
-CREATE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE sql AS $$
-    SELECT least((SELECT until FROM {schema}.penstock_handle ORDER BY until LIMIT 1),
-        (SELECT until FROM {schema}.penstock_session WHERE until IS NOT NULL ORDER BY until LIMIT 1))
-$$;
+CREATE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN least((SELECT until FROM {schema}.penstock_handle ORDER BY until LIMIT 1),
+        (SELECT until FROM {schema}.penstock_session WHERE until IS NOT NULL ORDER BY until LIMIT 1));
+END $$;
 
 -- Begin a session (p_fresh is its id) or join the live one of that id; no row when it is unknown or has lapsed.
 CREATE FUNCTION {schema}.penstock_join(

@@ -293,7 +293,7 @@ DECLARE
     v_session integer;
     v_tube integer;
     v_cancelled integer[] := '{}';
-    v_moved bigint;
+    v_done bigint;
     v_got bigint := 0;
     v_sync text := current_setting('synchronous_commit');
     v_durable boolean := false;
@@ -316,13 +316,14 @@ BEGIN
         SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
         IF v_at <= v_now THEN
             RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, v_now, p_notify);
-            SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
+            GET DIAGNOSTICS v_done = ROW_COUNT;
+            v_at := {schema}.penstock_next_due(t.no, v_done, 1000, v_now);
         END IF;
         v_next := least(v_next, v_at);
         IF t.moving THEN
             RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, v_now, p_notify);
-            GET DIAGNOSTICS v_moved = ROW_COUNT;
-            v_next := least(v_next, {schema}.penstock_next_move(t.no, v_moved, v_now));
+            GET DIAGNOSTICS v_done = ROW_COUNT;
+            v_next := least(v_next, {schema}.penstock_next_move(t.no, v_done, v_now));
             v_cancelled := ARRAY(SELECT no FROM {schema}.penstock_group
                 WHERE tube = t.no AND moving AND state = 'cancelling');
         END IF;
@@ -393,15 +394,15 @@ DECLARE
     v_keys bigint[] := ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id);
     v_gone bigint := 0;
 BEGIN
-    -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no join, but the
-    -- place of a key found by halving.
+    -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no
+    -- join, but the place of a key found by halving.
     IF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
         WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
             AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
             AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
-        RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2, k.pri,
-            k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
+        RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
+            k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
             NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text, NULL::integer;
         GET DIAGNOSTICS v_gone = ROW_COUNT;
     END IF;

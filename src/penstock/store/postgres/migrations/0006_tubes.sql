@@ -95,8 +95,8 @@ BEGIN
         v_move := {schema}.penstock_next_move(t.no, v_moved, v_now);
     END IF;
     PERFORM {schema}.penstock_forget(t.no, 1000, v_now);
-    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
-    last.events := CASE WHEN (v_done >= p_limit AND v_at <= v_now) OR v_move <= v_now THEN 'more' ELSE '' END;
+    v_at := {schema}.penstock_next_due(t.no, v_done, p_limit, v_now);
+    last.events := CASE WHEN v_at <= v_now OR v_move <= v_now THEN 'more' ELSE '' END;
     last.id := greatest(least({schema}.penstock_next_end(), v_at, v_move) - v_now, 0);
     RETURN NEXT last;
 END $$;
@@ -158,8 +158,8 @@ END $$;
 CREATE FUNCTION {schema}.penstock_shown(
     k {schema}.penstock_task, p_place integer DEFAULT NULL, p_events text DEFAULT NULL, p_ready integer DEFAULT NULL
 ) RETURNS {schema}.penstock_effect LANGUAGE sql IMMUTABLE AS $$
-    SELECT ROW(k.tube, p_place, p_events, p_ready, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube, k.attempts,
-        k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
+    SELECT ROW(k.tube, p_place, p_events, p_ready, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube,
+        k.attempts, k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
         k.address, k.reply_to, k.group_name, k.group_no)::{schema}.penstock_effect
 $$;
 

@@ -153,7 +153,8 @@ BEGIN
         PERFORM {schema}.penstock_forget(t.no, 2 * v_kept, p_now);
     END IF;
     v_works := ARRAY(
-        SELECT ROW(rank, reply_to, {schema}.penstock_reply(id, address, status, result, error, code))::{schema}.penstock_work
+        SELECT ROW(rank, reply_to,
+            {schema}.penstock_reply(id, address, status, result, error, code))::{schema}.penstock_work
         FROM unnest(p_ends) WHERE reply_to IS NOT NULL);
     FOR v_no, v_gone, v_rank IN
         SELECT group_no, count(*), max(rank) FROM unnest(p_ends) WHERE group_no IS NOT NULL GROUP BY group_no

@@ -104,10 +104,11 @@ END $$;
 -- When tasks of a tube must follow their groups next: at once, after p_moved were moved just now; a little later when
 -- none could be, because others are at it; never when none has to.
 CREATE FUNCTION {schema}.penstock_next_move(p_tube integer, p_moved bigint, p_now bigint) RETURNS bigint
-LANGUAGE sql AS $$
-    SELECT CASE WHEN p_moved > 0 THEN p_now ELSE p_now + 20 END
-    WHERE EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = p_tube AND moving)
-$$;
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN CASE WHEN EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = p_tube AND moving)
+        THEN p_now + CASE WHEN p_moved > 0 THEN 0 ELSE 20 END END;
+END $$;
 
 -- group.turn: start or cancel a group (p_to is its next state) and move some of its tasks. The last row has no tube: its
 -- events say whether more must move.

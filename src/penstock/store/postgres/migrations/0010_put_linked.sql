@@ -22,7 +22,8 @@ BEGIN
         UNION SELECT group_no FROM unnest(p_entries)
         UNION SELECT g.no FROM (SELECT DISTINCT group_name FROM unnest(p_entries)) e
             CROSS JOIN LATERAL (SELECT no FROM {schema}.penstock_group  -- penstock_live_group
-                WHERE tube = t.no AND name = e.group_name AND state IN ('open', 'started') LIMIT 1) g)) ORDER BY no FOR UPDATE;
+                WHERE tube = t.no AND name = e.group_name AND state IN ('open', 'started') LIMIT 1) g))
+    ORDER BY no FOR UPDATE;
     IF t.laned THEN
         PERFORM FROM (
             SELECT '' AS utube UNION SELECT utube FROM unnest(p_entries)
@@ -36,7 +37,7 @@ END $$;
 -- it (`first`, its own when it is that one); the place of the last that replaces (`last`); the holder's state, or nothing,
 -- where it may not be put (`refused`).
 CREATE FUNCTION {schema}.penstock_plan(p_tube integer, p_entries {schema}.penstock_entry[])
-RETURNS TABLE (place integer, holder bigint, first integer, last integer, refused text) LANGUAGE sql AS $$
+RETURNS TABLE (place integer, holder bigint, first integer, last integer, refused text) LANGUAGE sql STABLE AS $$
     SELECT place, holder, first, last,
         CASE WHEN holder IS NULL AND first = place THEN NULL
             WHEN duplicate = 'error' THEN ''
@@ -165,7 +166,8 @@ DECLARE
     v_ready integer[] := v_keys;
 BEGIN
     FOR f IN  -- those past their ttl, or of a cancelled group, make way
-        SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('look', v_holders), v_now, false, p_process, false)
+        SELECT * FROM {schema}.penstock_apply(
+            t, {schema}.penstock_moves('look', v_holders), v_now, false, p_process, false)
     LOOP
         IF f.events = 'work' THEN
             v_works := v_works || ROW(f.id, f.reply_to, f.data)::{schema}.penstock_work;

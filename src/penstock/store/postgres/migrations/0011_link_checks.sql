@@ -67,7 +67,8 @@ DECLARE
     v_work bytea;
 BEGIN
     UPDATE {schema}.penstock_group k SET remaining = n.here, total = greatest(k.total, n.here),
-        until = CASE WHEN s.state = k.state THEN k.until END, state = s.state, moving = s.state = 'cancelling' OR s.state = 'started' AND n.unstarted > 0
+        until = CASE WHEN s.state = k.state THEN k.until END, state = s.state,
+        moving = s.state = 'cancelling' OR s.state = 'started' AND n.unstarted > 0
     FROM {schema}.penstock_recount_group(g.no) n, LATERAL (SELECT CASE
         WHEN n.here = 0 THEN g.state WHEN g.state = 'done' THEN 'started' WHEN g.state = 'cancelled' THEN 'cancelling'
         ELSE g.state END AS state) s
