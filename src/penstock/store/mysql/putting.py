@@ -16,7 +16,7 @@ _RESERVE = 4096
 
 def put(link: Link, tube: Tube, reserve: str, values: list[str]) -> Rows:
     """Reserve ids, insert the rows, and let those of a micro-queue kind arrive there."""
-    chunks = list(_chunks(values, link.max_packet - _RESERVE, tube))
+    chunks = [",".join(chunk) for chunk in packed(values, link.max_packet, tube)]
     arrive = []
     if tube.kind.per_utube:
         span = f"@penstock_id + 1, @penstock_id + {len(values)}"
@@ -29,8 +29,9 @@ def put(link: Link, tube: Tube, reserve: str, values: list[str]) -> Rows:
     return rows + link.finish(INSERT + chunks[-1], *arrive)
 
 
-def _chunks(values: list[str], room: int, tube: Tube) -> Iterator[str]:
-    """The rows joined, as many in each as a packet holds."""
+def packed(values: list[str], max_packet: int, tube: Tube) -> Iterator[list[str]]:
+    """The rows, as many in each list as a packet holds."""
+    room = max_packet - _RESERVE
     sizes = [len(value) if value.isascii() else len(value.encode()) for value in values]
     if max(sizes) > room:
         raise PayloadTooLarge(
@@ -45,4 +46,4 @@ def _chunks(values: list[str], room: int, tube: Tube) -> Iterator[str]:
             chunk, filled = chunk + 1, size + 1
         numbered.append((chunk, value))
     for _, group in groupby(numbered, key=lambda pair: pair[0]):
-        yield ",".join(value for _, value in group)
+        yield [value for _, value in group]
