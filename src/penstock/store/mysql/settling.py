@@ -1,4 +1,4 @@
-"""Moves on their way to the procedure that carries them out."""
+"""Moves on their way to the procedures that carry them out."""
 
 from __future__ import annotations
 
@@ -9,13 +9,24 @@ import msgspec
 from pymysql.converters import escape_string
 
 from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.store.mysql.answers import sql
 
 _encode = msgspec.json.Encoder().encode
 
 
-def listed(moves: Sequence[Move]) -> str:
-    """The moves as a literal of SQL."""
-    return f"'{escape_string(_encode([_row(move) for move in moves]).decode())}'"
+def settling(tube: Tube, moves: Sequence[Move], now: int | None) -> str:
+    """The call for these moves. What most are, acks by one session without results, is done with all at once."""
+    holder = moves[0].session
+    if (
+        not tube.kind.per_utube
+        and all(move.verb == "ack" and move.session == holder and move.result is None for move in moves)
+        and len({move.id for move in moves}) == len(moves)
+    ):
+        pairs = _encode([(move.id, move.lease) for move in moves]).decode()
+        return f"CALL penstock_ack({tube.no}, {sql(holder)}, '{pairs}', {sql(now)})"
+    listed = escape_string(_encode([_row(move) for move in moves]).decode())
+    return f"CALL penstock_settle({tube.no}, '{listed}', {sql(now)})"
 
 
 def _row(move: Move) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-import msgspec
 import pymysql
 
 from penstock.core.kind import Kind
@@ -27,12 +26,11 @@ from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
 from penstock.store.mysql.schema import migrate
-from penstock.store.mysql.settling import listed
+from penstock.store.mysql.settling import settling
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.tubes import no_such_tube
 from penstock.store.mysql.watch import Watch
 
-_encode = msgspec.json.Encoder().encode
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
 # public status -> the stored states that show as it
@@ -191,15 +189,8 @@ class MysqlStore(LinkedCalls):
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
-        holder = moves[0].session
-        plain = (move.verb == "ack" and move.session == holder and move.result is None for move in moves)
-        if not tube.kind.per_utube and all(plain):
-            pairs = _encode([(move.id, move.lease) for move in moves]).decode()
-            call = f"CALL penstock_ack({tube.no}, {sql(holder)}, '{pairs}', {sql(self._moment(now))})"
-        else:
-            call = f"CALL penstock_settle({tube.no}, {listed(moves)}, {sql(self._moment(now))})"
         with refusals(tube):
-            rows = self._db.call(call)
+            rows = self._db.call(settling(tube, moves, self._moment(now)))
         moment = moment_of(rows)
         report = Report()
         report.swept(rows, moment)

@@ -101,6 +101,23 @@ BEGIN
     CALL penstock_lane_save(p_tube, p_utube, v_taken, v_heads, v_waiting, v_turn, p_fair, p_now);
 END;
 
+DROP PROCEDURE IF EXISTS penstock_lane_skip;
+
+-- Those of these tasks that wait behind their micro-queues are about to go: none of them is to be promoted on the way,
+-- where each search would pass all that went before.
+CREATE PROCEDURE penstock_lane_skip(p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4)
+SQL SECURITY INVOKER
+BEGIN
+    UPDATE penstock_lane l JOIN (
+        SELECT t.utube, COUNT(*) AS waiting FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        WHERE t.state = 'q' GROUP BY t.utube
+    ) s ON s.utube = l.utube SET l.waiting = l.waiting - s.waiting WHERE l.tube = p_tube;
+    UPDATE JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+    SET t.lane_state = NULL WHERE t.state = 'q';
+END;
+
 DROP PROCEDURE IF EXISTS penstock_arrive;
 
 -- The tasks of a put stand in the table in state n, in no lane yet: they arrive one by one, in order.

@@ -98,6 +98,9 @@ sweeping: BEGIN
         STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id
         LEFT JOIN penstock_group g ON g.no = t.group_no FOR UPDATE;
     END IF;
+    IF v_lanes AND v_removes THEN
+        CALL penstock_lane_skip(p_tube, v_ids);
+    END IF;
     OPEN c_tasks;
     tasks: LOOP
         SET v_over = 0;
@@ -135,7 +138,7 @@ sweeping: BEGIN
         SET v_delayed = v_delayed + (v_new IN ('~', 'g')), v_buried = v_buried + (v_new = '!'), v_done = v_done + (v_new = '-');
         CALL penstock_move(
             p_tube, v_id, v_state, v_new, IF(v_new = '~', v_at, v_expires), v_expires, v_attempts, v_reason, v_utube,
-            v_rank1, v_rank2, v_lanes, v_fair, v_limit, p_now, v_readied
+            v_rank1, v_rank2, v_lanes AND NOT (v_removes AND v_state = 'q'), v_fair, v_limit, p_now, v_readied
         );
         IF v_new = '-' AND (v_address IS NOT NULL OR v_reply_to IS NOT NULL OR v_group IS NOT NULL) THEN
             CALL penstock_left(

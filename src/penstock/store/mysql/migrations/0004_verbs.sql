@@ -160,17 +160,21 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_bytes BIGINT;
+    DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
     IF p_lanes THEN
         CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_fair, p_limit, p_moving, p_now, v_ids);
     ELSEIF p_moving THEN
-        -- As below. Apart, because the subquery would cost every take.
-        SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id), SUM(c.bytes) INTO v_ids, v_bytes
-        FROM (SELECT id, rank1, rank2, LENGTH(data) + IFNULL(6 * LENGTH(reason), 0) + IFNULL(2 * LENGTH(callback), 0) AS bytes
-            FROM penstock_task FORCE INDEX (penstock_ready)
+        -- Passes by what is cancelled without a lock, and then locks what is left.
+        SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
+        FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
             WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
             AND (group_no IS NULL OR group_no NOT IN (
                 SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
-            ORDER BY rank1, rank2, id LIMIT p_count FOR UPDATE SKIP LOCKED) c;
+            ORDER BY rank1, rank2, id LIMIT v_window) c;
+        SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id) INTO v_ids
+        FROM (SELECT t.id, t.rank1, t.rank2 FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+            STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+            WHERE t.state = 'r' LIMIT p_count FOR UPDATE SKIP LOCKED) c;
     ELSE
         -- In index order and with a LIMIT, so that only what is taken is locked.
         SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id), SUM(c.bytes) INTO v_ids, v_bytes

@@ -2,9 +2,10 @@
 -- may be REPEATABLE READ, where a plain read shows the past.
 DROP PROCEDURE IF EXISTS penstock_ack;
 
--- Acks by one session in a tube without micro-queues, whatever their number in four statements. p_moves: [[id, lease]].
--- The tasks answered are removed; there are none when nothing was the caller's. From the ends of tasks that are tied to
--- others more follows, so that they are settled as any moves.
+-- Acks by one session in a tube without micro-queues, whatever their number in four statements. p_moves: [[id, lease]],
+-- each id once.
+-- The tasks answered are removed; there are none when nothing was the caller's. Where some are tied to others, more
+-- follows; where some are of a cancelled group, all are settled as any moves.
 CREATE PROCEDURE penstock_ack(
     p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
 )
@@ -12,27 +13,40 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
-    DECLARE v_count, v_tied INT;
-    DECLARE v_bytes BIGINT;
-    SELECT CONCAT('[', GROUP_CONCAT(DISTINCT t.id), ']'), SUM(LENGTH(t.data) + IFNULL(6 * LENGTH(t.reason), 0)
+    DECLARE v_count, v_tied, v_cancelled INT DEFAULT 0;
+    DECLARE v_bytes, v_retention BIGINT;
+    SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY j.place), ']'), SUM(LENGTH(t.data) + IFNULL(6 * LENGTH(t.reason), 0)
         + IFNULL(2 * LENGTH(t.callback), 0)),
         MAX(t.address IS NOT NULL OR t.reply_to IS NOT NULL OR t.group_no IS NOT NULL) INTO v_ids, v_bytes, v_tied
-    FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j
+    FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j
     STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
     WHERE t.state = 't' AND t.owner = p_session AND (j.lease IS NULL OR t.lease = j.lease)
     AND t.at > v_now FOR UPDATE;
     IF v_tied THEN
+        SELECT MAX(g.state = 'cancelling') INTO v_cancelled FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        STRAIGHT_JOIN penstock_group g ON g.no = t.group_no FOR UPDATE;
+    END IF;
+    IF v_cancelled THEN
         SELECT CONCAT('[', GROUP_CONCAT(JSON_ARRAY('ack', j.id, p_session, j.lease, 0, NULL, 0) ORDER BY j.place), ']') INTO v_ids
         FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j;
         CALL penstock_settle(p_tube, v_ids, v_now);
     ELSEIF v_ids IS NOT NULL THEN
         CALL penstock_show('settle', p_tube, v_now, v_ids, v_bytes);
+        IF v_tied THEN
+            SELECT retention INTO v_retention FROM penstock_tube WHERE no = p_tube;
+            CALL penstock_leave_all(p_tube, v_ids, 'done', v_now + v_retention);
+        END IF;
         DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
         STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id;
         SET v_count = ROW_COUNT();
         INSERT INTO penstock_delta (tube, taken, done, ack_calls) VALUES (p_tube, -v_count, v_count, v_count);
         IF LAST_INSERT_ID() % 64 = 0 THEN
             CALL penstock_fold();
+        END IF;
+        IF v_tied THEN
+            CALL penstock_follow_ends(p_tube, v_count, v_now);
+            SELECT 'settled', v_now, NULL, NULL;
         END IF;
     ELSE
         SELECT COUNT(*) INTO v_count FROM penstock_id WHERE tube = p_tube;
@@ -165,10 +179,7 @@ BEGIN
     END IF;
     SELECT 'ready', p_tube, v_readied, NULL;
     IF v_tied THEN
-        CALL penstock_forget(p_tube, 2 * v_tied, v_now);  -- so that outcomes never outnumber what the retention asks for
-    END IF;
-    IF @penstock_works THEN
-        CALL penstock_put_works(v_now);
+        CALL penstock_follow_ends(p_tube, v_tied, v_now);
     END IF;
     SELECT 'settled', v_now, NULL, NULL;
 END;

@@ -25,6 +25,55 @@ BEGIN
     END IF;
 END;
 
+DROP PROCEDURE IF EXISTS penstock_leave_all;
+
+-- Tied tasks that are about to be removed, all of them ended so, in this order: as penstock_left for each, whatever their
+-- number in a few statements.
+CREATE PROCEDURE penstock_leave_all(
+    p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_status VARCHAR(10) CHARACTER SET ascii, p_until BIGINT
+)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_over, v_count INT DEFAULT 0;
+    DECLARE v_id, v_group BIGINT;
+    DECLARE v_address, v_reply_to VARBINARY(200);
+    -- Of each group, the last one counts all of them.
+    DECLARE c_tasks CURSOR FOR
+        SELECT t.id, t.address, t.reply_to, IF(l.place = j.place, t.group_no, NULL), l.members
+        FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        LEFT JOIN (
+            SELECT m.group_no, MAX(i.place) AS place, COUNT(*) AS members
+            FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) i
+            STRAIGHT_JOIN penstock_task m FORCE INDEX (PRIMARY) ON m.tube = p_tube AND m.id = i.id
+            WHERE m.group_no IS NOT NULL GROUP BY m.group_no
+        ) l ON l.group_no = t.group_no
+        WHERE t.reply_to IS NOT NULL OR l.place = j.place ORDER BY j.place FOR UPDATE;
+    DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
+    INSERT INTO penstock_outcome (tube, id, address, status, until)
+    SELECT p_tube, t.id, t.address, p_status, p_until FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id WHERE t.address IS NOT NULL;
+    OPEN c_tasks;
+    leaving: LOOP
+        SET v_over = 0;
+        FETCH c_tasks INTO v_id, v_address, v_reply_to, v_group, v_count;
+        IF v_over THEN
+            LEAVE leaving;
+        END IF;
+        IF v_reply_to IS NOT NULL THEN
+            CALL penstock_reply(v_reply_to, v_id, v_address, p_status, NULL, NULL, NULL);
+        END IF;
+        IF v_group IS NOT NULL THEN
+            UPDATE penstock_group SET remaining = remaining - v_count WHERE no = v_group;
+            CALL penstock_end_group(p_tube, v_group, p_until);
+        END IF;
+    END LOOP;
+    DELETE a, m FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+    LEFT JOIN penstock_address a ON a.tube = p_tube AND a.address = t.address
+    LEFT JOIN penstock_member m ON m.group_no = t.group_no AND m.id = t.id;
+END;
+
 DROP PROCEDURE IF EXISTS penstock_reply;
 
 -- The data is that of core/reply.py.
@@ -88,6 +137,19 @@ BEGIN
             SET @penstock_works = 1;
         END IF;
         SELECT 'group', p_tube, p_group, NULL;
+    END IF;
+END;
+
+DROP PROCEDURE IF EXISTS penstock_follow_ends;
+
+-- So many tied tasks were settled: put what follows. With each outcome two are forgotten, so that they never outnumber
+-- what the retention asks for, even in a tube that nobody advances.
+CREATE PROCEDURE penstock_follow_ends(p_tube INT UNSIGNED, p_count INT, p_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+    CALL penstock_forget(p_tube, 2 * p_count, p_now);
+    IF @penstock_works THEN
+        CALL penstock_put_works(p_now);
     END IF;
 END;
 

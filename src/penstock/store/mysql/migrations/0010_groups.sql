@@ -152,10 +152,10 @@ BEGIN
         IF v_count = 0 THEN
             SET v_ids = '[]';
         END IF;
-        IF v_state = 'cancelling' THEN
-            CALL penstock_sweep(p_tube, 'cancel', v_ids, NULL, p_now);
-        ELSEIF v_lanes THEN
-            CALL penstock_sweep(p_tube, 'start', v_ids, NULL, p_now);
+        IF v_lanes THEN
+            CALL penstock_sweep(p_tube, IF(v_state = 'cancelling', 'cancel', 'start'), v_ids, NULL, p_now);
+        ELSEIF v_state = 'cancelling' THEN
+            CALL penstock_cancel_plain(p_tube, v_ids, p_now);
         ELSE
             CALL penstock_start_plain(p_tube, v_group, v_ids, p_now);
         END IF;
@@ -178,9 +178,34 @@ BEGIN
     END IF;
 END;
 
-DROP PROCEDURE IF EXISTS penstock_start_plain;
+DROP PROCEDURE IF EXISTS penstock_cancel_plain;
 
 -- As a sweep, for a tube without micro-queues: whatever their number in a few statements.
+CREATE PROCEDURE penstock_cancel_plain(p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_count, v_taken, v_delayed, v_buried INT;
+    DECLARE v_retention BIGINT;
+    SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.id), ']'), COUNT(*), SUM(d.state = 't'), SUM(d.state IN ('~', 'g')),
+        SUM(d.state = '!') INTO v_ids, v_count, v_taken, v_delayed, v_buried
+    FROM (SELECT t.id, t.state FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id FOR UPDATE SKIP LOCKED) d;
+    IF v_ids IS NOT NULL THEN
+        SELECT 'cancel/cancelling', p_tube, t.record, t.data FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id FOR UPDATE;
+        SELECT retention INTO v_retention FROM penstock_tube WHERE no = p_tube;
+        CALL penstock_leave_all(p_tube, v_ids, 'deleted', p_now + v_retention);
+        DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id;
+        INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, delete_calls)
+        VALUES (p_tube, -v_taken, -v_delayed, -v_buried, v_count, v_count);
+    END IF;
+END;
+
+DROP PROCEDURE IF EXISTS penstock_start_plain;
+
+-- The same of a start.
 CREATE PROCEDURE penstock_start_plain(
     p_tube INT UNSIGNED, p_group BIGINT, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
 )
