@@ -22,7 +22,7 @@ class BoundLink(Link):
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._use(connection)
-        self.change(f"SET SESSION {ROOM_FOR_IDS}")
+        self.change(f"SET SESSION {ROOM_FOR_IDS}, @penstock_bound = 1")
 
     def finish(self, *statements: str) -> Rows:
         return self.packet(*statements)

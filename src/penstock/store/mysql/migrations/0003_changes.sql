@@ -92,12 +92,12 @@ sweeping: BEGIN
     IF v_ids IS NULL THEN
         LEAVE sweeping;
     END IF;
-    IF p_what <> 'start' THEN
-        SELECT CONCAT_WS('/', p_what, g.state), p_tube, t.record, t.data
-        FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
-        STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id
-        LEFT JOIN penstock_group g ON g.no = t.group_no FOR UPDATE;
-    END IF;
+    -- Of a start nothing is told, unless the group was cancelled meanwhile.
+    SELECT IF(p_what = 'start', 'cancel/cancelling', CONCAT_WS('/', p_what, g.state)), p_tube, t.record, t.data
+    FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id
+    LEFT JOIN penstock_group g ON g.no = t.group_no
+    WHERE p_what <> 'start' OR g.state = 'cancelling' FOR UPDATE;
     IF v_lanes AND v_removes THEN
         CALL penstock_lane_skip(p_tube, v_ids);
     END IF;

@@ -182,7 +182,7 @@ BEGIN
             IF v_last IS NULL THEN
                 CALL penstock_no_tube();
             END IF;
-            SELECT lanes INTO v_lanes FROM penstock_tube WHERE no = v_tube;
+            SELECT lanes INTO v_lanes FROM penstock_tube WHERE no = v_tube LOCK IN SHARE MODE;
             SET v_first = v_last + 1;
         END IF;
         SET v_last = v_last + 1;

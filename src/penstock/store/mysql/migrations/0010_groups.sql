@@ -121,10 +121,11 @@ END;
 DROP PROCEDURE IF EXISTS penstock_follow;
 
 -- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go. p_more: some
--- must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away.
+-- must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
+-- caller's own transaction (@penstock_bound) may not see the newest tasks, so it calls nothing done.
 CREATE PROCEDURE penstock_follow(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT, OUT p_more INT)
 SQL SECURITY INVOKER
-BEGIN
+follow: BEGIN
     DECLARE v_over, v_lanes, v_count, v_mark INT DEFAULT 0;
     DECLARE v_left INT DEFAULT p_limit;
     DECLARE v_group BIGINT;
@@ -149,9 +150,6 @@ BEGIN
             FROM (SELECT id, rank1, rank2 FROM penstock_member FORCE INDEX (penstock_unstarted)
                 WHERE group_no = v_group AND waits = 1 ORDER BY rank1, rank2, id LIMIT v_left) m;
         END IF;
-        IF v_count = 0 THEN
-            SET v_ids = '[]';
-        END IF;
         IF v_lanes THEN
             CALL penstock_sweep(p_tube, IF(v_state = 'cancelling', 'cancel', 'start'), v_ids, NULL, p_now);
         ELSEIF v_state = 'cancelling' THEN
@@ -160,14 +158,18 @@ BEGIN
             CALL penstock_start_plain(p_tube, v_group, v_ids, p_now);
         END IF;
         SET v_left = v_left - v_count;
-        IF v_left > 0 THEN
+        IF v_left > 0 AND @penstock_bound IS NULL THEN
             -- All of it was looked at. What is not moved is in another's hands, or was moved before.
             SELECT COUNT(*) INTO v_count FROM (SELECT 1 FROM penstock_member
                 WHERE group_no = v_group AND (v_state = 'cancelling' OR waits = 1) LIMIT 1) m;
-            UPDATE penstock_group SET moving = 0 WHERE no = v_group AND v_count = 0 AND moving = 1;
+            UPDATE penstock_group SET moving = 0 WHERE no = v_group AND state = v_state AND v_count = 0;
         END IF;
     END LOOP;
     CLOSE c_groups;
+    IF @penstock_bound THEN
+        SET p_more = v_left <= 0;
+        LEAVE follow;
+    END IF;
     SELECT COUNT(*) INTO p_more FROM (SELECT 1 FROM penstock_group WHERE tube = p_tube AND moving = 1 LIMIT 1) g;
     IF NOT p_more THEN
         SELECT MAX(moving) INTO v_mark FROM (SELECT moving FROM penstock_tube WHERE no = p_tube FOR UPDATE SKIP LOCKED) b;
