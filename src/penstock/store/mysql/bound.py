@@ -33,7 +33,7 @@ class BoundLink(Link):
     def numbers(self, *statements: str) -> list[int]:
         numbers = []
         for statement in statements:
-            self.change(statement)
+            self.change(self._fitting(statement))
             numbers.append(self.last_number)
         return [*numbers, 0]
 

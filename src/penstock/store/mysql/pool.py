@@ -93,7 +93,7 @@ class Link:
     def numbers(self, *statements: str) -> list[int]:
         """Send statements and the commit in one round trip; the number that each of them left (LAST_INSERT_ID)."""
         cursor = self._cursor
-        cursor.execute("; ".join((*statements, "COMMIT")))
+        cursor.execute(self._fitting("; ".join((*statements, "COMMIT"))))
         numbers = [int(cursor.lastrowid or 0)]
         while cursor.nextset():
             numbers.append(int(cursor.lastrowid or 0))

@@ -35,7 +35,7 @@ def packed(values: list[str], max_packet: int, tube: Tube) -> Iterator[list[str]
     sizes = [len(value) if value.isascii() else len(value.encode()) for value in values]
     if max(sizes) > room:
         raise PayloadTooLarge(
-            f"data of about {max(sizes) // 2} bytes for tube {tube.name} is more than the server takes in one packet: "
+            f"a task of {max(sizes)} bytes of SQL for tube {tube.name} is more than the server takes in one packet: "
             "raise its max_allowed_packet, or store the data elsewhere and put a reference"
         )
     filled = chunk = 0
