@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import msgspec
 from pymysql.converters import escape_string
 
-from penstock.core import group as rules
-from penstock.core.address import plan_put
+from penstock.core.address import duplicate, plan_put
+from penstock.core.group import ended
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import PenstockError
@@ -18,7 +18,7 @@ from penstock.store.mysql.answers import sql
 from penstock.store.mysql.database import Refused
 from penstock.store.mysql.pool import Link, Rows
 from penstock.store.mysql.putting import packed
-from penstock.store.mysql.records import make_record, stored
+from penstock.store.mysql.records import make_record
 from penstock.store.mysql.tubes import rank_parts
 
 _encode = msgspec.json.Encoder().encode
@@ -96,19 +96,11 @@ class TiedPut:
 
     def refused(self, error: Refused) -> PenstockError:
         """What the procedure refused, in core's words."""
-        try:
-            if error.code == faults.GROUP_ENDED:
-                name = next(entry.group for entry in self._entries if entry.group_no is not None)
-                rules.must_live(None, name or "", 0)
-            if error.code == faults.ADDRESS_IN_USE:
-                place = error.text.rstrip("t!")
-                entry = self._entries[self._first + int(place) - 1]
-                meant = msgspec.structs.replace(entry, duplicate="error" if error.text == place else "replace")
-                there = stored(self._tube, 1, entry, 0, (error.text[-1], 0.0))
-                plan_put([meant], {entry.address or "": there})
-        except PenstockError as told:
-            return told
-        return error
+        if error.code == faults.ADDRESS_IN_USE:
+            place = error.text.rstrip("t!")
+            return duplicate(self._entries[self._first + int(place) - 1].address, error.text.removeprefix(place))
+        name = next(entry.group for entry in self._entries if entry.group_no is not None)
+        return ended(name or "")
 
 
 def _turns(entries: Sequence[Entry]) -> dict[str, int | None]:
