@@ -25,7 +25,7 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis-cluster": lambda folder: fresh_url("redis-cluster"),
 }
 # The stores that have addresses, outcomes, replies and groups; `pytestmark = FULL` runs a module on these alone.
-FULL_STORES = ("memory", "sqlite", "postgres", "redis", "redis-cluster")
+FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores that have the kinds round and reliable.
 UNLEASED_STORES = ("memory", "sqlite")
