@@ -10,7 +10,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
-from penstock.core.task import Record, Task, make_task
+from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
 from penstock.group import Group
 from penstock.outcome import Outcome
@@ -27,10 +27,6 @@ class UnleasedTube(Tube):
     def _unleased(self) -> UnleasedStore:
         return cast(UnleasedStore, self._hub.store)  # else the tube could not have been created
 
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool] | list[str]:
-        must_have(self._stored.kind, "ack")
-        return super().ack_many(tasks)
-
     def kick(self, count: int = 1) -> int:
         raise unsupported(self._stored.kind, "kick")
 
@@ -44,7 +40,7 @@ class UnleasedTube(Tube):
         raise unsupported(self._stored.kind, "group")
 
     def _text(self, task: TaskOrId) -> str:
-        if not isinstance(task, Task):
+        if not isinstance(task, Facts):
             return text_id(self._stored.kind, task)
         return cast(str, self._own(task).address)
 
@@ -64,10 +60,13 @@ class UnleasedTube(Tube):
         return self._unleased.named(self._stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
-        record = id._record if isinstance(id, Task) else self._get(id)
+        record = id._record if isinstance(id, Facts) else self._get(id)
         if record is None:
             raise self._not_found(id)
         return record.id
+
+    def _untaken(self, tasks: Iterable[Task]) -> None:
+        """Nothing is held, so nothing is given back: an element waits for its next turn, a message for recover."""
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Nothing can be buried here: what cannot be decoded is passed over, for peek and inspect to show."""
@@ -92,7 +91,7 @@ class ReliableTube(UnleasedTube):
         listed = self._unleased.inspect(self._stored, place, whole("count", count), pending=pending)
         return [make_task(record, self) for record in listed]
 
-    def _give_back(self, task: Task, error: BaseException) -> None:
+    def _give_back(self, task: Facts[Place], error: BaseException) -> None:
         """A block that raised leaves its message delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:
