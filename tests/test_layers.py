@@ -17,7 +17,8 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube session group outcome waiting aio bridge presence keeper hub opening seat bound stats why",
+    "broker tube session group outcome waiting aio bridge flow steps taking presence keeper hub opening seat bound"
+    " stats why",
     "app worker schedule callbacks",
     "",
     "server",

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Entry, Record, Task
+from penstock.core.task import Record, Task
 from penstock.errors import UnsupportedOption
+from penstock.flow import Flow, Step
 from penstock.group import Group
 from penstock.hub import linked_part
 from penstock.opening import open_tube
-from penstock.store.base import Effects, Store, Stored
+from penstock.store.base import Effects, Store
 from penstock.store.linked import LinkedStore
 from penstock.tube import TaskOrId
 from penstock.waiting import Topic
@@ -92,12 +93,13 @@ class _Transaction:
         while self.store.advance(tube).more:
             pass
 
-    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> None:
+    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> Flow[None]:
         raise UnsupportedOption("a transaction must not wait: commit it, and wait with the broker's own tube")
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         pass
 
-    def put_when_room(self, tube: StoredTube, entries: Sequence[Entry], timeout: float | None) -> Stored:
+    def put_when_room(self, tube: StoredTube, put: Step, timeout: float | None) -> Flow[list[Record]]:
         self.catch_up(tube)
-        return self.store.put(tube, entries)
+        records: list[Record] = yield put
+        return records

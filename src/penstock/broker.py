@@ -12,6 +12,7 @@ from penstock.core.numbers import span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.task import Task
 from penstock.errors import UnsupportedOption
+from penstock.flow import Flow, verb
 from penstock.hub import Hub
 from penstock.opening import DEFAULT_KIND, create_tube, open_tube
 from penstock.seat import Seat
@@ -59,12 +60,15 @@ class Broker:
         tubes = self._hub.store.load_tubes()
         return [TubeInfo(tube.name, tube.kind.name, dict(tube.given)) for tube in tubes]
 
-    def take(self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None) -> Task | None:
+    @verb
+    def take(
+        self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None
+    ) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one; None when nothing came in time.
 
         timeout None waits for ever, 0 never waits. NoSuchTube when one of them does not exist.
         """
-        return self._seat.take_first(names, timeout, max_pri)
+        return (yield from self._seat.take_first(names, timeout, max_pri))
 
     def session(self, ttr: float = 0, id: str | None = None) -> Session:
         """Begin a session, or with id join a live one; NotFound when that is unknown or has lapsed.

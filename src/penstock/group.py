@@ -14,6 +14,7 @@ from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, encode_payload
 from penstock.core.task import Entry, Task
 from penstock.errors import BadValue, NotFound
+from penstock.flow import Call, Flow, verb
 
 if TYPE_CHECKING:
     from penstock.tube import Tube
@@ -45,15 +46,18 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self.name} of {self._tube.name}>"
 
-    def put(self, data: object, *, timeout: float | None = 0, **options: Unpack[PutOptions]) -> Task:
+    @verb
+    def put(self, data: object, *, timeout: float | None = 0, **options: Unpack[PutOptions]) -> Flow[Task]:
         """Add one task, as Tube.put does; NotFound when the group has ended."""
-        return self.put_many([(data, {})], timeout=timeout, **options)[0]
+        tasks = yield from self._tube._put_many([(data, {})], timeout, self._mine(options), self._bind)
+        return tasks[0]
 
+    @verb
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
-    ) -> list[Task]:
+    ) -> Flow[list[Task]]:
         """Add many tasks, as Tube.put_many does; NotFound when the group has ended."""
-        return self._tube._put_many(items, timeout, self._mine(shared), self._bind)
+        return (yield from self._tube._put_many(items, timeout, self._mine(shared), self._bind))
 
     def on_end(self, data: object) -> None:
         """Put this once the group was started and nothing of it is left; a later call replaces it."""
@@ -78,18 +82,19 @@ class Group:
         group = self._record()
         return Progress(group.total - group.left, group.total)
 
-    def wait(self, timeout: float | None = None) -> str:
+    @verb
+    def wait(self, timeout: float | None = None) -> Flow[str]:
         """ "done" when its end work is put, "cancelled" when it was cancelled and all its work is gone.
 
         TimeoutError when neither comes in time.
         """
         limit = check_timeout(timeout)
 
-        def look() -> str | None:
-            state = self._record().state
-            return state if state in rules.OVER else None
+        def look() -> Flow[str | None]:
+            group: StoredGroup = yield Call(self._record, ("group", self._stored.no))
+            return group.state if group.state in rules.OVER else None
 
-        state = self._hub.wait_for(("group", self._stored.no, self._no), self._stored, look, limit)
+        state = yield from self._hub.wait_for(("group", self._stored.no, self._no), self._stored, look, limit)
         if state is None:
             raise TimeoutError(f"group {self.name} of tube {self._tube.name} did not end within {limit:g} s")
         return state

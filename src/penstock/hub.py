@@ -9,11 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.core.task import Home, Record, Task, make_task
 from penstock.errors import StoreUnavailable, TubeFull, UnsupportedOption
+from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
-from penstock.store.base import Effects, Store, Stored
+from penstock.steps import CatchUp
+from penstock.store.base import Effects, Store
 from penstock.store.forks import reset_in_child
 from penstock.store.linked import LinkedStore
 from penstock.waiting import Topic, Waiter, room_of
@@ -174,23 +176,26 @@ class Hub:
             if not advanced.more:
                 return advanced.wait_ms
 
-    def put_when_room(self, tube: StoredTube, entries: Sequence[Entry], timeout: float | None) -> Stored:
+    def put_when_room(self, tube: StoredTube, put: Step, timeout: float | None) -> Flow[list[Record]]:
         """Put into a full tube as soon as it has room; TubeFull when the time is over."""
         full: list[TubeFull] = []
 
-        def look() -> Stored | None:
+        def look() -> Flow[list[Record] | None]:
             try:
-                return self.store.put(tube, entries)
+                records: list[Record] = yield put
             except TubeFull as error:
                 full[:] = [error]
                 return None
+            return records
 
-        stored = self.wait_for(("room", tube.no), tube, look, timeout)
-        if stored is None:
+        records = yield from self.wait_for(("room", tube.no), tube, look, timeout)
+        if records is None:
             raise full[0]
-        return stored
+        return records
 
-    def wait_for(self, topic: Topic, tube: StoredTube, look: Callable[[], T | None], timeout: float | None) -> T | None:
+    def wait_for(
+        self, topic: Topic, tube: StoredTube, look: Callable[[], Flow[T | None]], timeout: float | None
+    ) -> Flow[T | None]:
         """What look gives, once it gives anything; None when the time is over. What is due is done meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
@@ -199,16 +204,16 @@ class Hub:
         try:
             while True:
                 if due <= time.monotonic():  # not at every change of others: it takes the store's write lock
-                    wait_ms = self.catch_up(tube)
+                    wait_ms: int | None = yield CatchUp(self, tube)
                     due = time.monotonic() + min(SCAN_SECONDS, SCAN_SECONDS if wait_ms is None else wait_ms / 1000)
                     self.note_due((topic,), wait_ms)
-                found = look()
+                found = yield from look()
                 left = None if deadline is None else deadline - time.monotonic()
                 if found is not None or (left is not None and left <= 0):
                     return found
                 self.room.again(waiter)
                 self._keeper.start()
-                waiter.sleep(left)
+                yield Sleep(waiter, left)
         finally:
             self._waiters.discard(waiter)
             self.room.leave(waiter, None)

@@ -11,6 +11,8 @@ from penstock.core.ending import Ending, Sought, decode_code
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TaskFailed
+from penstock.flow import Call, Flow
+from penstock.steps import Seek
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
@@ -35,22 +37,20 @@ class Outcome(msgspec.Struct, frozen=True):
         raise TaskFailed(f"the task failed{code}: {self.error}")
 
 
-def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | None) -> Outcome:
+def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | None) -> Flow[Outcome]:
     """The outcome of the task that holds the address now; TimeoutError when it does not come in time."""
     label, limit = names.label("address", address), check_timeout(timeout)
-    hub.tend()
-    hub.catch_up(tube)
-    first = hub.linked.seek(tube, label)
+    first: Sought = yield Seek(hub, tube, label)
     if first.id is None:
         return _outcome(first)
     id = first.id
 
-    def look() -> Outcome | None:
-        found = hub.linked.sought(tube, id)
+    def look() -> Flow[Outcome | None]:
+        found: Sought = yield Call(lambda: hub.linked.sought(tube, id), ("sought", tube.no))
         return _outcome(found) if found.id is None else None
 
     try:
-        outcome = hub.wait_for(("task", tube.no, id), tube, look, limit)
+        outcome = yield from hub.wait_for(("task", tube.no, id), tube, look, limit)
     except NoSuchTube:
         _ = hub.linked  # raises when it was this broker's close that took the tube away
         return Outcome("deleted")

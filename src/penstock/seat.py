@@ -8,8 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -19,8 +18,10 @@ from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError, StoreUnavailable
+from penstock.flow import Call, Flow, Sleep
 from penstock.opening import find_tube
 from penstock.store.base import Blocked, Joined, Presence, Store, Taken
+from penstock.taking import Got, Line, Takes
 from penstock.tube import Tube, check_max_pri
 from penstock.waiting import Topic, Waiter
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-Attempt = Callable[[], tuple[list[Task], Taken]]
 # Seconds between the attempts of a waiting take while its server is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
@@ -48,6 +48,8 @@ class Seat:
         self._joined: Joined | None = None
         self._waiters: set[Waiter] = set()
         self._tubes: dict[str, Tube] = {}
+        #: The blocked takes that share their looks, by the key of these.
+        self.lines: dict[Hashable, Line] = {}
         self._closed = False
         self._lost = False
         self.handle = ""
@@ -115,6 +117,7 @@ class Seat:
         """In a child: an implicit session begins anew at its first take; an explicit one stays the parent's."""
         self._lock = threading.Lock()
         self._waiters = set()
+        self.lines = {}
         if self._implicit:
             self._joined, self.handle = None, ""
         else:
@@ -122,94 +125,96 @@ class Seat:
 
     # taking
 
-    def take_first(self, names: Sequence[str], timeout: float | None, max_pri: int | None) -> Task | None:
+    def take_first(self, names: Sequence[str], timeout: float | None, max_pri: int | None) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one."""
         if isinstance(names, str) or not names:
             raise BadValue(f"tubes {shown(names)}: give a list of tube names, at least one")
         wanted = [valid_name("tube", name) for name in names]
-        tubes = [self._tubes.get(name) or find_tube(self._hub, self, name) for name in wanted]
+        tubes = [self._tubes[name] for name in wanted if name in self._tubes]
+        if len(tubes) < len(wanted):
+            tubes = yield Call(lambda: [self._tubes.get(name) or find_tube(self._hub, self, name) for name in wanted])
         for tube in tubes:
             check_max_pri(tube._stored, max_pri)
         try:
-            tasks = self.take_tasks(tubes, 1, timeout, max_pri)
+            tasks = yield from self.take_tasks(tubes, 1, timeout, max_pri)
         except NoSuchTube:
             if not self._tubes:
                 raise
             self._tubes.clear()  # dropped since it was found, and perhaps created anew
-            return self.take_first(names, timeout, max_pri)
+            return (yield from self.take_first(names, timeout, max_pri))
         self._tubes.update((tube.name, tube) for tube in tubes)
         return tasks[0] if tasks else None
 
-    def take_tasks(self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
+    def take_tasks(
+        self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None
+    ) -> Flow[list[Task]]:
         """Lease up to count tasks of the first tube that has any, waiting up to timeout for the first."""
-        timeout = numbers.timeout(timeout)
-        tasks, taken = self._attempt(tubes, count, max_pri, None)
-        if not tasks and self._hub.tend():
-            tasks, taken = self._attempt(tubes, count, max_pri, None)
-        while not tasks and taken.alive and taken.wait_ms == 0:  # what is left to be done may bring a task
-            tasks, taken = self._attempt(tubes, count, max_pri, None)
-        if tasks or timeout == 0:
+        limit = numbers.timeout(timeout)
+        look = Takes(self, tubes, count, max_pri)
+        tasks: list[Task]
+        tasks, _ = yield look
+        if tasks or limit == 0:
             return tasks
-        return self._blocked(tubes, count, None if timeout is None else time.monotonic() + timeout, max_pri)
+        return (yield from self._blocked(look, None if limit is None else time.monotonic() + limit))
 
-    def _blocked(self, tubes: Sequence[Tube], count: int, deadline: float | None, max_pri: int | None) -> list[Task]:
+    def _blocked(self, look: Takes, deadline: float | None) -> Flow[list[Task]]:
         room = self._hub.room
-        topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in tubes)
-        waiter = room.enter(topics, picky=max_pri is not None)
+        topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in look.tubes)
+        waiter = room.enter(topics, picky=look.max_pri is not None)
         self._waiters.add(waiter)
         got: Topic | None = None
-        registered = False
+        look.blocks = True
         try:
             while True:
-                attempt = partial(self._attempt, tubes, count, max_pri, "stay" if registered else "enter")
-                tasks, taken = self._patiently(attempt, waiter, deadline)
-                registered = taken.alive and not tasks
+                tasks, taken = yield from self._patiently(look, waiter, deadline)
                 if tasks and taken.tube is not None:
                     got = ("ready", taken.tube.no)
                 if tasks or not taken.alive:
                     return tasks
                 self._hub.note_due(topics, taken.wait_ms)
-                if not self._sleep(waiter, deadline):
+                left = None if deadline is None else deadline - time.monotonic()
+                if self._closed or (left is not None and left <= 0):
+                    return []
+                room.again(waiter)
+                yield Sleep(waiter, left)  # when the time is over there is one last look
+                if self._closed:
                     return []
         except PenstockError:
             if self._closed or self._hub.closed:
                 return []
             raise
+        except GeneratorExit:
+            look.registered = False  # nobody is left to count it out, but the end of the session
+            raise
         finally:
             self._waiters.discard(waiter)
             room.leave(waiter, got)
-            if registered:
-                self._unregister(tubes)
+            if look.registered:
+                with contextlib.suppress(PenstockError):
+                    yield look.leave()
 
-    def _patiently(self, attempt: Attempt, waiter: Waiter, deadline: float | None) -> tuple[list[Task], Taken]:
-        """One attempt; while a server is away it is made again, ever less often, until the time is over."""
+    def _patiently(self, look: Takes, waiter: Waiter, deadline: float | None) -> Flow[Got]:
+        """One look; while a server is away it is made again, ever less often, until the time is over."""
         pause = FIRST_PAUSE
         while True:
             try:
-                return attempt()
+                got: Got = yield look
+                return got
             except StoreUnavailable as error:
                 late = deadline is not None and time.monotonic() + pause > deadline
                 if late or self._closed or not self._hub.store.remote:
                     raise
                 log.warning("a waiting take goes on when the store is back (%s)", error)
-            waiter.sleep(pause)
+            yield Sleep(waiter, pause)
             pause = min(pause * 2, LAST_PAUSE)
 
-    def _sleep(self, waiter: Waiter, deadline: float | None) -> bool:
-        """Until woken, or the time is over, so that there is one last look; then False, and at the session's end."""
-        left = None if deadline is None else deadline - time.monotonic()
-        if self._closed or (left is not None and left <= 0):
-            return False
-        self._hub.room.again(waiter)
-        waiter.sleep(left)
-        return not self._closed
-
-    def _unregister(self, tubes: Sequence[Tube]) -> None:
+    def unregister(self, tubes: Sequence[Tube]) -> None:
+        """Nobody of this session waits for these tubes any more."""
         if not self._closed and not self._lost:
             with contextlib.suppress(PenstockError):  # then the registration goes with the session
                 self._hub.store.take([tube._stored for tube in tubes], 0, self.handle, blocked="leave")
 
-    def _attempt(
+    def attempt(
         self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked
     ) -> tuple[list[Task], Taken]:
         """One call of the store, made again when its session had lapsed or what it gave cannot be decoded."""
@@ -220,6 +225,8 @@ class Seat:
             self._hub.after(taken.effects)
             if taken.alive:
                 tasks = self._tasks(tubes, taken)
+                if taken.tube is not None:
+                    self._hub.note_records(taken.tube, taken.records)
                 if tasks or not taken.records:
                     return tasks, taken
             else:
@@ -237,5 +244,5 @@ class Seat:
             try:
                 tasks.append(Task(record, home, codec.decode(record.payload), leased=True))
             except BadValue as error:
-                home._settle_one(Move("bury", record.id, lease=record.lease, reason=str(error)))
+                home._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
         return tasks

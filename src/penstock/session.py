@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.core.names import name as valid_name
 from penstock.core.task import Task
+from penstock.flow import Flow, verb
 from penstock.opening import open_tube
 from penstock.seat import Seat
 from penstock.tube import Tube
@@ -49,9 +50,12 @@ class Session:
         """Open a tube, as broker.tube does, whose takes and settles are this session's."""
         return open_tube(self._hub, self._seat, name, None, {})
 
-    def take(self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None) -> Task | None:
+    @verb
+    def take(
+        self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None
+    ) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one; None when nothing came in time."""
-        return self._seat.take_first(names, timeout, max_pri)
+        return (yield from self._seat.take_first(names, timeout, max_pri))
 
     def close(self) -> None:
         """End it, unless another handle has joined it: what it holds is ready again, after its ttr if it has one."""

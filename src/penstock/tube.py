@@ -18,12 +18,13 @@ from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Entry, Record, Status, Task, make_task
+from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
+from penstock.flow import Flow, verb
 from penstock.group import Group
 from penstock.outcome import Outcome, await_outcome
 from penstock.stats import TubeStats, make_stats
-from penstock.store.base import Settled
+from penstock.steps import Moves, Puts
 
 if TYPE_CHECKING:
     from penstock.hub import Hub, OnChange
@@ -39,7 +40,7 @@ _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
-TaskOrId = Task | int
+TaskOrId = Facts[Place] | int
 
 
 class Tube:
@@ -65,13 +66,14 @@ class Tube:
 
     # putting
 
+    @verb
     def put(
         self, data: object, *, pri: int | None = None, ttl: float | None = None, ttr: float | None = None,
         delay: float | None = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
         address: str | None = None, on_duplicate: str = "error", group: str | None = None,
         callback: str | None = None, reply_to: str | None = None, max_attempts: int | None = None,
         timeout: float | None = 0,
-    ) -> Task:  # fmt: skip
+    ) -> Flow[Task]:  # fmt: skip
         """Store one task; when this returns, it is stored as durably as the store promises.
 
         A full tube makes it wait up to timeout (None: for ever), then raises TubeFull.
@@ -86,85 +88,91 @@ class Tube:
             }  # fmt: skip
             if address is not None or group is not None or reply_to is not None:
                 _ = self._hub.linked
-        record = self._store([make_entry(self._stored, data, options)], timeout)[0]
+        record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
         same = type(data) in _ATOMS and address is None  # with one, it may be the task that was there
         return Task(record, self, data if same else codec.decode(record.payload))
 
+    @verb
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
-    ) -> list[Task]:
+    ) -> Flow[list[Task]]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
-        return self._put_many(items, timeout, shared, None)
+        return (yield from self._put_many(items, timeout, shared, None))
 
     def _put_many(
         self, items: Iterable[object], timeout: float | None, shared: PutOptions, bind: Callable[[Entry], Entry] | None
-    ) -> list[Task]:
+    ) -> Flow[list[Task]]:
         """As put_many; `bind` ties each entry to a group."""
         records: list[Record] = []
         feed = iter(items)
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
             if linked(chunk) or True in [entry.reply_to is not None for entry in chunk]:
                 _ = self._hub.linked
-            records += self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
+            records += yield from self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:
         data, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, {})
         return make_entry(self._stored, data, {**shared, **own} if own else shared)
 
-    def _store(self, entries: Sequence[Entry], timeout: float | None) -> list[Record]:
-        limit = check_timeout(timeout)
-        hub = self._hub
+    def _store(self, entries: Sequence[Entry], timeout: float | None) -> Flow[list[Record]]:
+        limit, put = check_timeout(timeout), Puts(self, entries)
         try:
-            stored = hub.store.put(self._stored, entries)
+            records: list[Record] = yield put
         except TubeFull:
             if len(entries) > (self._stored.capacity or 0):
                 raise
-            stored = hub.put_when_room(self._stored, entries, limit)
+            return (yield from self._hub.put_when_room(self._stored, put, limit))
+        return records
+
+    def _put_now(self, entries: Sequence[Entry]) -> list[Record]:
+        hub = self._hub
+        stored = hub.store.put(self._stored, entries)
         hub.after(stored.effects)
         hub.note_records(self._stored, stored.records)
         return stored.records
 
     # taking
 
-    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Task | None:
+    @verb
+    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Flow[Task | None]:
         """The first ready task in the tube's order, leased to this session alone; None when nothing came.
 
         timeout None waits for ever, 0 never waits.
         """
-        tasks = self._take(1, timeout, max_pri)
+        check_max_pri(self._stored, max_pri)
+        tasks = yield from self._seat.take_tasks((self,), 1, timeout, max_pri)
         return tasks[0] if tasks else None
 
-    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> list[Task]:
+    @verb
+    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> Flow[list[Task]]:
         """Up to count ready tasks, in order; waits up to timeout for the first."""
-        return self._take(whole("count", count), timeout, max_pri)
-
-    def _take(self, count: int, timeout: float | None, max_pri: int | None) -> list[Task]:
         check_max_pri(self._stored, max_pri)
-        tasks = self._seat.take_tasks((self,), count, timeout, max_pri)
-        self._hub.note_records(self._stored, [task._record for task in tasks])
-        return tasks
+        return (yield from self._seat.take_tasks((self,), whole("count", count), timeout, max_pri))
 
     # settling
 
-    def ack(self, task_or_id: TaskOrId, result: object = None) -> None:
+    @verb
+    def ack(self, task_or_id: TaskOrId, result: object = None) -> Flow[None]:
         """Done: the task leaves the tube. NotTaken unless this session holds its live lease.
 
         The result is kept for whoever waits for the task's address, and goes into its reply.
         """
         payload = None if result is None else encode_payload(self._stored, "result", result)
-        self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
+        yield from self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
 
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool]:
+    @verb
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> Flow[list[bool]]:
         """Ack each that this session still holds, in one step; a bool for each, in order."""
         given = list(tasks)
-        settled = self._settle([self._move("ack", task) for task in given])
-        for task, record in zip(given, settled.records, strict=True):
-            if isinstance(task, Task) and record is not None:
+        records: list[Record | None] = yield Moves(self, [self._move("ack", task) for task in given])
+        for task, record in zip(given, records, strict=True):
+            if isinstance(task, Facts) and record is not None:
                 task.status = Status.DONE
-        return [record is not None for record in settled.records]
+        return [record is not None for record in records]
 
-    def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> None:
+    @verb
+    def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> Flow[None]:
         """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease.
 
         Error and code are kept as ack's result is.
@@ -172,29 +180,34 @@ class Tube:
         reason = names.text("error", error)
         if reason is None:
             raise BadValue("error is None: give a str that says what failed")
-        self._settle_leased(task_or_id, self._move("fail", task_or_id, reason=reason, code=encode_code(code)))
+        move = self._move("fail", task_or_id, reason=reason, code=encode_code(code))
+        yield from self._settle_leased(task_or_id, move)
 
-    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> None:
+    @verb
+    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> Flow[None]:
         """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
         extra = span_ms("delay", 0 if delay is None else delay)
         if extra and "delay" not in self._stored.kind.accepts:
             refuse_option(self._stored.kind, "delay")
-        self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
+        yield from self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
 
-    def touch(self, task_or_id: TaskOrId, seconds: float) -> None:
+    @verb
+    def touch(self, task_or_id: TaskOrId, seconds: float) -> Flow[None]:
         """So many seconds more for this hand-out; nothing happens when it has no deadline. NotTaken unless held."""
         if not self._stored.kind.timed:
             raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
         extra = positive_ms("seconds", seconds)
-        self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
+        yield from self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
 
-    def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> None:
+    @verb
+    def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> Flow[None]:
         """Aside, until kicked; by anyone, in any state. A Task from take must still be leased."""
-        self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
+        yield from self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
 
-    def delete(self, task_or_id: TaskOrId) -> None:
+    @verb
+    def delete(self, task_or_id: TaskOrId) -> Flow[None]:
         """Gone; by anyone, in any state. A Task from take must still be leased."""
-        self._settle_any("delete", task_or_id)
+        yield from self._settle_any("delete", task_or_id)
 
     def kick(self, count: int = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
@@ -223,79 +236,73 @@ class Tube:
             self._hub.after(effects)
         self._hub.hint_waiters()
 
-    def _give_back(self, task: Task, error: BaseException) -> None:
+    @verb
+    def _give_back(self, task: Facts[Place], error: BaseException) -> Flow[None]:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self._stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
         reason = names.text("reason", f"{type(error).__name__}: {error}")
         try:
             extra = span_ms("delay", min(delay, MAX_SECONDS))
-            self._settle_leased(task, self._move("release", task, extra, reason))
+            yield from self._settle_leased(task, self._move("release", task, extra, reason))
         except PenstockError as lost:
             # The block's own error matters more than that the task could not be given back.
             log.warning("%s", lost)
 
-    def _settle_one(self, move: Move) -> Record | None:
-        """One guarded move; the task afterwards, or None where the guard failed."""
-        return self._settle([move]).records[0]
-
-    def _settle(self, moves: list[Move]) -> Settled:
+    def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
+        """Guarded moves; of each the task afterwards, or None where the guard failed."""
         settled = self._hub.store.settle(self._stored, moves)
         self._hub.after(settled.effects)
-        return settled
+        self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
+        return settled.records
 
     def _move(
         self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
         code: str | None = None,
     ) -> Move:  # fmt: skip
         session = self._seat.number
-        if isinstance(task, Task):
+        if isinstance(task, Facts):
             record = self._own(task)
             lease = record.lease if record.state == "t" else None
             return Move(verb, record.id, session, lease, extra, reason, False, result, code)
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
-    def _own(self, task: Task) -> Record:
+    def _own(self, task: Facts[Place]) -> Record:
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home._stored.no != self._stored.no:
             raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
         return task._record
 
-    def _settle_leased(self, task: TaskOrId, move: Move) -> None:
-        record = self._settle_one(move)
+    def _settle_leased(self, task: TaskOrId, move: Move) -> Flow[None]:
+        record: Record | None = (yield Moves(self, (move,)))[0]
         if record is None:
             raise NotTaken(
                 f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
                 f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
             )
-        self._told(task, record)
+        _told(task, record)
 
-    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> None:
-        if isinstance(task, Task):
+    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Flow[None]:
+        if isinstance(task, Facts):
             record = self._own(task)
             move = Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
         else:
             move = Move(verb, names.task_id(task), reason=reason)
-        after = self._settle_one(move)
+        after: Record | None = (yield Moves(self, (move,)))[0]
         if after is None and move.lease is not None:
             raise NotTaken(
                 f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
             )
         if after is None:
             raise NotFound(f"task {move.id} is not in tube {self.name}: it was never put, or has left it")
-        self._told(task, after)
-
-    def _told(self, task: TaskOrId, record: Record) -> None:
-        if isinstance(task, Task):
-            task._after(record)
-        self._hub.note_records(self._stored, (record,))
+        _told(task, after)
 
     # looking
 
     def peek(self, id: TaskOrId) -> Task:
         """The task as it stands, whoever has it; NotFound when it is not in the tube."""
-        number = self._own(id).id if isinstance(id, Task) else names.task_id(id)
+        number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
         record = self._current(number)
         if record is None:
             raise NotFound(f"task {number} is not in tube {self.name}: it was never put, or has left it")
@@ -317,7 +324,7 @@ class Tube:
         if status is not None and status not in list(Status):
             raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
         whole("limit", limit, 1, MAX_PAGE)
-        last = after.id if isinstance(after, Task) else None if after is None else names.task_id(after)
+        last = after.id if isinstance(after, Facts) else None if after is None else names.task_id(after)
         if status == Status.DONE:
             return []
         self._hub.tend()
@@ -346,12 +353,13 @@ class Tube:
 
     # addresses and groups
 
-    def wait(self, address: str, timeout: float | None = None) -> Outcome:
+    @verb
+    def wait(self, address: str, timeout: float | None = None) -> Flow[Outcome]:
         """How the task ends that holds the address now; TimeoutError when that does not come in time.
 
         An address without a task gives its last outcome, or done without a result when none is known (any more).
         """
-        return await_outcome(self._hub, self._stored, address, timeout)
+        return (yield from await_outcome(self._hub, self._stored, address, timeout))
 
     def group(self, name: str) -> Group:
         """The live group of that name, or a new one."""
@@ -388,6 +396,11 @@ class Tube:
     def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
         """Read the undelivered or the delivered list (kind reliable)."""
         raise UnsupportedOption(f"kind {self.kind} has no inspect: kind reliable has it; here, use tasks()")
+
+
+def _told(task: TaskOrId, record: Record) -> None:
+    if isinstance(task, Facts):
+        task._after(record)
 
 
 def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:

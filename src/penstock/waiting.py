@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 
 from penstock.store.forks import reset_in_child
 
@@ -19,7 +20,7 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_lock", "hinted", "owed", "picky", "topics", "woken")
+    __slots__ = ("_call", "_lock", "hinted", "owed", "picky", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
         self.topics = topics
@@ -27,6 +28,7 @@ class Waiter:
         self.woken = False
         self.hinted = False
         self.owed = False  # a token that came while it was awake for a hint
+        self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
 
@@ -34,10 +36,25 @@ class Waiter:
         """Block until woken (True) or the time is over."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
-    def wake(self) -> None:
-        """End this sleep or the next one. Only the room calls it, under its lock."""
+    def call_when_woken(self, call: Callable[[], bool] | None) -> bool:
+        """Sleep without a thread: call this at the next wake-up. True when that has been already; None ends it.
+
+        The call must be short and must not enter the room; it says whether the sleeper is still there.
+        """
+        self._call = call  # before the look at the lock, else a wake-up in between would be lost
+        if call is None or not self._lock.acquire(blocking=False):
+            return False
+        self._call = None
+        return True
+
+    def wake(self) -> bool:
+        """End this sleep or the next one; False when the sleeper is gone. Only the room calls it, under its lock."""
+        call, self._call = self._call, None
+        if call is not None:
+            return call()
         if self._lock.locked():
             self._lock.release()
+        return True
 
 
 class Room:
@@ -69,12 +86,7 @@ class Room:
     def leave(self, waiter: Waiter, got: Topic | None) -> None:
         """It goes: with what it waited for, or without; what it leaves unused is the next one's."""
         with self._lock:
-            for topic in waiter.topics:
-                waiting = self._waiters.get(topic)
-                if waiting is not None:
-                    waiting.pop(waiter, None)
-                    if not waiting:
-                        del self._waiters[topic]
+            self._remove(waiter)
             used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
             if waiter.woken and not used:
                 for topic in waiter.topics:
@@ -89,7 +101,7 @@ class Room:
     def wake_all(self) -> None:
         """Hint the first waiter of every topic."""
         with self._lock:
-            for topic in self._waiters:
+            for topic in list(self._waiters):
                 self._wake(topic, 1, hint=True)
 
     def rouse(self, waiters: list[Waiter]) -> None:
@@ -115,23 +127,36 @@ class Room:
         self._lock = threading.Lock()
         self._waiters = {}
 
+    def _remove(self, waiter: Waiter) -> None:
+        for topic in waiter.topics:
+            waiting = self._waiters.get(topic)
+            if waiting is not None:
+                waiting.pop(waiter, None)
+                if not waiting:
+                    del self._waiters[topic]
+
     def _wake(self, topic: Topic, count: int, *, hint: bool) -> None:
         waiting = self._waiters.get(topic, {})
+        gone = []
         for waiter in waiting:
             if count <= 0:
-                return
+                break
             if not waiter.woken:
-                waiter.woken, waiter.hinted = True, hint
-                waiter.wake()
-                count -= 1
+                if waiter.wake():
+                    waiter.woken, waiter.hinted = True, hint
+                    count -= 1
+                else:
+                    gone.append(waiter)
             elif hint:
-                return  # the first one is awake already and will pass the hint on
+                break  # the first one is awake already and will pass the hint on
             elif waiter.hinted and not waiter.owed:
                 waiter.owed = True  # its look may have been too early for this one
                 count -= 1
         # All are awake, and the look of each may have been too early.
         for waiter in waiting if count > 0 and not hint else ():
             waiter.owed = True
+        for waiter in gone:
+            self._remove(waiter)
 
 
 _rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()

@@ -1,11 +1,11 @@
-"""A task as stores keep it (Record), as it is put (Entry), and as people hold it (Task)."""
+"""A task as stores keep it (Record), as it is put (Entry), and as people hold it (Facts and the verbs of Task)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -101,13 +101,18 @@ class Numbered(Protocol):
     def no(self) -> int: ...
 
 
-class Home(Protocol):
-    """The tube handle a Task came from, for its verbs."""
+class Place(Protocol):
+    """The tube handle a task came from."""
 
     @property
     def name(self) -> str: ...
     @property
     def _stored(self) -> Numbered: ...
+
+
+class Home(Place, Protocol):
+    """The same, with the verbs of a Task."""
+
     def ack(self, task_or_id: Task, result: object = None) -> None: ...
     def fail(self, task_or_id: Task, error: str, code: str | int | None = None) -> None: ...
     def release(self, task_or_id: Task, delay: float | None = 0) -> None: ...
@@ -116,16 +121,18 @@ class Home(Protocol):
     def _give_back(self, task: Task, error: BaseException) -> None: ...
 
 
-class Task:
-    """One task as the store knew it when the call returned; verbs set `.status`.
+H = TypeVar("H", bound=Place, covariant=True)
 
-    It carries the lease of its hand-out: once that lease is dead, its verbs raise NotTaken.
+
+class Facts(Generic[H]):
+    """All that a task says of itself: as the store knew it when the call returned, except that verbs set `.status`.
+
     `id, status, data = task` unpacks the three things a consumer needs.
     """
 
     __slots__ = ("_home", "_leased", "_record", "data", "progress", "reason", "status")
 
-    def __init__(self, record: Record, home: Home, data: object, *, leased: bool = False) -> None:
+    def __init__(self, record: Record, home: H, data: object, *, leased: bool = False) -> None:
         self._record = record
         self._home = home
         self.data = data
@@ -156,6 +163,22 @@ class Task:
         """When a delayed task becomes ready, or a taken one's lease lapses; else None."""
         return _seconds(self._record.at) if self._record.state in ("~", "t") else None
 
+    def decode(self, kind: type[T]) -> T:
+        """The data as a dataclass, msgspec struct, pydantic model or annotated type."""
+        return codec.decode_as(self._record.payload, kind)
+
+    def __iter__(self) -> Iterator[object]:
+        return iter((self.id, self.status, self.data))
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id} {self.status.name.lower()} in {self.tube}>"
+
+
+class Task(Facts[Home]):
+    """One task with its verbs. It carries the lease of its hand-out: once that is dead, they raise NotTaken."""
+
+    __slots__ = ()
+
     def ack(self, result: object = None) -> None:
         """Done: the task leaves the tube."""
         self._home.ack(self, result)
@@ -176,13 +199,6 @@ class Task:
         """So many seconds more for this hand-out."""
         self._home.touch(self, seconds)
 
-    def decode(self, kind: type[T]) -> T:
-        """The data as a dataclass, msgspec struct, pydantic model or annotated type."""
-        return codec.decode_as(self._record.payload, kind)
-
-    def __iter__(self) -> Iterator[object]:
-        return iter((self.id, self.status, self.data))
-
     def __enter__(self) -> Task:
         return self
 
@@ -197,9 +213,6 @@ class Task:
             self.ack()
         else:
             self._home._give_back(self, error)
-
-    def __repr__(self) -> str:
-        return f"<Task {self.id} {self.status.name.lower()} in {self.tube}>"
 
 
 def make_task(record: Record, home: Home, *, leased: bool = False) -> Task:

@@ -1,0 +1,354 @@
+"""Where threads meet the loop: the calls of many coroutines become few store calls, on few threads.
+
+`bridge.run(flow)` begins a verb's flow at once and gives the future of its result. Steps of one key that are asked for
+in one turn of the loop, or while the last ones of that key are carried out, become one store call. An error belongs to
+the caller whose step is bad: a batch that is refused is halved until each has its own answer. A cancelled future takes
+nothing: a step not begun is dropped, a take that was carried out is undone. It knows neither tubes nor stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from copy import copy
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, TypeVar, cast
+
+from penstock.errors import NoSuchTube, PenstockError, StoreError, StoreUnavailable
+from penstock.flow import Call, Failure, Flow, Sleep, Step
+from penstock.store.forks import reset_in_child
+
+log = logging.getLogger("penstock")
+
+R = TypeVar("R")
+# One store call carries at most so much: a long batch holds up the others, and servers refuse huge statements.
+BATCH_SIZE = 4 * 1024 * 1024
+
+
+class Bridge:
+    """Carries out flows for one event loop, in which it is made and used. A forked child must make its own."""
+
+    def __init__(self, threads: int = 1) -> None:
+        #: How many threads it may have; each begins when it is first needed.
+        self.threads = threads
+        self._loop = asyncio.get_running_loop()
+        self._lanes: dict[Hashable, _Lane] = {}
+        self._fresh: list[_Lane] = []
+        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._workers: list[threading.Thread] = []
+        self._inbox: deque[Callable[[], object]] = deque()
+        self._called = False
+        self._away = 0  # jobs with the threads
+        self._steps = 0  # steps asked for and not answered
+        self._runs = 0  # flows not ended
+        self._closing = self._abandoned = self._forked = False
+        self._moved = asyncio.Event()
+        reset_in_child(self)
+
+    def run(self, flow: Flow[R]) -> Run[R]:
+        """Begin a flow; its arguments are checked and its first step is asked for before this returns.
+
+        Whoever awaits the future and is cancelled must call its `forsake`; cancelling the future itself is enough.
+        """
+        if self._closing:
+            raise StoreUnavailable("this broker is closed: connect again")
+        if self._forked or asyncio.get_running_loop() is not self._loop:
+            raise StoreUnavailable("this broker belongs to another event loop or process: connect anew in this one")
+        return self._begin(flow)
+
+    def call(self, call: Callable[[], R]) -> Run[R]:
+        """Carry out any blocking call on one of the threads."""
+        return self.run(_alone(call))
+
+    def post(self, call: Callable[[], object]) -> bool:
+        """From any thread: let the loop make a call, soon; False when the loop is closed. Calls keep their order."""
+        if self._loop.is_closed():
+            return False
+        self._inbox.append(call)
+        if not self._called:  # one wake-up of the loop for all that is posted until it comes
+            self._called = True
+            try:
+                self._loop.call_soon_threadsafe(self._open_inbox)
+            except RuntimeError:
+                return False
+        return True
+
+    async def close(self, last: Callable[[], object]) -> None:
+        """Refuse new flows, answer what was asked for, make the last call, and end the threads with the flows."""
+        self._closing = True
+        await self._until(lambda: self._steps == 0)
+        try:
+            await self._begin(_alone(last))
+        finally:
+            await self._until(lambda: self._runs == 0)
+            self._dismiss()
+            for worker in self._workers:
+                worker.join()
+
+    def abandon(self) -> None:
+        """Refuse new flows, and end the threads when those under way have ended; nobody waits for that."""
+        self._closing = self._abandoned = True
+        if not self._runs:
+            self._dismiss()
+
+    def after_fork(self) -> None:
+        """In a child: neither the loop nor the threads are its own."""
+        self._forked = True
+
+    # in the loop
+
+    def _begin(self, flow: Flow[R]) -> Run[R]:
+        run: Run[R] = Run(self, flow, loop=self._loop)
+        self._runs += 1
+        run._go(None)
+        return run
+
+    def _ask(self, run: Run[Any], step: Step) -> None:
+        """A flow wants this step."""
+        if isinstance(step, Sleep):
+            self._sleep(run, step)
+            return
+        self._steps += 1
+        key = step.key
+        lane = None if key is None else self._lanes.get(key)
+        if lane is None:
+            lane = _Lane(key)
+            if key is not None:
+                self._lanes[key] = lane
+        lane.waiting[run] = step
+        run._lane = lane
+        if not lane.busy:
+            lane.busy = True
+            self._refresh(lane)
+
+    def _refresh(self, lane: _Lane) -> None:
+        """Its next batch goes off at the end of this turn of the loop, with all that is asked for until then."""
+        if not self._fresh:
+            self._loop.call_soon(self._flush)
+        self._fresh.append(lane)
+
+    def _flush(self) -> None:
+        fresh, self._fresh = self._fresh, []
+        for lane in fresh:
+            batch = lane.cut()
+            if batch:
+                self._send(_Job(lane, list(batch), list(batch.values())))
+            else:
+                lane.busy = False
+                self._lanes.pop(lane.key, None)
+
+    def _send(self, job: _Job) -> None:
+        if self._away == len(self._workers) < self.threads:
+            worker = threading.Thread(target=self._work, name="penstock-bridge", daemon=True)
+            self._workers.append(worker)
+            worker.start()
+        self._away += 1
+        self._jobs.put(job)
+
+    def _answer(self, job: _Job, answers: list[Any]) -> None:
+        """A batch is back: each flow goes on with its answer."""
+        self._away -= 1
+        self._steps -= len(job.runs)
+        for run, step, answer in zip(job.runs, job.steps, answers, strict=True):
+            run._receive(step, answer)
+        self._refresh(job.lane)
+        if self._closing:
+            self._moved.set()
+
+    def _sleep(self, run: Run[Any], step: Sleep) -> None:
+        run._asleep = step
+        if step.seconds is not None:
+            run._timer = self._loop.call_later(step.seconds, run._wake)
+        if step.waiter.call_when_woken(partial(self.post, run._wake)):
+            self._loop.call_soon(run._wake)
+
+    def _ended(self) -> None:
+        self._runs -= 1
+        if self._closing:
+            self._moved.set()
+        if self._abandoned and not self._runs:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        for _ in self._workers:
+            self._jobs.put(None)
+
+    def _undo(self, step: Step) -> None:
+        self._begin(_undoing(step))
+
+    def _open_inbox(self) -> None:
+        self._called = False  # before the look: what is posted from now on calls again
+        for _ in range(len(self._inbox)):
+            self._inbox.popleft()()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._moved.clear()
+            await self._moved.wait()
+
+    # in the threads
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None and self._carry(job):
+            del job  # an idle thread holds on to nobody's data
+
+    def _carry(self, job: _Job) -> bool:
+        answers = carry_out(job.steps)
+        if self.post(partial(self._answer, job, answers)):
+            return True
+        for step, answer in zip(job.steps, answers, strict=True):  # nobody is left to tell
+            back = None if isinstance(answer, Failure) else step.undo(answer)
+            if back is not None:
+                carry_out([back])
+        return False
+
+
+class Run(asyncio.Future[R]):
+    """A flow on its way, and the future of its result."""
+
+    def __init__(self, bridge: Bridge, flow: Flow[R], *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._bridge = bridge
+        self._flow = flow
+        self._lane: _Lane | None = None  # where its step waits to go off
+        self._asleep: Sleep | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._back: Step | None = None  # what takes back what it was given
+        self._quit = False
+
+    def cancel(self, msg: object = None) -> bool:
+        """As any future's; what it is given from now on goes back."""
+        if not super().cancel(msg):
+            return False
+        if self._asleep is not None:
+            self._awake()
+            self._go(Failure(asyncio.CancelledError()))
+        elif self._lane is not None and not self._lane.waiting[self].binding:
+            self._bridge._steps -= 1
+            del self._lane.waiting[self]
+            self._lane = None
+            self._go(Failure(asyncio.CancelledError()))
+        return True
+
+    def forsake(self) -> None:
+        """Its awaiter was cancelled: if the result had come by then, nobody got it, and what it gave goes back."""
+        if self.done() and not self.cancelled() and self.exception() is None and self._back is not None:
+            self._bridge._undo(self._back)
+
+    def _receive(self, step: Step, answer: Any) -> None:
+        back = None if isinstance(answer, Failure) else step.undo(answer)
+        if back is not None:
+            if self.cancelled():
+                self._bridge._undo(back)
+                answer = Failure(asyncio.CancelledError())
+            else:
+                self._back = back
+        self._go(answer)
+
+    def _go(self, answer: Any) -> None:
+        """The flow goes on with this answer. A cancelled one may end, or clean up, and asks for nothing else."""
+        step = self._next(answer)
+        if step is not None and not self._quit and self.cancelled():
+            step = self._next(Failure(asyncio.CancelledError()))
+        if step is not None:
+            self._bridge._ask(self, step)
+
+    def _next(self, answer: Any) -> Step | None:
+        try:
+            if not isinstance(answer, Failure):
+                return self._flow.send(answer)
+            self._quit = self._quit or isinstance(answer.error, asyncio.CancelledError)
+            return self._flow.throw(answer.error)
+        except StopIteration as end:
+            if not self.cancelled():
+                self.set_result(end.value)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self.cancelled():
+                self.set_exception(error)
+        self._bridge._ended()
+        return None
+
+    def _wake(self) -> None:
+        if self._asleep is not None:
+            self._awake()
+            self._go(None)
+
+    def _awake(self) -> None:
+        if self._asleep is not None:
+            self._asleep.waiter.call_when_woken(None)
+        self._asleep = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Lane:
+    """The steps of one key: some may be away, those asked for meanwhile wait for them to come back."""
+
+    __slots__ = ("busy", "key", "waiting")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.waiting: dict[Run[Any], Step] = {}
+        self.busy = False
+
+    def cut(self) -> dict[Run[Any], Step]:
+        """What goes into one store call, in order of arrival."""
+        size = sum(step.size for step in self.waiting.values())
+        batch, self.waiting = self.waiting, {}
+        while size > BATCH_SIZE and len(batch) > 1:
+            run, step = batch.popitem()
+            size -= step.size
+            self.waiting[run] = step
+        self.waiting = dict(reversed(self.waiting.items()))
+        for run in batch:
+            run._lane = None
+        return batch
+
+
+class _Job:
+    """One batch on its way to a thread and back."""
+
+    __slots__ = ("lane", "runs", "steps")
+
+    def __init__(self, lane: _Lane, runs: list[Run[Any]], steps: list[Step]) -> None:
+        self.lane = lane
+        self.runs = runs
+        self.steps = steps
+
+
+def carry_out(steps: Sequence[Step]) -> list[Any]:
+    """An answer for each of these steps of one key, by one store call if that goes well. Blocks."""
+    try:
+        return steps[0].together(steps)
+    except BaseException as error:
+        # The same for all: what is wrong with the store or the tube, and what may have happened all the same.
+        if len(steps) == 1 or not isinstance(error, PenstockError) or isinstance(error, (StoreError, NoSuchTube)):
+            return [Failure(_twin(error)) for _ in steps]
+    middle = len(steps) // 2
+    return carry_out(steps[:middle]) + carry_out(steps[middle:])
+
+
+def _twin(error: BaseException) -> BaseException:
+    """An error of its own for each caller, because one that is raised carries its caller's traceback."""
+    if not isinstance(error, PenstockError):
+        return error
+    twin = copy(error).with_traceback(error.__traceback__)
+    twin.__cause__ = error.__cause__
+    return twin
+
+
+def _alone(call: Callable[[], R]) -> Flow[R]:
+    return cast(R, (yield Call(call)))
+
+
+def _undoing(step: Step) -> Flow[None]:
+    try:
+        yield step
+    except PenstockError as error:
+        # It comes back all the same: at its ttr, or with the end of the session.
+        log.warning("what a cancelled caller was given could not be given back now: %s", error)
