@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from penstock.broker import Broker, connect
 from penstock.core.backoff import Backoff
 from penstock.core.kind import Kind, register_kind
@@ -34,6 +37,17 @@ from penstock.session import Session, SessionInfo
 from penstock.stats import TubeInfo, TubeStats
 from penstock.store.base import Finding
 from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    from penstock import aio as aio
+else:
+
+    def __getattr__(name: str) -> object:
+        """penstock.aio, imported by those alone who use it: asyncio takes its time."""
+        if name == "aio":
+            return import_module("penstock.aio")
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
 
 __version__ = "0.1.0"
 

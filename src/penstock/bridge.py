@@ -45,7 +45,7 @@ class Bridge:
         self._away = 0  # jobs with the threads
         self._steps = 0  # steps asked for and not answered
         self._runs = 0  # flows not ended
-        self._closing = self._forked = False
+        self._closing = self._abandoned = self._forked = False
         self._moved = asyncio.Event()
         reset_in_child(self)
 
@@ -85,10 +85,15 @@ class Bridge:
             await self._begin(_alone(last))
         finally:
             await self._until(lambda: self._runs == 0)
-            for _ in self._workers:
-                self._jobs.put(None)
+            self._dismiss()
             for worker in self._workers:
                 worker.join()
+
+    def abandon(self) -> None:
+        """Refuse new flows, and end the threads when those under way have ended; nobody waits for that."""
+        self._closing = self._abandoned = True
+        if not self._runs:
+            self._dismiss()
 
     def after_fork(self) -> None:
         """In a child: neither the loop nor the threads are its own."""
@@ -165,6 +170,12 @@ class Bridge:
         self._runs -= 1
         if self._closing:
             self._moved.set()
+        if self._abandoned and not self._runs:
+            self._dismiss()
+
+    def _dismiss(self) -> None:
+        for _ in self._workers:
+            self._jobs.put(None)
 
     def _undo(self, step: Step) -> None:
         self._begin(_undoing(step))
@@ -314,17 +325,18 @@ def carry_out(steps: Sequence[Step]) -> list[Any]:
     """An answer for each of these steps of one key, by one store call if that goes well. Blocks."""
     try:
         return steps[0].together(steps)
-    except (StoreError, NoSuchTube) as error:  # the same for all; OutcomeUnknown must not be tried again
-        return [Failure(error), *(Failure(_twin(error)) for _ in steps[1:])]
     except BaseException as error:
-        if len(steps) == 1 or not isinstance(error, PenstockError):
-            return [Failure(error), *(Failure(_twin(error)) for _ in steps[1:])]
+        # The same for all: what is wrong with the store or the tube, and what may have happened all the same.
+        if len(steps) == 1 or not isinstance(error, PenstockError) or isinstance(error, (StoreError, NoSuchTube)):
+            return [Failure(_twin(error)) for _ in steps]
     middle = len(steps) // 2
     return carry_out(steps[:middle]) + carry_out(steps[middle:])
 
 
 def _twin(error: BaseException) -> BaseException:
-    """An error of its own for each caller: a raised one carries its caller's traceback."""
+    """An error of its own for each caller, because one that is raised carries its caller's traceback."""
+    if not isinstance(error, PenstockError):
+        return error
     twin = copy(error).with_traceback(error.__traceback__)
     twin.__cause__ = error.__cause__
     return twin

@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
@@ -18,7 +18,7 @@ from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Entry, Facts, Record, Status, Task, make_task
+from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
 from penstock.flow import Flow, verb
 from penstock.group import Group
@@ -40,7 +40,7 @@ _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
-TaskOrId = Facts[Any] | int | str
+TaskOrId = Facts[Place] | int | str
 
 
 class Tube:
@@ -254,7 +254,7 @@ class Tube:
         self._hub.hint_waiters()
 
     @verb
-    def _give_back(self, task: Facts[Any], error: BaseException) -> Flow[None]:
+    def _give_back(self, task: Facts[Place], error: BaseException) -> Flow[None]:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self._stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
@@ -288,7 +288,7 @@ class Tube:
             return Move(verb, record.id, session, lease, extra, reason, False, result, code)
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
-    def _own(self, task: Facts[Any]) -> Record:
+    def _own(self, task: Facts[Place]) -> Record:
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home._stored.no != self._stored.no:

@@ -124,7 +124,7 @@ class Home(Place, Protocol):
     def _give_back(self, task: Task, error: BaseException) -> None: ...
 
 
-H = TypeVar("H", bound=Place)
+H = TypeVar("H", bound=Place, covariant=True)
 
 
 class Facts(Generic[H]):

@@ -1,0 +1,114 @@
+"""How an awaited verb comes from the blocking one: its flow is driven by the bridge, or all of it runs in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from functools import partial, wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+
+from penstock import group, session, tube
+from penstock.bridge import Bridge
+from penstock.core import task
+from penstock.flow import Call, Flow
+
+if TYPE_CHECKING:
+    from penstock.aio.broker import Session
+    from penstock.aio.tube import Group, Task, Tube
+
+P = ParamSpec("P")
+R = TypeVar("R")
+S = TypeVar("S")
+Awaited = Coroutine[Any, Any, R]
+
+
+class Handle(Generic[S]):
+    """A blocking handle, and the bridge that carries out its verbs."""
+
+    def __init__(self, bridge: Bridge, sync: S) -> None:
+        self._bridge = bridge
+        self._sync = sync
+
+
+@overload
+def awaited(verb: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], Awaited[None]]: ...
+@overload
+def awaited(verb: Callable[Concatenate[Any, P], task.Task]) -> Callable[Concatenate[Any, P], Awaited[Task]]: ...
+@overload
+def awaited(
+    verb: Callable[Concatenate[Any, P], list[task.Task]],
+) -> Callable[Concatenate[Any, P], Awaited[list[Task]]]: ...
+@overload
+def awaited(
+    verb: Callable[Concatenate[Any, P], task.Task | None],
+) -> Callable[Concatenate[Any, P], Awaited[Task | None]]: ...
+@overload
+def awaited(verb: Callable[Concatenate[Any, P], tube.Tube]) -> Callable[Concatenate[Any, P], Awaited[Tube]]: ...
+@overload
+def awaited(verb: Callable[Concatenate[Any, P], group.Group]) -> Callable[Concatenate[Any, P], Awaited[Group]]: ...
+@overload
+def awaited(
+    verb: Callable[Concatenate[Any, P], session.Session],
+) -> Callable[Concatenate[Any, P], Awaited[Session]]: ...
+@overload
+def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
+def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
+    """The verb of a handle, awaited; handles and tasks that it gives have awaited verbs, too."""
+    flow = getattr(verb, "flow", None) or partial(whole, verb)
+
+    @wraps(verb)
+    async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
+        run = handle._bridge.run(flow(handle._sync, *args, **kwargs))
+        try:
+            result = await run
+        except asyncio.CancelledError:
+            run.forsake()
+            raise
+        dress = DRESS.get(type(result))
+        return result if dress is None else dress(handle, result)
+
+    return call
+
+
+#: What a blocking verb gave -> what its awaited one gives.
+DRESS: dict[type, Callable[[Handle[Any], Any], Any]] = {}
+
+
+def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+    """All of a blocking call as one step. What it opened for a caller that has gone is closed."""
+    result: R = yield Call(partial(verb, *args, **kwargs), undo=_closing)
+    return result
+
+
+def _closing(opened: object) -> Call | None:
+    close = getattr(opened, "close", None)
+    return None if close is None else Call(close)
+
+
+class Closable(Protocol):
+    """What `async with` closes."""
+
+    async def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=Closable)
+
+
+class Opening(Generic[C]):
+    """On its way to be opened: `await` it, or enter it by `async with`, which closes it at the end."""
+
+    def __init__(self, opening: Callable[[], Awaited[C]]) -> None:
+        self._open = opening
+
+    def __await__(self) -> Generator[Any, Any, C]:
+        return self._open().__await__()
+
+    async def __aenter__(self) -> C:
+        self._opened = await self._open()
+        return self._opened
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self._opened.close()

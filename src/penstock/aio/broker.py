@@ -1,0 +1,105 @@
+"""Brokers and sessions whose verbs are awaited. A new verb of the blocking ones is one line here."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial, wraps
+from types import TracebackType
+from typing import ParamSpec
+
+from penstock import broker, session
+from penstock.aio.awaited import DRESS, Handle, Opening, awaited, whole
+from penstock.bridge import Bridge
+
+P = ParamSpec("P")
+
+# Threads for a store behind a network, where calls on different tubes need not wait for each other. The others have
+# one writer at a time, so a second thread would only wait.
+REMOTE_THREADS = 4
+
+
+class Session(Handle[session.Session]):
+    """Leases belong to it and end with it, as with `penstock.Session`."""
+
+    @property
+    def id(self) -> str:
+        """The session's id, a UUID."""
+        return self._sync.id
+
+    tube = awaited(session.Session.tube)
+    take = awaited(session.Session.take)
+    close = awaited(session.Session.close)
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Broker(Handle[broker.Broker]):
+    """Opens tubes and sessions on one store, as `penstock.Broker`; it belongs to the event loop it was opened in."""
+
+    def __init__(self, bridge: Bridge, sync: broker.Broker) -> None:
+        super().__init__(bridge, sync)
+        self._closing: asyncio.Future[None] | None = None
+
+    tube = awaited(broker.Broker.tube)
+    create_tube = awaited(broker.Broker.create_tube)
+    tubes = awaited(broker.Broker.tubes)
+    take = awaited(broker.Broker.take)
+    sessions = awaited(broker.Broker.sessions)
+    check = awaited(broker.Broker.check)
+    _session = awaited(broker.Broker.session)
+
+    def session(self, ttr: float = 0, id: str | None = None) -> Opening[Session]:
+        """As `penstock.Broker.session`: await it, or enter it by `async with`."""
+        return Opening(partial(self._session, ttr, id))
+
+    async def close(self) -> None:
+        """Answer the calls that were made, then release what its sessions hold and let go of the store.
+
+        Blocked takes give None. It goes on to the end, even if whoever waits for it is cancelled.
+        """
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._bridge.close(self._sync.close))
+        await asyncio.shield(self._closing)
+
+    async def __aenter__(self) -> Broker:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _opening(connect: Callable[P, broker.Broker]) -> Callable[P, Opening[Broker]]:
+    @wraps(connect)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Opening[Broker]:
+        return Opening(partial(_open, partial(connect, *args, **kwargs)))
+
+    return call
+
+
+async def _open(connect: Callable[[], broker.Broker]) -> Broker:
+    bridge = Bridge()
+    run = bridge.run(whole(connect))
+    try:
+        opened = await run
+    except BaseException:
+        run.forsake()
+        bridge.abandon()
+        raise
+    if opened._hub.store.remote:
+        bridge.threads = REMOTE_THREADS
+    return Broker(bridge, opened)
+
+
+#: Open a store as `penstock.connect` does: `async with connect(url) as broker`, or `broker = await connect(url)`.
+connect = _opening(broker.connect)
+
+DRESS[session.Session] = lambda handle, given: Session(handle._bridge, given)

@@ -1,0 +1,181 @@
+"""Tubes, groups and tasks whose verbs are awaited. A new verb of the blocking ones is one line here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial, wraps
+from inspect import isawaitable
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, cast
+
+from penstock import group, tube
+from penstock.aio.awaited import DRESS, Handle, awaited
+from penstock.core import task
+from penstock.core.options import Tube as StoredTube
+
+log = logging.getLogger("penstock")
+
+P = ParamSpec("P")
+
+
+class Tube(Handle[tube.Tube]):
+    """A named queue of one kind, as `penstock.Tube`, in one event loop."""
+
+    @property
+    def name(self) -> str:
+        """The tube's name."""
+        return self._sync.name
+
+    @property
+    def kind(self) -> str:
+        """The name of the tube's kind."""
+        return self._sync.kind
+
+    @property
+    def _stored(self) -> StoredTube:
+        return self._sync._stored
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+    put = awaited(tube.Tube.put)
+    put_many = awaited(tube.Tube.put_many)
+    take = awaited(tube.Tube.take)
+    take_many = awaited(tube.Tube.take_many)
+    ack = awaited(tube.Tube.ack)
+    ack_many = awaited(tube.Tube.ack_many)
+    fail = awaited(tube.Tube.fail)
+    release = awaited(tube.Tube.release)
+    touch = awaited(tube.Tube.touch)
+    bury = awaited(tube.Tube.bury)
+    delete = awaited(tube.Tube.delete)
+    kick = awaited(tube.Tube.kick)
+    release_all = awaited(tube.Tube.release_all)
+    truncate = awaited(tube.Tube.truncate)
+    drop = awaited(tube.Tube.drop)
+    peek = awaited(tube.Tube.peek)
+    tasks = awaited(tube.Tube.tasks)
+    stats = awaited(tube.Tube.stats)
+    why = awaited(tube.Tube.why)
+    wait = awaited(tube.Tube.wait)
+    group = awaited(tube.Tube.group)
+    pause = awaited(tube.Tube.pause)
+    resume = awaited(tube.Tube.resume)
+    recover = awaited(tube.Tube.recover)
+    inspect = awaited(tube.Tube.inspect)
+    _give_back = awaited(tube.Tube._give_back)
+
+    async def on_change(self, callback: OnChange | None) -> OnChange | None:
+        """As `penstock.Tube.on_change`; it is called in the event loop, and awaited there if it is a coroutine's."""
+        listener = callback if not callable(callback) else _Listener(self, callback)
+        previous = self._sync.on_change(listener)
+        return previous.callback if isinstance(previous, _Listener) else None
+
+
+class Group(Handle[group.Group]):
+    """Work that nobody takes before `start`, as `penstock.Group`."""
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self._sync.name
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
+    put = awaited(group.Group.put)
+    put_many = awaited(group.Group.put_many)
+    on_end = awaited(group.Group.on_end)
+    on_cancel = awaited(group.Group.on_cancel)
+    start = awaited(group.Group.start)
+    cancel = awaited(group.Group.cancel)
+    progress = awaited(group.Group.progress)
+    wait = awaited(group.Group.wait)
+
+
+def _settling(
+    verb: Callable[Concatenate[task.Task, P], None],
+) -> Callable[Concatenate[Task, P], Coroutine[Any, Any, None]]:
+    """The verb of a task: its tube's, for itself."""
+    name = verb.__name__
+
+    @wraps(verb)
+    async def call(own: Task, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        await getattr(own._home, name)(own, *args, **kwargs)
+
+    return call
+
+
+class Task(task.Facts[Tube]):
+    """One task with awaited verbs, as `penstock.Task`. `async with task:` acks or releases it."""
+
+    __slots__ = ()
+
+    ack = _settling(task.Task.ack)
+    fail = _settling(task.Task.fail)
+    release = _settling(task.Task.release)
+    bury = _settling(task.Task.bury)
+    touch = _settling(task.Task.touch)
+
+    async def __aenter__(self) -> Task:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self.status is not task.Status.TAKEN:
+            return
+        if error is None:
+            await self.ack()
+        else:
+            await self._home._give_back(self, error)
+
+
+OnChange = Callable[[Task, str], object]
+
+
+class _Listener:
+    """An on_change callback of a program's loop, as the hub calls it from any thread."""
+
+    def __init__(self, home: Tube, callback: OnChange) -> None:
+        self.callback = callback
+        self._home = home
+        self._telling: set[asyncio.Future[None]] = set()
+
+    def __call__(self, told: task.Task, event: str) -> None:
+        self._home._bridge.post(partial(self._tell, _dressed(self._home, told), event))
+
+    def _tell(self, told: Task, event: str) -> None:
+        try:
+            answer = self.callback(told, event)
+        except Exception:
+            _failed(told, event)
+            return
+        if isawaitable(answer):
+            telling = asyncio.ensure_future(_await(answer, told, event))
+            self._telling.add(telling)  # the loop itself holds on to no task
+            telling.add_done_callback(self._telling.discard)
+
+
+async def _await(answer: Awaitable[object], told: Task, event: str) -> None:
+    try:
+        await answer
+    except Exception:
+        _failed(told, event)
+
+
+def _failed(told: Task, event: str) -> None:
+    log.exception("on_change of tube %s failed at %s of task %s", told.tube, event, told.id)
+
+
+def _dressed(handle: Handle[Any], given: task.Task) -> Task:
+    home = handle if isinstance(handle, Tube) else Tube(handle._bridge, cast(tube.Tube, given._home))
+    return Task(given._record, home, given.data, leased=given._leased)
+
+
+DRESS[task.Task] = _dressed
+DRESS[list] = lambda handle, given: [_dressed(handle, one) if isinstance(one, task.Task) else one for one in given]
+DRESS[tube.Tube] = lambda handle, given: Tube(handle._bridge, given)
+DRESS[group.Group] = lambda handle, given: Group(handle._bridge, given)
