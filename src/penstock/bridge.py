@@ -183,7 +183,7 @@ class Bridge:
     def _open_inbox(self) -> None:
         self._called = False  # before the look: what is posted from now on calls again
         for _ in range(len(self._inbox)):
-            self._inbox.popleft()()
+            self._loop.call_soon(self._inbox.popleft())
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
