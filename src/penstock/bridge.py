@@ -56,9 +56,13 @@ class Bridge:
         """
         if self._closing:
             raise StoreUnavailable("this broker is closed: connect again")
+        self.must_be_here()
+        return self._begin(flow)
+
+    def must_be_here(self) -> None:
+        """StoreUnavailable in any other loop or process than its own."""
         if self._forked or asyncio.get_running_loop() is not self._loop:
             raise StoreUnavailable("this broker belongs to another event loop or process: connect anew in this one")
-        return self._begin(flow)
 
     def call(self, call: Callable[[], R]) -> Run[R]:
         """Carry out any blocking call on one of the threads."""

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+import pytest
+
 from penstock.aio import Broker, Tube
 
 T = TypeVar("T")
@@ -65,3 +67,25 @@ def spied(broker: Broker, verb: str) -> list[int]:
 def bridge_threads() -> int:
     """How many threads of bridges there are in this process."""
     return sum(thread.name == "penstock-bridge" for thread in threading.enumerate())
+
+
+def held_back(broker: Broker, verb: str) -> tuple[asyncio.Event, threading.Event]:
+    """Store calls of this verb are made, and then keep their answer until the second event is set."""
+    store: Any = broker._sync._hub._store
+    real, loop = getattr(store, verb), asyncio.get_running_loop()
+    made, go_on = asyncio.Event(), threading.Event()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        answer = real(*args, **kwargs)
+        loop.call_soon_threadsafe(made.set)
+        assert go_on.wait(PATIENCE)
+        return answer
+
+    setattr(store, verb, call)
+    return made, go_on
+
+
+async def cancelled(call: asyncio.Future[Any]) -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call

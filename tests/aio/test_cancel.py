@@ -4,39 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from penstock import aio
-from tests.aio.helpers import PATIENCE, blocked, calls, counts, in_loop, spied, until
+from tests.aio.helpers import PATIENCE, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
 from tests.conftest import FULL
 
 SEEDS = (1, 2, 3)
-
-
-def held_back(broker: aio.Broker, verb: str) -> tuple[asyncio.Event, threading.Event]:
-    """Store calls of this verb are made, and then keep their answer until the second event is set."""
-    store: Any = broker._sync._hub._store
-    real, loop = getattr(store, verb), asyncio.get_running_loop()
-    made, go_on = asyncio.Event(), threading.Event()
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        answer = real(*args, **kwargs)
-        loop.call_soon_threadsafe(made.set)
-        assert go_on.wait(PATIENCE)
-        return answer
-
-    setattr(store, verb, call)
-    return made, go_on
-
-
-async def cancelled(call: asyncio.Future[Any]) -> None:
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call
 
 
 def test_a_take_cancelled_while_the_store_answers_gives_back_what_it_got(store_url: str) -> None:
