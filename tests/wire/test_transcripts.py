@@ -43,6 +43,7 @@ def test_sent_byte_by_byte(name: str) -> None:
     assert asyncio.run(converse([bytes([byte]) for byte in sent]))[0] == answered
 
 
+@pytest.mark.timeout(300)  # as many conversations as the transcript has bytes
 @pytest.mark.parametrize("name", NAMES)
 def test_cut_in_two_at_every_place(name: str) -> None:
     sent, answered = load(name)

@@ -125,7 +125,7 @@ class Connection(asyncio.Protocol):
 
     async def _work(self) -> None:
         try:
-            while requests := self._next():
+            while not self.session.leaving and (requests := self._next()):
                 await self._serve(requests)
                 await self._send()
                 if len(requests) == CHUNK:
