@@ -35,7 +35,7 @@ def serve(url: str, resp: str | None, token_file: Path | None) -> None:
     connections held is ready again.
     """
     tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
-    mounts = [_resp(resp or RESP_ADDRESS, tokens)]
+    mounts = [_resp(RESP_ADDRESS if resp is None else resp, tokens)]
     asyncio.run(run(url, mounts, _announce))
 
 
