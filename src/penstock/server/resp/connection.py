@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Answer what has been asked, wait for nothing, and close."""
-        self._ending = True
+        self._ending, self._since = True, time.monotonic()
         if self._worker is None:
             self._transport.close()
         elif self._waiting:
@@ -110,7 +110,11 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def cut_if_late(self, now: float) -> None:
-        """Close if a request, or the token, has taken too long to arrive."""
+        """Close if a request, or the token, has taken too long to arrive, or the end of it to be read."""
+        if self._ending:
+            if now - self._since > ARRIVAL_SECONDS:
+                self._transport.abort()
+            return
         late = self._worker is None and self._requests.partial and now - self._since > ARRIVAL_SECONDS
         if late or (now - self._began > TOKEN_SECONDS and self.session.role is None):
             self._refuse("Protocol error: it took too long to arrive")
@@ -200,7 +204,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
         self._unsent = bytearray()
-        self._ending = True
+        self._ending, self._since = True, time.monotonic()
         self._transport.close()
         if self._waiting and self._worker is not None:
             self._worker.cancel()
