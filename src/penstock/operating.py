@@ -84,6 +84,17 @@ def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
     return store.live_groups(tube._stored, after, limit)
 
 
+def live_group(tube: Tube, name: str) -> Group:
+    """The group of that name, which is not begun when it is not there."""
+    label = names.name("group", name)
+    # Behind the last name that can stand before it.
+    before = label[:-1] + chr(ord(label[-1]) - 1) + "\U0010ffff"
+    found = live_groups(tube, before, 1)
+    if not found or found[0].name != name:
+        raise NotFound(f"group {name} is not live in tube {tube.name}: it has ended, or was never begun")
+    return found[0]
+
+
 class Callback(msgspec.Struct, frozen=True):
     """How the callbacks of one host stand, among the first tasks of each state."""
 
