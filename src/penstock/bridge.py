@@ -56,9 +56,13 @@ class Bridge:
         """
         if self._closing:
             raise StoreUnavailable("this broker is closed: connect again")
+        self.must_be_here()
+        return self._begin(flow)
+
+    def must_be_here(self) -> None:
+        """StoreUnavailable in any other loop or process than its own."""
         if self._forked or asyncio.get_running_loop() is not self._loop:
             raise StoreUnavailable("this broker belongs to another event loop or process: connect anew in this one")
-        return self._begin(flow)
 
     def call(self, call: Callable[[], R]) -> Run[R]:
         """Carry out any blocking call on one of the threads."""
@@ -183,7 +187,7 @@ class Bridge:
     def _open_inbox(self) -> None:
         self._called = False  # before the look: what is posted from now on calls again
         for _ in range(len(self._inbox)):
-            self._inbox.popleft()()
+            self._loop.call_soon(self._inbox.popleft())
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():

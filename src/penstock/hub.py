@@ -58,6 +58,7 @@ class Hub:
         self.tap: Callable[[Sequence[Event]], object] | None = None
         self._dues: dict[Topic, float] = {}
         self._reaped = 0.0
+        self._said = 0.0
         reset_in_child(self)
 
     @property
@@ -241,6 +242,13 @@ class Hub:
             moments = [record.at for record in records if record.at is not None]
             if moments:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))
+
+    def note_outage(self, error: StoreUnavailable) -> None:
+        """A waiting take outlasts it. Said once a second, however many wait."""
+        now = time.monotonic()
+        if now - self._said >= SCAN_SECONDS:
+            self._said = now
+            log.warning("a waiting take goes on when the store is back (%s)", error)
 
     # for the keeper
 

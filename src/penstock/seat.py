@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 import socket
 import threading
@@ -27,9 +26,6 @@ from penstock.waiting import Topic, Waiter
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
-
-
-log = logging.getLogger("penstock")
 
 # Seconds between the attempts of a waiting take while its server is away.
 FIRST_PAUSE = 0.05
@@ -204,7 +200,7 @@ class Seat:
                 late = deadline is not None and time.monotonic() + pause > deadline
                 if late or self._closed or not self._hub.store.remote:
                     raise
-                log.warning("a waiting take goes on when the store is back (%s)", error)
+                self._hub.note_outage(error)
             yield Sleep(waiter, pause)
             pause = min(pause * 2, LAST_PAUSE)
 

@@ -40,7 +40,8 @@ class Line:
 class Takes(Step):
     """A look for up to count tasks of the first of these tubes that has any; the same step is asked for again.
 
-    Answers the tasks, leased, and what the store said. When it `blocks`, its taker sleeps if nothing came.
+    Answers the tasks, leased, and what the store said. When it `blocks`, its taker sleeps if nothing came; when it is
+    `leaving`, there is no answer.
     """
 
     __slots__ = ("_line", "blocks", "count", "leaving", "max_pri", "registered", "seat", "tubes")
@@ -91,8 +92,8 @@ class Takes(Step):
             if not line.waiting:
                 lines.pop(self.key, None)
 
-    def undo(self, answer: Got) -> Step | None:
-        tasks, _ = answer
+    def undo(self, answer: Got | None) -> Step | None:
+        tasks = answer[0] if answer else []
         if not tasks:
             return None
         session = self.seat.number

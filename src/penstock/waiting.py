@@ -1,8 +1,8 @@
 """Where blocked callers of one process wait: longest-waiting first, one woken for each new ready task.
 
 A wake is a token when it stands for one task that this process made ready, or a hint when something may have
-changed elsewhere. A waiter woken by a hint that found work hints the next; a token that its waiter did not use
-goes to the next.
+changed elsewhere. A waiter woken by a hint that found work hints the next, and where a second look costs nothing the
+next two; a token that its waiter did not use goes to the next.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_call", "_lock", "hinted", "owed", "picky", "topics", "woken")
+    __slots__ = ("_call", "_lock", "hinted", "owed", "picky", "shares", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
         self.topics = topics
         self.picky = picky  # it may refuse what another would take
+        self.shares = False  # it sleeps without a thread, and its looks are made together with others'
         self.woken = False
         self.hinted = False
         self.owed = False  # a token that came while it was awake for a hint
@@ -41,6 +42,7 @@ class Waiter:
 
         The call must be short and must not enter the room; it says whether the sleeper is still there.
         """
+        self.shares = True
         self._call = call  # before the look at the lock, else a wake-up in between would be lost
         if call is None or not self._lock.acquire(blocking=False):
             return False
@@ -89,8 +91,10 @@ class Room:
             self._remove(waiter)
             used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
             if waiter.woken and not used:
+                # Doubling: of a thousand tasks put elsewhere, ten rounds of looks take all, and not a thousand.
+                spread = 2 if got is not None and waiter.shares else 0
                 for topic in waiter.topics:
-                    self._wake(topic, 1, hint=True)
+                    self._wake(topic, spread or 1, hint=True, past_awake=bool(spread))
 
     def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
         """Wake the longest-waiting ones."""
@@ -135,7 +139,7 @@ class Room:
                 if not waiting:
                     del self._waiters[topic]
 
-    def _wake(self, topic: Topic, count: int, *, hint: bool) -> None:
+    def _wake(self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False) -> None:
         waiting = self._waiters.get(topic, {})
         gone = []
         for waiter in waiting:
@@ -148,7 +152,8 @@ class Room:
                 else:
                     gone.append(waiter)
             elif hint:
-                break  # the first one is awake already and will pass the hint on
+                if not past_awake:
+                    break  # the first one is awake already and will pass the hint on
             elif waiter.hinted and not waiter.owed:
                 waiter.owed = True  # its look may have been too early for this one
                 count -= 1

@@ -64,6 +64,7 @@ class Broker(Handle[broker.Broker]):
 
         Blocked takes give None. It goes on to the end, even if whoever waits for it is cancelled.
         """
+        self._bridge.must_be_here()
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._bridge.close(self._sync.close))
         await asyncio.shield(self._closing)

@@ -1,0 +1,91 @@
+"""What tests of awaited verbs share: a loop a test, looks that wait, and store calls that are counted."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import pytest
+
+from penstock.aio import Broker, Tube
+
+T = TypeVar("T")
+PATIENCE = 10.0
+
+
+def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run it in an event loop of its own, with a limit."""
+    return asyncio.run(asyncio.wait_for(main(), 50))
+
+
+async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = PATIENCE) -> None:
+    """Come back when the condition holds; it must hold within so many seconds."""
+    async with asyncio.timeout(seconds):
+        while not await condition():  # noqa: ASYNC110 - what is waited for happens in other threads
+            await asyncio.sleep(0.005)
+
+
+async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
+    """Come back when so many calls wait in this process for something of that sort, asleep."""
+    room = broker._sync._hub.room
+
+    async def asleep() -> bool:
+        with room._lock:
+            waiters = {waiter for name, of in room._waiters.items() if name[0] == topic for waiter in of}
+            return sum(waiter._call is not None for waiter in waiters) == count
+
+    await until(asleep)
+
+
+async def counts(tube: Tube) -> dict[str, int]:
+    """The counters of tasks that are not 0."""
+    found = (await tube.stats()).tasks
+    return {name: getattr(found, name) for name in found.__struct_fields__ if getattr(found, name)}
+
+
+async def calls(tube: Tube) -> dict[str, int]:
+    """The counters of calls that are not 0."""
+    found = (await tube.stats()).calls
+    return {name: getattr(found, name) for name in found.__struct_fields__ if getattr(found, name)}
+
+
+def spied(broker: Broker, verb: str) -> list[int]:
+    """Grows by the size of each call of this verb that the store is given from now on."""
+    store: Any = broker._sync._hub._store
+    real, sizes = getattr(store, verb), list[int]()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(args[1] if isinstance(args[1], int) else len(args[1]))
+        return real(*args, **kwargs)
+
+    setattr(store, verb, call)
+    return sizes
+
+
+def bridge_threads() -> int:
+    """How many threads of bridges there are in this process."""
+    return sum(thread.name == "penstock-bridge" for thread in threading.enumerate())
+
+
+def held_back(broker: Broker, verb: str) -> tuple[asyncio.Event, threading.Event]:
+    """Store calls of this verb are made, and then keep their answer until the second event is set."""
+    store: Any = broker._sync._hub._store
+    real, loop = getattr(store, verb), asyncio.get_running_loop()
+    made, go_on = asyncio.Event(), threading.Event()
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        answer = real(*args, **kwargs)
+        loop.call_soon_threadsafe(made.set)
+        assert go_on.wait(PATIENCE)
+        return answer
+
+    setattr(store, verb, call)
+    return made, go_on
+
+
+async def cancelled(call: asyncio.Future[Any]) -> None:
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
