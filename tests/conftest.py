@@ -27,6 +27,9 @@ STORES: dict[str, Callable[[Path], str]] = {
 # The stores that have addresses, outcomes, replies and groups; `pytestmark = FULL` runs a module on these alone.
 FULL_STORES = ("memory", "sqlite")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
+# The stores that have the kinds round and reliable.
+UNLEASED_STORES = ("memory", "sqlite")
+UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 

@@ -99,7 +99,7 @@ TASK = "address attempts created data due expires group id lease pri progress re
 FIELDS = {
     "Backoff": "base=1, factor=2, limit=300, jitter=0.1",
     "Finding": "tube, id, what, remedy",
-    "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False",
+    "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False, hand_out='lease'",
     "Outcome": "status, result=None, error=None, code=None",
     "Progress": "done, total",
     "SessionInfo": "id, host, pid, heartbeat, held, waits",

@@ -61,8 +61,8 @@ class BoundTube:
         """Ack a task that this broker's session holds."""
         self._tube.ack(task_or_id, result)
 
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool]:
-        """Ack each that this broker's session holds; a bool for each, in order."""
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool] | list[str]:
+        """Ack each that this broker's session holds, as Tube.ack_many does."""
         return self._tube.ack_many(tasks)
 
     def group(self, name: str) -> Group:

@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core import names
-from penstock.core.kind import find_kind
+from penstock.core.kind import DELIVER, Kind, find_kind
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import check_tube_options
-from penstock.errors import NoSuchTube, TubeMismatch
+from penstock.core.options import check_new_tube, check_tube_options
+from penstock.errors import NoSuchTube, TubeMismatch, UnsupportedOption
+from penstock.store.base import Store
+from penstock.store.unleased import UnleasedStore
 from penstock.tube import Tube
+from penstock.unleased import ReliableTube, UnleasedTube
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
@@ -23,18 +26,18 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
     """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
     stored = hub.store.load_tube(names.name("tube", name))
     if stored is None:
-        declared = find_kind(DEFAULT_KIND if kind is None else kind)
-        given = check_tube_options(declared, options)
+        declared = _creatable(hub.store, DEFAULT_KIND if kind is None else kind)
+        given = check_new_tube(declared, options)
         stored = hub.store.save_tube(name, declared, given, exist_ok=True)
     _must_match(stored, kind, options)
-    return Tube(hub, seat, stored)
+    return make_handle(hub, seat, stored)
 
 
 def create_tube(hub: Hub, seat: Seat, name: str, kind: str, options: Mapping[str, object]) -> Tube:
     """A new tube; TubeExists when the name is in use."""
-    declared = find_kind(kind)
-    given = check_tube_options(declared, options)
-    return Tube(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
+    declared = _creatable(hub.store, kind)
+    given = check_new_tube(declared, options)
+    return make_handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
 
 
 def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
@@ -42,7 +45,20 @@ def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
     stored = hub.store.load_tube(names.name("tube", name))
     if stored is None:
         raise NoSuchTube(f"tube {name} does not exist: create it first with broker.tube({name!r})")
-    return Tube(hub, seat, stored)
+    return make_handle(hub, seat, stored)
+
+
+def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
+    if stored.kind.leased:
+        return Tube(hub, seat, stored)
+    return ReliableTube(hub, seat, stored) if stored.kind.hand_out == DELIVER else UnleasedTube(hub, seat, stored)
+
+
+def _creatable(store: Store, name: str) -> Kind:
+    kind = find_kind(name)
+    if not kind.leased and not isinstance(store, UnleasedStore):
+        raise UnsupportedOption(f"this store has no kind {name}: sqlite:// and memory:// have it")
+    return kind
 
 
 def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:

@@ -11,8 +11,7 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from penstock.core import codec, numbers
-from penstock.core.lifecycle import Move
+from penstock.core import numbers
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.task import Task
@@ -233,12 +232,5 @@ class Seat:
                 blocked = "enter"
 
     def _tasks(self, tubes: Sequence[Tube], taken: Taken) -> list[Task]:
-        """What was taken, for people; a task whose data cannot be decoded is buried and left out."""
-        tasks = []
-        for record in taken.records:
-            home = next(tube for tube in tubes if tube._stored is taken.tube)
-            try:
-                tasks.append(Task(record, home, codec.decode(record.payload), leased=True))
-            except BadValue as error:
-                home._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
-        return tasks
+        home = next((tube for tube in tubes if tube._stored is taken.tube), None)
+        return [] if home is None else home._handed_out(taken.records)

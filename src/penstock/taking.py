@@ -94,7 +94,7 @@ class Takes(Step):
 
     def undo(self, answer: Got | None) -> Step | None:
         tasks = answer[0] if answer else []
-        if not tasks:
+        if not tasks or not tasks[0]._home._stored.kind.leased:  # what is not leased stays handed out
             return None
         session = self.seat.number
         moves = [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks]

@@ -12,7 +12,7 @@ from penstock import why
 from penstock.core import codec, names
 from penstock.core.address import linked
 from penstock.core.ending import encode_code
-from penstock.core.kind import kinds_with
+from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
@@ -40,7 +40,7 @@ _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
-TaskOrId = Facts[Place] | int
+TaskOrId = Facts[Place] | int | str
 
 
 class Tube:
@@ -89,8 +89,8 @@ class Tube:
             if address is not None or group is not None or reply_to is not None:
                 _ = self._hub.linked
         record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
-        same = type(data) in _ATOMS and address is None  # with one, it may be the task that was there
-        return Task(record, self, data if same else codec.decode(record.payload))
+        same = type(data) in _ATOMS and address is id is None  # with one, it may be the task that was there
+        return Task(record, self, data) if same else make_task(record, self)
 
     @verb
     def put_many(
@@ -150,6 +150,16 @@ class Tube:
         check_max_pri(self._stored, max_pri)
         return (yield from self._seat.take_tasks((self,), whole("count", count), timeout, max_pri))
 
+    def _handed_out(self, records: Iterable[Record]) -> list[Task]:
+        """What was taken, for people; a task whose data cannot be decoded is set aside and left out."""
+        tasks = []
+        for record in records:
+            try:
+                tasks.append(Task(record, self, codec.decode(record.payload), leased=True))
+            except BadValue as error:
+                self._set_aside(record, error)
+        return tasks
+
     # settling
 
     @verb
@@ -162,13 +172,20 @@ class Tube:
         yield from self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
 
     @verb
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> Flow[list[bool]]:
-        """Ack each that this session still holds, in one step; a bool for each, in order."""
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> Flow[list[bool] | list[str]]:
+        """Ack each that this session still holds, in one step; a bool for each, in order.
+
+        In kind reliable the ids that were really removed.
+        """
+        must_have(self._stored.kind, "ack")
         given = list(tasks)
         records: list[Record | None] = yield Moves(self, [self._move("ack", task) for task in given])
         for task, record in zip(given, records, strict=True):
             if isinstance(task, Facts) and record is not None:
                 task.status = Status.DONE
+        return self._acked(records)
+
+    def _acked(self, records: Iterable[Record | None]) -> list[bool] | list[str]:
         return [record is not None for record in records]
 
     @verb
@@ -249,6 +266,10 @@ class Tube:
             # The block's own error matters more than that the task could not be given back.
             log.warning("%s", lost)
 
+    def _set_aside(self, record: Record, error: BadValue) -> None:
+        """Bury a task that was handed out and cannot be decoded."""
+        self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
+
     def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
         """Guarded moves; of each the task afterwards, or None where the guard failed."""
         settled = self._hub.store.settle(self._stored, moves)
@@ -277,45 +298,60 @@ class Tube:
     def _settle_leased(self, task: TaskOrId, move: Move) -> Flow[None]:
         record: Record | None = (yield Moves(self, (move,)))[0]
         if record is None:
-            raise NotTaken(
-                f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
-                f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
-            )
+            raise self._not_taken(move)
         _told(task, record)
 
-    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Flow[None]:
+    def _not_taken(self, move: Move) -> NotTaken:
+        return NotTaken(
+            f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
+            f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
+        )
+
+    def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
         if isinstance(task, Facts):
             record = self._own(task)
-            move = Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
-        else:
-            move = Move(verb, names.task_id(task), reason=reason)
+            return Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
+        return Move(verb, names.task_id(task), reason=reason)
+
+    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Flow[None]:
+        move = self._free_move(verb, task, reason)
         after: Record | None = (yield Moves(self, (move,)))[0]
         if after is None and move.lease is not None:
             raise NotTaken(
                 f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
             )
         if after is None:
-            raise NotFound(f"task {move.id} is not in tube {self.name}: it was never put, or has left it")
+            raise self._not_found(move.shown)
         _told(task, after)
 
     # looking
 
     def peek(self, id: TaskOrId) -> Task:
         """The task as it stands, whoever has it; NotFound when it is not in the tube."""
-        number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
-        record = self._current(number)
+        record = self._current(id)
         if record is None:
-            raise NotFound(f"task {number} is not in tube {self.name}: it was never put, or has left it")
+            raise self._not_found(id.id if isinstance(id, Facts) else id)
         return make_task(record, self)
 
-    def _current(self, id: int) -> Record | None:
+    def _not_found(self, id: object) -> NotFound:
+        return NotFound(f"task {id} is not in tube {self.name}: it was never put, or has left it")
+
+    def _current(self, id: TaskOrId) -> Record | None:
         """The task as it stands after everything that is due has been done to it."""
         self._hub.tend()
-        record = self._hub.store.get(self._stored, [id])[0]
+        record = self._get(id)
         if record is None or (record.at is None and record.state != "t" and record.group is None):
             return record
         self._hub.catch_up(self._stored)
-        return self._hub.store.get(self._stored, [id])[0]
+        return self._get(id)
+
+    def _get(self, id: TaskOrId) -> Record | None:
+        number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
+        return self._hub.store.get(self._stored, [number])[0]
+
+    def _number(self, id: TaskOrId) -> int:
+        """The store's own number of a task, which orders them."""
+        return id._record.id if isinstance(id, Facts) else names.task_id(id)
 
     def tasks(
         self, status: Status | str | None = None, *, limit: int = 100, after: TaskOrId | None = None
@@ -324,7 +360,7 @@ class Tube:
         if status is not None and status not in list(Status):
             raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
         whole("limit", limit, 1, MAX_PAGE)
-        last = after.id if isinstance(after, Facts) else None if after is None else names.task_id(after)
+        last = None if after is None else self._number(after)
         if status == Status.DONE:
             return []
         self._hub.tend()
@@ -345,7 +381,7 @@ class Tube:
         return True  # an empty tube is still a tube
 
     def __contains__(self, id: object) -> bool:
-        return self._current(names.task_id(id)) is not None
+        return self._current(id) is not None  # type: ignore[arg-type]
 
     def why(self, id: TaskOrId) -> str:
         """Why this task is not running: what holds it back, who, since when, until when."""
@@ -359,6 +395,7 @@ class Tube:
 
         An address without a task gives its last outcome, or done without a result when none is known (any more).
         """
+        must_have(self._stored.kind, "wait")
         return (yield from await_outcome(self._hub, self._stored, address, timeout))
 
     def group(self, name: str) -> Group:
@@ -389,13 +426,11 @@ class Tube:
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
         """Hand out again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
-        raise UnsupportedOption(
-            f"kind {self.kind} has no recover: kind reliable has it; here, ttr and sessions give back"
-        )
+        raise unsupported(self._stored.kind, "recover")
 
     def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
         """Read the undelivered or the delivered list (kind reliable)."""
-        raise UnsupportedOption(f"kind {self.kind} has no inspect: kind reliable has it; here, use tasks()")
+        raise unsupported(self._stored.kind, "inspect")
 
 
 def _told(task: TaskOrId, record: Record) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.core.handout import clock_wait
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, Record
 from penstock.store.base import Store
@@ -12,6 +13,8 @@ _MANY = 1000  # where a store stops counting what is ahead
 def explain(store: Store, tube: Tube, record: Record) -> str:
     """The sentence."""
     now = store.now()
+    if not tube.kind.leased:
+        return f"task {record.address} is {_unleased(store, tube, record, now)}"
     match record.state:
         case "t":
             return f"task {record.id} is taken: {_held(store, record, now)}"
@@ -28,6 +31,18 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
     if record.state == "q":
         return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {ahead}"
     return f"task {record.id} is ready: {ahead}; the next take after them gets it"
+
+
+def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
+    since = "" if record.taken is None else f"handed out {_span(now - record.taken)} ago"
+    if record.state == "t":
+        return f"delivered: {since}, hand-out {record.attempts}, and not acked; recover() hands it out again"
+    if store.paused(tube):
+        return f"ready, but tube {tube.name} is paused: resume() lets it go"
+    wait = clock_wait(tube, record.rank1, now)
+    if wait is not None:
+        return f"ready, but {since}: it may be handed out again in {_span(wait)}"
+    return f"ready: {_ahead(store.ahead(tube, record))}; the next take after them gets it"
 
 
 def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:

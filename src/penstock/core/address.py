@@ -46,7 +46,7 @@ def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
             plan.fresh.append(entry)
             if entry.address is not None:
                 held[entry.address] = place
-        elif entry.duplicate == "replace":
+        elif entry.duplicate in ("replace", "refresh"):
             _replace(plan, place, entry, there)
         elif entry.duplicate != "ignore":
             raise _duplicate(entry.address, "give on_duplicate, or another address")
@@ -57,6 +57,9 @@ def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
 def _replace(plan: Plan, place: int, entry: Entry, there: Mapping[str, Record]) -> None:
     if place >= 0:
         earlier = plan.fresh[place]
+        if entry.duplicate == "refresh":
+            plan.fresh[place] = msgspec.structs.replace(earlier, payload=entry.payload)
+            return
         plan.fresh[place] = msgspec.structs.replace(
             earlier, payload=entry.payload, rank1=entry.rank1, rank2=entry.rank2, pri=entry.pri, ttl=entry.ttl,
             delay=entry.delay,
@@ -73,8 +76,10 @@ def _replace(plan: Plan, place: int, entry: Entry, there: Mapping[str, Record]) 
 def replaced(record: Record, entry: Entry, now: int) -> Record:
     """The task with the entry's data, delay, pri and ttl, at the place these give it; all else stays, its id too.
 
-    Where it says r, a store of a micro-queue kind decides between r and q.
+    `refresh` changes the data alone. Where it says r, a store of a micro-queue kind decides between r and q.
     """
+    if entry.duplicate == "refresh":
+        return msgspec.structs.replace(record, payload=entry.payload)
     expires = None if entry.ttl is None else now + entry.ttl + entry.delay
     state = UNSTARTED if record.state == UNSTARTED else "~" if entry.delay else "r"
     return msgspec.structs.replace(

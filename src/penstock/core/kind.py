@@ -1,4 +1,4 @@
-"""Kinds as data: which options a tube's tasks take, and in which order they come out."""
+"""Kinds as data: which options a tube's tasks take, in which order they come out, and how they are handed out."""
 
 from __future__ import annotations
 
@@ -7,28 +7,43 @@ from collections.abc import Iterable, Set
 import msgspec
 
 from penstock.core import names
-from penstock.errors import BadValue
+from penstock.errors import BadValue, UnsupportedOption
 
 # What a task may be given at put by the kinds that accept it.
 ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"})
 # What a kind may order its tasks by.
 ORDER_KEYS = frozenset({"id", "-id", "pri", "expires", "due", "created", "rank"})
+# How a task is handed out: leased to a session; its clock is set and it stays; delivered until anyone acks it.
+LEASE, CLOCK, DELIVER = "lease", "clock", "deliver"
+# option or verb -> how a kind that has it hands out; what is not here depends on what the kind accepts
+_HAND_OUTS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("address", "group", "callback", "reply_to", "max_attempts", "retention"), (LEASE,)),
+    **dict.fromkeys(("fail", "release", "release_all", "touch", "bury", "kick", "wait"), (LEASE,)),
+    "ack": (LEASE, DELIVER),
+    "on_duplicate": (LEASE, CLOCK),
+    "period": (CLOCK,),
+    "recover": (DELIVER,),
+    "inspect": (DELIVER,),
+}
 
 
 class Kind(msgspec.Struct, frozen=True):
     """The rules of a tube, stored with it, so that any program can run it.
 
-    `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind.
+    `order` is one or two keys, ties by id; `per_utube` makes it a micro-queue kind. Kinds of one's own are leased.
     """
 
     name: str
     accepts: Set[str] = frozenset()
     order: tuple[str, ...] = ("id",)
     per_utube: bool = False
+    hand_out: str = LEASE
 
     def __post_init__(self) -> None:
         names.name("kind", self.name)
-        accepts = self._words("accepts", self.accepts, ACCEPTABLE)
+        if self.hand_out not in (LEASE, CLOCK, DELIVER):
+            raise BadValue(f"kind {self.name} has hand_out={self.hand_out!r}: leave it out")
+        accepts = self._words("accepts", self.accepts, ACCEPTABLE | {"id"} if self.hand_out == CLOCK else ACCEPTABLE)
         order = self._words("order", self.order, ORDER_KEYS)
         if not 1 <= len(order) <= 2:
             raise BadValue(f"kind {self.name} orders by {len(order)} keys: give one or two")
@@ -48,8 +63,15 @@ class Kind(msgspec.Struct, frozen=True):
         return listed
 
     def has(self, option: str) -> bool:
-        """Whether the kind gives a meaning to a tube's option of that name, or to a put's."""
+        """Whether the kind gives a meaning to a tube's option of that name, to a put's, or to a verb."""
+        if option in _HAND_OUTS:
+            return self.hand_out in _HAND_OUTS[option]
         return self.per_utube if option == "per_utube" else option in self.accepts
+
+    @property
+    def leased(self) -> bool:
+        """Whether hand-outs belong to a session, and ids are integers."""
+        return self.hand_out == LEASE
 
     @property
     def timed(self) -> bool:
@@ -65,6 +87,8 @@ _kinds = {
         Kind("fifottl", _TIMES, ("pri", "id")),
         Kind("utube", per_utube=True),
         Kind("utubettl", _TIMES, ("pri", "id"), per_utube=True),
+        Kind("round", frozenset({"id", "ttl"}), hand_out=CLOCK),
+        Kind("reliable", hand_out=DELIVER),
     )
 }
 
@@ -73,6 +97,8 @@ def register_kind(kind: Kind) -> Kind:
     """Make a kind known by its name in this program; BadValue when the name is taken."""
     if not isinstance(kind, Kind):
         raise BadValue(f"{names.shown(kind)} is {names.kind_of(kind)}: give a penstock.Kind")
+    if not kind.leased:
+        raise BadValue(f"kind {kind.name} has hand_out={kind.hand_out!r}: kinds of your own are leased, leave it out")
     if kind.name in _kinds:
         raise BadValue(f"kind {kind.name} is registered already: choose another name")
     _kinds[kind.name] = kind
@@ -90,5 +116,16 @@ def find_kind(name: object) -> Kind:
 
 
 def kinds_with(option: str) -> str:
-    """The names of the kinds that accept an option, for messages."""
+    """The names of the kinds that have an option or a verb, for messages."""
     return ", ".join(kind.name for kind in _kinds.values() if kind.has(option)) or "no registered kind"
+
+
+def unsupported(kind: Kind, verb: str) -> UnsupportedOption:
+    """The error of a verb that the kind does not have; its message names those that do."""
+    return UnsupportedOption(f"kind {kind.name} has no {verb}: these have it: {kinds_with(verb)}")
+
+
+def must_have(kind: Kind, verb: str) -> None:
+    """UnsupportedOption where the kind does not have the verb."""
+    if not kind.has(verb):
+        raise unsupported(kind, verb)

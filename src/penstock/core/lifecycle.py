@@ -48,8 +48,9 @@ class Move(msgspec.Struct, frozen=True):
 
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
     (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
-    delay or touch's time, in ms.
-    `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text.
+    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text. In a
+    tube of an unleased kind `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's
+    session, None.
     """
 
     verb: str
@@ -61,6 +62,12 @@ class Move(msgspec.Struct, frozen=True):
     unstarted: bool = False
     result: bytes | None = None
     code: str | None = None
+    name: str | None = None
+
+    @property
+    def shown(self) -> int | str:
+        """The id that people see."""
+        return self.id if self.name is None else self.name
 
 
 def decide(record: Record, move: Move, now: int) -> Change | None:

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.core import codec, names
 from penstock.core.backoff import Backoff
-from penstock.core.kind import Kind, kinds_with
+from penstock.core.kind import CLOCK, Kind, kinds_with
 from penstock.core.numbers import number, positive_ms, span_ms, whole
 from penstock.core.task import NO_UTUBE, Entry, Rank
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
@@ -82,6 +82,8 @@ class Tube(msgspec.Struct, frozen=True):
     plain: Entry | None = None
     #: How long outcomes are kept.
     retention: int = DEFAULT_RETENTION * 1000
+    #: Kind round: so long between two hand-outs of an element.
+    period: int = 0
 
 
 def callback_url(what: str, value: object) -> str:
@@ -109,6 +111,12 @@ def _backoff(what: str, value: object) -> Backoff:
     return value
 
 
+def _period(what: str, value: object) -> int:
+    """Rounded up, so that nothing is handed out too early."""
+    positive_ms(what, value)
+    return max(1, span_ms(what, value))
+
+
 def _pri(what: str, value: object) -> int:
     return whole(what, value, 0, MAX_PRI)
 
@@ -123,7 +131,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "temporary": _flag,
     "max_attempts": whole,
     "backoff": _backoff,
-    "period": positive_ms,
+    "period": _period,
     "utube_limit": whole,
     "fair": _flag,
     "aging": positive_ms,
@@ -133,7 +141,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 # tube option -> what the kind must accept for it to mean something
 _NEEDS = {
     "ttl": "ttl", "ttr": "ttr", "pri": "pri", "backoff": "delay", "aging": "pri",
-    "utube_limit": "per_utube", "fair": "per_utube",
+    "utube_limit": "per_utube", "fair": "per_utube", "period": "period", "callback": "callback",
+    "max_attempts": "max_attempts", "retention": "retention",
 }  # fmt: skip
 # Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
 _SAME_AS_ABSENT: dict[str, object] = {
@@ -150,10 +159,8 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         if value is None:
             continue
         need = _NEEDS.get(option)
-        if option == "period" or (need is not None and not kind.has(need)):
-            raise UnsupportedOption(
-                f"kind {kind.name} has no option {option}: these have it: {kinds_with(need or option)}"
-            )
+        if need is not None and not kind.has(need):
+            raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(need)}")
         _CHECKS[option](option, value)
         if _SAME_AS_ABSENT.get(option) != value:
             given[option] = value
@@ -161,6 +168,14 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         raise UnsupportedOption(f"kind {kind.name} leaves no place for fair turns in its order: drop fair")
     if given.get("aging") and kind.order[0] != "pri":
         raise UnsupportedOption(f"kind {kind.name} is not led by pri, so aging has nothing to age: drop aging")
+    return given
+
+
+def check_new_tube(kind: Kind, options: Mapping[str, object]) -> dict[str, object]:
+    """As check_tube_options, of a tube that is to be created; BadValue where an option is missing."""
+    given = check_tube_options(kind, options)
+    if kind.hand_out == CLOCK and "period" not in given:
+        raise BadValue(f"kind {kind.name} needs a period: give the seconds between two hand-outs of an element")
     return given
 
 
@@ -175,7 +190,8 @@ def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
 def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
     """Everything about one put checked and encoded; nothing is stored when this raises."""
     payload = encode_payload(tube, "data", data)
-    if not options:
+    clocked = tube.kind.hand_out == CLOCK
+    if not options and not clocked:
         return plain_entry(tube, payload)
     given = {option: value for option, value in options.items() if value is not None}
     _refuse_foreign(tube, given)
@@ -188,6 +204,8 @@ def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
     callback = callback_url("callback", given["callback"]) if "callback" in given else tube.callback
     rank = number("rank", given["rank"]) if "rank" in given else 0
     entry = _entry(tube, payload, pri, utube, ttl, ttr, delay, rank, limit, callback)
+    if clocked:
+        return _named(tube, entry, given)
     return entry if LINKS.isdisjoint(given) else _linked(entry, given)
 
 
@@ -218,6 +236,14 @@ def plain_entry(tube: Tube, payload: bytes) -> Entry:
 LINKS = frozenset({"address", "group", "reply_to"})
 
 
+def _named(tube: Tube, entry: Entry, given: dict[str, object]) -> Entry:
+    """An element, whose id stands where others have an address; a second put changes at most its data."""
+    if "id" not in given:
+        raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a text of your own")
+    duplicate = "refresh" if given.get("on_duplicate") == "replace" else "ignore"
+    return msgspec.structs.replace(entry, address=names.label("id", given["id"]), duplicate=duplicate)
+
+
 def _linked(entry: Entry, given: dict[str, object]) -> Entry:
     return msgspec.structs.replace(
         entry,
@@ -232,16 +258,16 @@ _PUT_OPTIONS = PutOptions.__annotations__.keys()
 
 
 def _refuse_foreign(tube: Tube, given: dict[str, object]) -> None:
-    accepts = tube.kind.accepts
     for option, value in given.items():
         if option not in _PUT_OPTIONS:
             raise BadValue(f"put option {names.shown(option)} is unknown: known are {', '.join(_PUT_OPTIONS)}")
-        if option in ("max_attempts", "callback") or option in LINKS or option in accepts:
+        if option == "on_duplicate":
+            _check_on_duplicate(value)
+        if tube.kind.has(option):
             continue
         if option == "delay" and type(value) in (int, float) and value == 0:
             continue  # the default, spelled out
-        if option == "on_duplicate":
-            _check_on_duplicate(value)
+        if option == "on_duplicate" and value == "error":
             continue
         refuse_option(tube.kind, option)
 

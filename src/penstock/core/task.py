@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from penstock.core import codec
+from penstock.core.kind import Kind
 from penstock.errors import BadValue
 
 T = TypeVar("T")
@@ -59,8 +60,8 @@ class Entry(msgspec.Struct, frozen=True):
     delay: int = 0
     max_attempts: int | None = None
     callback: str | None = None
-    address: str | None = None
-    duplicate: str = "error"
+    address: str | None = None  # also the id of an element of a round tube
+    duplicate: str = "error"  # or ignore, replace, refresh: what becomes of the task that has the address
     reply_to: str | None = None
     group: str | None = None
     group_no: int | None = None  # of the one group that may take it; None: the live one of that name, or a new one
@@ -68,7 +69,7 @@ class Entry(msgspec.Struct, frozen=True):
 
 class Record(msgspec.Struct, frozen=True):
     """One stored task. `at` is the next moment the store must act on it: the end of its delay,
-    lease or ttl, whichever its state waits for."""
+    lease or ttl, whichever its state waits for. In unleased kinds `address` is the id that people see."""
 
     id: int
     state: str
@@ -99,6 +100,8 @@ class Numbered(Protocol):
 
     @property
     def no(self) -> int: ...
+    @property
+    def kind(self) -> Kind: ...
 
 
 class Place(Protocol):
@@ -146,7 +149,11 @@ class Facts(Generic[H]):
         self.status = STATUS[record.state]
         self.reason = record.reason
 
-    id = property(lambda self: self._record.id, doc="The task's id, never used twice in its tube.")
+    @property
+    def _unleased(self) -> bool:
+        return not self._home._stored.kind.leased
+
+    id = property(lambda self: self._record.address if self._unleased else self._record.id, doc="The task's id.")
     tube = property(lambda self: self._home.name, doc="The name of its tube.")
     pri = property(lambda self: self._record.pri, doc="Its priority; smaller is more urgent.")
     utube = property(lambda self: self._record.utube or None, doc="The name of its micro-queue, or None.")
@@ -155,7 +162,7 @@ class Facts(Generic[H]):
     created = property(lambda self: _seconds(self._record.created), doc="When it was put.")
     taken = property(lambda self: _seconds(self._record.taken), doc="When it was last taken, or None.")
     expires = property(lambda self: _seconds(self._record.expires), doc="The end of its ttl, or None.")
-    address = property(lambda self: self._record.address, doc="Its address, or None.")
+    address = property(lambda self: None if self._unleased else self._record.address, doc="Its address, or None.")
     group = property(lambda self: self._record.group, doc="The name of its group, or None.")
 
     @property

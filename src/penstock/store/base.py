@@ -147,7 +147,7 @@ class Finding(msgspec.Struct, frozen=True):
     """A state that must not exist, and what mends it."""
 
     tube: str
-    id: int | None
+    id: int | str | None
     what: str
     remedy: str
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from threading import RLock
 
 from penstock.core.kind import Kind
@@ -55,6 +55,8 @@ class Calls:
         self._tubes[self._last_no] = self._by_name[name] = state
         return state
 
-    def _wait_ms(self, states: Iterable[TubeState], now: int) -> int | None:
+    def _wait_ms(self, states: Sequence[TubeState], now: int) -> int | None:
         moments = [self._sessions.next_moment(), *(state.next_at() for state in states)]
-        return min((max(moment - now, 0) for moment in moments if moment is not None), default=None)
+        waits = [max(moment - now, 0) for moment in moments if moment is not None]
+        waits += [wait for state in states if (wait := state.clock_wait(now)) is not None]
+        return min(waits, default=None)

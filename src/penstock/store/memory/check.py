@@ -16,6 +16,7 @@ from penstock.store.memory.records import place
 from penstock.store.memory.sessions import Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
+from penstock.store.memory.unleased_checks import check_unleased
 
 _REBUILD = "repair counts and sorts the tube anew"
 
@@ -25,6 +26,7 @@ def check(states: Sequence[TubeState], sessions: Sessions, repair: bool, step: S
     findings: list[Finding] = []
     for state in states:
         findings += check_links(state, repair, step)
+        findings += check_unleased(state, repair)
         crooked = [*_counters(state), *_indexes(state), *_lanes(state)]
         orphans = list(_orphans(state, sessions))
         findings += crooked
@@ -57,12 +59,14 @@ def _counters(state: TubeState) -> Iterator[Finding]:
 
 def _indexes(state: TubeState) -> Iterator[Finding]:
     ready = state.ready.live() | set(state.aside)
-    buried, timer = state.buried.live(), state.timer.live()
+    buried, timer, delivered = state.buried.live(), state.timer.live(), state.delivered.live()
     for record in state.records.values():
         if record.state == "r" and place(record) not in ready and not state.links.groups.cancelled(record):
             yield _wrong(state, record.id, "ready, but not in the ready index, so never taken")
         if record.state == "!" and place(record) not in buried:
             yield _wrong(state, record.id, "buried, but not in the buried index, so never kicked")
+        if record.state == "t" and not state.tube.kind.leased and place(record) not in delivered:
+            yield _wrong(state, record.id, "delivered, but not in the delivered index, so never recovered")
         if record.at is not None and (record.at, record.id) not in timer:
             yield _wrong(state, record.id, "has a deadline, but is not in the timer index, so it never comes")
 
@@ -113,7 +117,7 @@ def _lane(lanes: Lanes, lane: MicroQueue, records: list[Record]) -> Iterator[str
 
 
 def _orphans(state: TubeState, sessions: Sessions) -> Iterable[Record]:
-    taken = (record for record in state.records.values() if record.state == "t")
+    taken = (record for record in state.records.values() if record.state == "t" and state.tube.kind.leased)
     return (record for record in taken if record.owner not in sessions.by_no)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import takewhile
+from itertools import groupby, takewhile
 from typing import Generic, TypeVar
 
 # (rank1, rank2, id): a place in the order of takes.
@@ -61,6 +61,12 @@ class LazyHeap(Generic[K]):
     def live(self) -> set[K]:
         """All valid entries."""
         return {entry for entries in (self._run, self._heap) for entry in entries if self._valid(entry)}
+
+    def in_order(self, *, from_end: bool = False) -> Iterator[K]:
+        """The valid entries one after the other, each once."""
+        run = filter(self._valid, reversed(self._run) if from_end else self._run)
+        rest = sorted(filter(self._valid, self._heap), reverse=from_end)
+        return (entry for entry, _ in groupby(heapq.merge(run, rest, reverse=from_end)))
 
     def below(self, bound: K) -> Iterator[K]:
         """The valid entries smaller than bound, in no order; looks only at what is smaller."""

@@ -36,6 +36,11 @@ class Links:
             self.groups.must_take(entry, now)
         return plan
 
+    def of(self, address: str) -> Record | None:
+        """The task that has the address."""
+        id = self.by_address.get(address)
+        return None if id is None else self._records[id]
+
     def held(self, entries: Sequence[Entry]) -> list[Record]:
         """The tasks that hold addresses of these entries, each once."""
         ids = {self.by_address[address] for address in addresses(entries) if address in self.by_address}
@@ -53,8 +58,9 @@ class Links:
         """A task is gone: keep its outcome, reply, and end its group after the last one."""
         if record.address is not None and ending is not None:
             del self.by_address[record.address]
-            self.outcomes.keep(record.id, record.address, ending, step.now + self._tube.retention)
-            step.ended.append(("task", self._tube.no, record.id))
+            if self._tube.kind.leased:
+                self.outcomes.keep(record.id, record.address, ending, step.now + self._tube.retention)
+                step.ended.append(("task", self._tube.no, record.id))
         if record.reply_to is not None and ending is not None:
             step.works.append((record.reply_to, reply_payload(record, ending)))
         if record.group_no is not None:

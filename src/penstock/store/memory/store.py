@@ -22,6 +22,7 @@ from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
+from penstock.store.memory.unleased import UnleasedCalls
 
 
 def wall_clock() -> int:
@@ -29,7 +30,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MemoryStore(LinkedCalls):
+class MemoryStore(LinkedCalls, UnleasedCalls):
     """Tasks in this process's memory, gone with it. `store.base.Store` says what each method promises."""
 
     shared = False

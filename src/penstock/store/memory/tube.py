@@ -8,8 +8,9 @@ from itertools import islice
 
 from msgspec.structs import replace
 
-from penstock.core import lifecycle
+from penstock.core import handout, lifecycle
 from penstock.core.address import replaced
+from penstock.core.kind import CLOCK, DELIVER, LEASE
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
@@ -18,6 +19,7 @@ from penstock.store.memory.following import follow
 from penstock.store.memory.heap import Key, LazyHeap
 from penstock.store.memory.lanes import Lanes
 from penstock.store.memory.links import Links
+from penstock.store.memory.naming import Naming
 from penstock.store.memory.records import expired, made, place
 from penstock.store.memory.step import Step
 
@@ -40,12 +42,14 @@ class TubeState:
         self._aside_until = 0
         self._held = held
         self.links = Links(tube, self.records)
+        self.naming = Naming(tube, self.links)
         self.index_anew()
 
     def index_anew(self) -> None:
         """Empty indexes, for a new tube and for repair."""
         self.ready: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "r"))
         self.buried: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "!"))
+        self.delivered: LazyHeap[Key] = LazyHeap(lambda key: self._stands(key, "t"))
         self.timer: LazyHeap[tuple[int, int]] = LazyHeap(self._awaits)
         self.lanes = Lanes(self.tube, self.records, self.ready) if self.tube.kind.per_utube else None
         self.links.groups.index_anew()
@@ -56,6 +60,8 @@ class TubeState:
     def put(self, entries: Sequence[Entry], step: Step) -> list[Record]:
         """Store all entries; the records are as they are after the last one."""
         first = self.last_id + 1
+        if self.tube.kind.hand_out != LEASE:
+            entries = self.naming.named(entries, first, step.now)
         for entry in entries:
             self.last_id += 1
             self._store(entry, step)
@@ -104,9 +110,10 @@ class TubeState:
     def lease(self, count: int, session: int, max_pri: int | None, step: Step) -> list[Record]:
         """Hand out up to count tasks, in order."""
         self._call_back_aside(step.now)
+        top = handout.clock_limit(self.tube, step.now) if self.tube.kind.hand_out == CLOCK else max_pri
         leased: list[Record] = []
         while len(leased) < count and (first := self.ready.first()) is not None:
-            if max_pri is not None and first[0] > max_pri:
+            if top is not None and first[0] > top:
                 break
             self.ready.pop()
             record = self.records[first[2]]
@@ -147,7 +154,7 @@ class TubeState:
 
     def settle(self, move: Move, step: Step) -> Record | None:
         """Apply the move if its guard holds."""
-        record = self.records.get(move.id)
+        record = self.records.get(move.id) if move.name is None else self.links.of(move.name)
         if record is None or self.lapsed(record, step):
             return None
         change = lifecycle.decide(record, move, step.now)
@@ -193,6 +200,11 @@ class TubeState:
             return 0
         first = self.timer.first()
         return None if first is None else first[0]
+
+    def clock_wait(self, now: int) -> int | None:
+        """So long until the first element of a round tube may be handed out; None: now, or there is none."""
+        first = self.ready.first() if self.tube.kind.hand_out == CLOCK else None
+        return None if first is None else handout.clock_wait(self.tube, first[0], now)
 
     def find(self, status: str | None, after: int, limit: int, now: int) -> list[Record]:
         """Up to limit tasks above an id, in id order."""
@@ -240,6 +252,8 @@ class TubeState:
             self.buried.push(place(record), len(self.records))
         elif record.state == UNSTARTED:
             self.links.groups.index(record)
+        elif self.tube.kind.hand_out == DELIVER:
+            self.delivered.push(place(record), len(self.records))
         if record.at is not None:
             self.timer.push((record.at, record.id), len(self.records))
 
@@ -279,6 +293,11 @@ class TubeState:
             self._held[new.owner].add((self.tube.no, new.id))
 
     def _hand_out(self, record: Record, session: int, step: Step) -> Record:
+        if self.tube.kind.hand_out == CLOCK:
+            step.ready(self.tube.no, -1)  # it only moved
+            return self._handed(record, handout.clocked(record, step.now), step)
+        if self.tube.kind.hand_out == DELIVER:
+            return self.deliver(record, step)
         at = None if record.ttr is None else step.now + record.ttr
         taken = replace(
             record,
@@ -289,6 +308,13 @@ class TubeState:
             owner=session,
             at=at,
         )
+        return self._handed(record, taken, step)
+
+    def deliver(self, record: Record, step: Step) -> Record:
+        """Hand out a message of a reliable tube, for the first time or again."""
+        return self._handed(record, handout.delivered(record, step.now, self.counts["take"] + 1), step)
+
+    def _handed(self, record: Record, taken: Record, step: Step) -> Record:
         taken = self._move(record, taken, step)
         self.counts["take"] += 1
         step.tell(self.tube.no, "take", taken)

@@ -15,6 +15,7 @@ from penstock.store.sqlite import tubes
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.link_checks import check_links
 from penstock.store.sqlite.step import Step, read_counts
+from penstock.store.sqlite.unleased_checks import check_unleased
 
 
 def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
@@ -24,7 +25,7 @@ def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
     if found:
         return found  # what else it says cannot be trusted, and mending could lose more
     for tube in tubes.load_all(db):
-        found += _orphans(db, tube, now, repair)
+        found += _orphans(db, tube, now, repair) if tube.kind.leased else check_unleased(db, tube, repair)
         found += check_links(db, tube, now, repair)
         if tube.kind.per_utube:
             found += _lanes(db, tube, repair)

@@ -45,7 +45,7 @@ class Links:
 
     def arrived(self, record: Record) -> None:
         """A task was put."""
-        if record.address is not None:
+        if record.address is not None and self._tube.kind.leased:
             until = self._now + SUPERSEDED_MS
             self._execute(Q.supersede_outcome, (self._tube.no, record.address, until))
         if record.group_no is not None:
@@ -56,7 +56,7 @@ class Links:
 
     def left(self, record: Record, ending: Ending | None) -> None:
         """A task is gone: keep its outcome, reply, and end its group after the last one."""
-        if record.address is not None and ending is not None:
+        if record.address is not None and ending is not None and self._tube.kind.leased:
             self._keep(record, record.address, ending)
             self._effects.ended.append(("task", self._tube.no, record.id))
         if record.reply_to is not None and ending is not None:

@@ -23,7 +23,7 @@ class LookingCalls(Calls):
             now = self._clock() if now is None else now
             step = self._step(db, tube, now, Effects())
             rows = [db.execute(Q.record, (step.key | id,)).get if 0 < id < 1 << ID_BITS else None for id in ids]
-            found = [_unless_expired(row, now) for row in rows]
+            found = [unless_expired(row, now) for row in rows]
             return [None if record and step.links.cancelled(record) else record for record in found]
 
     def find(
@@ -35,7 +35,8 @@ class LookingCalls(Calls):
             step = self._step(db, tube, now, Effects())
             low = step.key | min(max(after or 0, 0), (1 << ID_BITS) - 1)
             span = (low, step.key | (1 << ID_BITS) - 1, now, limit, tube.no)
-            records = [Record(*row) for row in db.execute(queries[status], span)]
+            query = Q.find_delivered if status == "t" and not tube.kind.leased else queries[status]
+            records = [Record(*row) for row in db.execute(query, span)]
             if status == "~":
                 records += (Record(*row) for row in db.execute(Q.find_unstarted, span))
                 records = sorted(records, key=lambda record: record.id)[:limit]
@@ -65,7 +66,8 @@ class LookingCalls(Calls):
             return sessions.describe(db, row[0], row[1], [], self._clock()) if row else None
 
 
-def _unless_expired(row: tuple[object, ...] | None, now: int) -> Record | None:
+def unless_expired(row: tuple[object, ...] | None, now: int) -> Record | None:
+    """The task of a row, as far as its ttl lets it live."""
     record = Record(*row) if row else None  # type: ignore[arg-type]
     if record is None or (record.state != "t" and record.expires is not None and record.expires <= now):
         return None

@@ -203,6 +203,11 @@ AND +tube = ?5 ORDER BY key LIMIT ?4;
 SELECT $record FROM penstock_task WHERE tube = ?5 AND state = 't' AND +key > ?1 AND +key <= ?2 AND ?3 = ?3
 ORDER BY +key LIMIT ?4;
 
+-- name: find_delivered
+-- penstock_aside, in order: no owner, and so no lease.
+SELECT $record FROM penstock_task
+WHERE tube = ?5 AND state = 't' AND owner IS NULL AND key > ?1 AND key <= ?2 AND ?3 = ?3 ORDER BY key LIMIT ?4;
+
 -- name: find_delayed
 -- penstock_aside, in order: no owner.
 SELECT $record FROM penstock_task
@@ -224,6 +229,45 @@ ORDER BY key LIMIT ?4;
 -- name: ahead
 SELECT count(*) FROM (SELECT 1 FROM penstock_task WHERE tube = ?1 AND state = 'r'
 AND (rank1, rank2, key) < (?2, ?3, ?4) LIMIT 1000);
+
+-- unleased kinds
+
+-- name: set_clock
+UPDATE penstock_task SET rank1 = ?2, taken = ?2, attempts = attempts + 1 WHERE key = ?1;
+
+-- name: first_rank
+-- penstock_ready
+SELECT rank1 FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, key LIMIT 1;
+
+-- name: deliver
+UPDATE penstock_task SET state = 't', rank1 = ?2, taken = ?3, attempts = attempts + 1 WHERE key = ?1;
+
+-- name: bump_hand_outs
+-- The number of hand-outs is also the serial of the last one.
+UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHERE tube = ?1 RETURNING take_calls;
+
+-- name: next_marks
+UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
+last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
+
+-- name: undelivered
+-- penstock_ready
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, key LIMIT ?2 OFFSET ?3;
+
+-- name: undelivered_back
+-- penstock_ready
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 'r'
+ORDER BY rank1 DESC, rank2 DESC, key DESC LIMIT ?2 OFFSET ?3;
+
+-- name: delivered
+-- penstock_delivered
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL
+ORDER BY rank1, key LIMIT ?2 OFFSET ?3;
+
+-- name: delivered_back
+-- penstock_delivered
+SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL
+ORDER BY rank1 DESC, key DESC LIMIT ?2 OFFSET ?3;
 
 -- addresses and outcomes
 
@@ -433,6 +477,15 @@ UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHE
 -- name: orphans
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'
 AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session));
+
+-- name: mend
+UPDATE penstock_task SET state = ?2, rank1 = ?3, owner = ?4 WHERE key = ?1;
+
+-- name: last_mark
+SELECT last_ms, last_seq FROM penstock_counter WHERE tube = ?1;
+
+-- name: set_last_mark
+UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
 
 -- name: true_lanes
 SELECT utube, sum(state = 't'), sum(state = 'r'), sum(state = 'q') FROM penstock_task

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import apsw
 import msgspec
@@ -18,6 +19,7 @@ from penstock.store.sqlite import tubes
 from penstock.store.sqlite.keys import ID_BITS as ID_BITS
 from penstock.store.sqlite.lanes import Lanes, Q
 from penstock.store.sqlite.links import Links
+from penstock.store.sqlite.naming import named
 
 # The order of `bump`'s parameters. What is ready and what was put follow from the last id.
 _BUMPED = (
@@ -69,7 +71,13 @@ class Step:
         """The task as it stands; one past its ttl or of a cancelled group is removed first."""
         if not 0 < id < 1 << ID_BITS:
             return None
-        row = self.execute(Q.record, (self.key | id,)).get
+        return self._live(self.execute(Q.record, (self.key | id,)).get)
+
+    def named(self, name: str) -> Record | None:
+        """The same of the task with that id, in a tube of an unleased kind."""
+        return self._live(self.execute(Q.by_address, (self.tube.no, name)).get)
+
+    def _live(self, row: Any) -> Record | None:
         if row is None:
             return None
         record = Record(*row)
@@ -95,6 +103,8 @@ class Step:
         last = self.last_id()
         if last + len(entries) >= 1 << ID_BITS:
             raise StoreFull(f"tube {self.tube.name} has used up its {1 << ID_BITS} ids: go on in another tube")
+        if not self.tube.kind.leased:
+            entries = named(self.db, self.tube, entries, last + 1, self.now)
         records, rows, linked_rows = [], [], []
         for id, entry in enumerate(entries, last + 1):
             record = self._arrived(id, entry, newest)

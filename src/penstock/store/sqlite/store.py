@@ -21,7 +21,7 @@ from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
-from penstock.store.sqlite import checks, following, sessions, tubes
+from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
@@ -31,6 +31,7 @@ from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.puts import put_one, put_planned, total_of
 from penstock.store.sqlite.step import Step, no_such_tube
+from penstock.store.sqlite.unleased import UnleasedCalls
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
@@ -46,7 +47,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(LinkedCalls, LookingCalls):
+class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -199,14 +200,17 @@ class SqliteStore(LinkedCalls, LookingCalls):
                 nexts += next_at
                 if paused:
                     continue
-                query = Q.ready_not_cancelled if moving else Q.ready
-                records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
+                if tube.kind.leased:
+                    query = Q.ready_not_cancelled if moving else Q.ready
+                    records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
+                else:
+                    records = handouts.hand_out(step, count)
                 if records:
-                    effects.events += [Event(tube.no, "take", record) for record in records]
-                    db.execute(Q.bump_take, (tube.no, len(records)))
                     step.finish()
                     self._register(db, handle, tubes, -1 if blocked in ("stay", "leave") else 0)
                     return Taken(tube, records, _until(nexts, now), True, effects)
+                if (moment := handouts.next_hand_out(step)) is not None:
+                    nexts.append(moment)
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
             return Taken(None, [], _until(nexts, now), True, effects)
 
@@ -220,6 +224,9 @@ class SqliteStore(LinkedCalls, LookingCalls):
             leased += step.lease([Record(*row) for row in rows], session)
             if len(rows) < batch or batch == count:
                 break
+        if leased:
+            step.effects.events += [Event(step.tube.no, "take", record) for record in leased]
+            step.execute(Q.bump_take, (step.tube.no, len(leased)))
         return leased
 
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
@@ -256,7 +263,7 @@ class SqliteStore(LinkedCalls, LookingCalls):
             return Settled(records, step.finish())
 
     def _settled(self, step: Step, move: Move) -> Record | None:
-        record = step.record(move.id)
+        record = step.record(move.id) if move.name is None else step.named(move.name)
         if record is None:
             return None
         change = lifecycle.decide(record, move, step.now)

@@ -1,0 +1,28 @@
+"""What cannot be in a tube of an unleased kind, and what repair makes of it: the same for every store's check."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from penstock.core.ids import Mark, read_mark
+from penstock.core.kind import CLOCK
+from penstock.core.options import Tube
+from penstock.core.task import Record
+
+
+def mended(tube: Tube, record: Record) -> tuple[str, Record] | None:
+    """What is wrong with a task, and the task as it should be; None where nothing is."""
+    clocked = tube.kind.hand_out == CLOCK
+    if record.state not in ("r" if clocked else "rt"):
+        return f"is in state {record.state}, which its kind has not", replace(record, state="r", owner=None)
+    if record.owner is not None:
+        return f"is held by session {record.owner}, but its kind has no leases", replace(record, owner=None)
+    if clocked and record.rank1 != (record.taken or 0):
+        return "does not stand where its last hand-out put it", replace(record, rank1=record.taken or 0)
+    return None
+
+
+def needed_mark(last: Mark, newest: Record | None) -> Mark | None:
+    """The last message id that a tube must know; None where it does."""
+    mark = None if newest is None or newest.address is None else read_mark(newest.address)
+    return mark if mark is not None and mark > last else None

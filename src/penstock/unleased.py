@@ -1,0 +1,96 @@
+"""Tubes that lease nothing: round, whose elements stay, and reliable, whose messages anyone may ack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any, cast
+
+from penstock.core.ids import text_id
+from penstock.core.kind import must_have
+from penstock.core.lifecycle import Move
+from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.task import Facts, Record, Task, make_task
+from penstock.errors import BadValue, NotTaken
+from penstock.group import Group
+from penstock.store.unleased import UnleasedStore
+from penstock.tube import TaskOrId, Tube
+
+log = logging.getLogger("penstock")
+
+
+class UnleasedTube(Tube):
+    """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
+
+    @property
+    def _unleased(self) -> UnleasedStore:
+        return cast(UnleasedStore, self._hub.store)  # else the tube could not have been created
+
+    def kick(self, count: int = 1) -> int:
+        must_have(self._stored.kind, "kick")
+        return super().kick(count)
+
+    def release_all(self) -> int:
+        must_have(self._stored.kind, "release_all")
+        return super().release_all()
+
+    def group(self, name: str) -> Group:
+        must_have(self._stored.kind, "group")
+        return super().group(name)
+
+    def _text(self, task: TaskOrId) -> str:
+        if not isinstance(task, Facts):
+            return text_id(self._stored.kind, task)
+        return cast(str, self._own(task).address)
+
+    def _move(
+        self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
+        code: str | None = None,
+    ) -> Move:  # fmt: skip
+        must_have(self._stored.kind, verb)
+        return Move(verb, 0, name=self._text(task))
+
+    def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
+        if verb != "delete":
+            must_have(self._stored.kind, verb)
+        return Move(verb, 0, name=self._text(task))
+
+    def _get(self, id: TaskOrId) -> Record | None:
+        return self._unleased.named(self._stored, [self._text(id)])[0]
+
+    def _number(self, id: TaskOrId) -> int:
+        record = id._record if isinstance(id, Facts) else self._get(id)
+        if record is None:
+            raise self._not_found(id)
+        return record.id
+
+    def _set_aside(self, record: Record, error: BadValue) -> None:
+        """Nothing can be buried here: what cannot be decoded is passed over, for peek and inspect to show."""
+        log.warning("task %s of tube %s was passed over: %s", record.address, self.name, error)
+
+
+class ReliableTube(UnleasedTube):
+    """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
+
+    def _acked(self, records: Iterable[Record | None]) -> list[str]:
+        return [record.address for record in records if record is not None and record.address is not None]
+
+    def recover(self, count: int, elapsed: float) -> list[Task]:
+        recovered = self._unleased.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
+        self._hub.after(recovered.effects)
+        return self._handed_out(record for record in recovered.records if record is not None)
+
+    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+        place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
+        if type(pending) is not bool:
+            raise BadValue(f"pending {pending!r} is no bool: True for the delivered, False for the undelivered")
+        listed = self._unleased.inspect(self._stored, place, whole("count", count), pending=pending)
+        return [make_task(record, self) for record in listed]
+
+    def _give_back(self, task: Facts[Any], error: BaseException) -> None:
+        """A block that raised leaves its message delivered: recover hands it out again."""
+
+    def _not_taken(self, move: Move) -> NotTaken:
+        return NotTaken(
+            f"task {move.name} of tube {self.name} is not delivered (any more): it was acked already, or never taken"
+        )

@@ -1,0 +1,141 @@
+"""What kind reliable does not have, and what it does not accept: refused before anything is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import everything, take
+from tests.conftest import UNLEASED
+
+pytestmark = UNLEASED
+
+
+@pytest.fixture
+def queue(broker: penstock.Broker) -> penstock.Tube:
+    return broker.create_tube("queue", "reliable")
+
+
+REFUSED: dict[str, Callable[[penstock.Tube, Any], object]] = {
+    "fail": lambda tube, task: tube.fail(task, "broken"),
+    "release": lambda tube, task: tube.release(task),
+    "release with delay": lambda tube, task: tube.release(task, 5),
+    "touch": lambda tube, task: tube.touch(task, 1),
+    "bury": lambda tube, task: tube.bury(task),
+    "kick": lambda tube, task: tube.kick(),
+    "release_all": lambda tube, task: tube.release_all(),
+    "group": lambda tube, task: tube.group("g"),
+    "wait": lambda tube, task: tube.wait("a", 0),
+    "max_pri": lambda tube, task: tube.take(0, max_pri=0),
+}
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_a_verb_of_other_kinds_is_refused(queue: penstock.Tube, verb: str) -> None:
+    queue.put(1)
+    task = take(queue)
+    before = everything(queue)
+    for which in (task, task.id):
+        with pytest.raises(penstock.UnsupportedOption):
+            REFUSED[verb](queue, which)
+    assert everything(queue) == before
+
+
+@pytest.mark.parametrize("verb", ["recover", "inspect"])
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
+def test_leased_kinds_have_neither_recover_nor_inspect(broker: penstock.Broker, kind: str, verb: str) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match=f"(?s)(?=.*{kind})(?=.*reliable)"):
+        getattr(broker.tube("t", kind=kind), verb)(1, 1)
+
+
+OPTIONS: dict[str, object] = {
+    "pri": 1, "ttl": 1, "ttr": 1, "delay": 1, "utube": "u", "id": "x", "rank": 1, "address": "x", "group": "g",
+    "reply_to": "r", "callback": "http://a/", "max_attempts": 1, "on_duplicate": "replace",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_option_of_other_kinds_is_refused_at_put(queue: penstock.Tube, option: str) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match=option):
+        queue.put(1, **{option: OPTIONS[option]})  # type: ignore[arg-type]
+    with pytest.raises(penstock.UnsupportedOption, match=option):
+        queue.put_many([1, (2, {option: OPTIONS[option]})])
+    assert everything(queue) == ({}, {}, [])
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("ttl", 1), ("ttr", 1), ("pri", 1), ("aging", 1), ("utube_limit", 2), ("fair", True), ("max_attempts", 1),
+        ("retention", 1), ("callback", "http://a/"), ("backoff", penstock.Backoff()), ("period", 1),
+    ],
+)  # fmt: skip
+def test_an_option_of_other_kinds_is_refused_at_creation(broker: penstock.Broker, option: str, value: object) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match=option):
+        broker.create_tube("t", "reliable", **{option: value})  # type: ignore[arg-type]
+    assert broker.tubes() == []
+
+
+BAD_IDS: list[Any] = [
+    "", "1", "1-", "-1", "1-1xyz", "x1-1", " 1-1", "1-1 ", "1-1\n", "01-1", "1-01", "-1-1", "1--1", "+1-1", "1-1-1",
+    "1_0-1", "1.0-1", "1-1e3", "٣-١", "9007199254740992-1", "1-9007199254740992", f"1-{'9' * 400}", 1, 1.5, True, None,
+    b"1-1", ["1-1"], (1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("id", BAD_IDS, ids=lambda id: ascii(id)[:30])
+def test_what_is_no_id_is_refused(queue: penstock.Tube, id: Any) -> None:
+    queue.put_many(["a", "b"])
+    task = take(queue)
+    before = everything(queue)
+    looks: list[Callable[[Any], object]] = [
+        queue.ack, lambda id: queue.ack_many([task, id]), queue.peek, queue.delete, queue.why, queue.__contains__,
+    ]  # fmt: skip
+    for look in looks:
+        with pytest.raises(penstock.BadValue, match="id"):
+            look(id)
+    assert everything(queue) == before
+
+
+@pytest.mark.parametrize("id", ["0-0", "1-0", "0-1", "9007199254740991-9007199254740991"])
+def test_a_good_id_that_was_never_given_is_unknown(queue: penstock.Tube, id: str) -> None:
+    queue.put("a")
+    take(queue)
+    assert queue.ack_many([id]) == []
+    assert id not in queue
+
+
+@pytest.mark.parametrize("count", [0, -1, True, 1.0, "1", None, float("nan"), 2**31])
+def test_a_bad_count_is_refused(queue: penstock.Tube, count: int) -> None:
+    queue.put("a")
+    take(queue)
+    before = everything(queue)
+    with pytest.raises(penstock.BadValue, match="count"):
+        queue.recover(count, 0)
+    with pytest.raises(penstock.BadValue, match="count"):
+        queue.inspect(0, count)
+    assert everything(queue) == before
+
+
+@pytest.mark.parametrize("elapsed", [-1, -0.001, float("nan"), float("inf"), 1e308, True, "1", None])
+def test_a_bad_elapsed_is_refused(queue: penstock.Tube, elapsed: float) -> None:
+    queue.put("a")
+    take(queue)
+    with pytest.raises(penstock.BadValue, match="elapsed"):
+        queue.recover(1, elapsed)
+    assert queue.inspect(0, 1, pending=True)[0].attempts == 1
+
+
+@pytest.mark.parametrize("start", [True, 1.0, "0", None, float("nan"), 2**31, -(2**31)])
+def test_a_bad_start_is_refused(queue: penstock.Tube, start: int) -> None:
+    with pytest.raises(penstock.BadValue, match="start"):
+        queue.inspect(start, 1)
+
+
+@pytest.mark.parametrize("pending", [1, 0, "yes", None])
+def test_a_bad_pending_is_refused(queue: penstock.Tube, pending: bool) -> None:
+    with pytest.raises(penstock.BadValue, match="pending"):
+        queue.inspect(0, 1, pending)
