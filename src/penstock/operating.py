@@ -13,7 +13,7 @@ import msgspec
 from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.lifecycle import TRANSITIONS, Move
-from penstock.core.task import Record, Status
+from penstock.core.task import Record, Status, Task
 from penstock.errors import NotFound, NotTaken, UnsupportedOption
 from penstock.store.base import Lane
 from penstock.store.linked import ListsGroups
@@ -21,6 +21,8 @@ from penstock.tube import Tube
 
 # How many tasks of a state are looked at for what is busy or failing.
 SAMPLE = 500
+# How many a search looks at before it asks to go on.
+SEARCHED = 5000
 #: The verbs of an operator on one task, in the order of buttons.
 VERBS = ("kick", "release", "bury", "delete")
 
@@ -93,6 +95,38 @@ def live_group(tube: Tube, name: str) -> Group:
     if not found or found[0].name != name:
         raise NotFound(f"group {name} is not live in tube {tube.name}: it has ended, or was never begun")
     return found[0]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Tasks that match, and the id to go on behind, unless all were looked at."""
+
+    tasks: list[Task]
+    after: int | None
+
+
+def search(tube: Tube, status: Status | None, text: str, after: int | None, limit: int) -> Found:
+    """Tasks in id order that have the text in their id, data, labels or reason; it looks at so many and stops."""
+    wanted = text.strip().casefold()
+    found: list[Task] = []
+    for _ in range(SEARCHED // SAMPLE if wanted else 1):
+        want = SAMPLE if wanted else limit
+        page = tube.tasks(status, limit=want, after=after)
+        for task in page:
+            after = task._record.id
+            if not wanted or wanted in _words(task):
+                found.append(task)
+                if len(found) == limit:
+                    return Found(found, after)
+        if len(page) < want:
+            return Found(found, None)
+    return Found(found, after)
+
+
+def _words(task: Task) -> str:
+    record = task._record
+    labels = (str(task.id), record.utube, record.address, record.group, record.reason, record.callback)
+    words = " ".join(label for label in labels if label)
+    return f"{words} {record.payload.decode('utf-8', 'replace')}".casefold()
 
 
 class Callback(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from starlette.responses import StreamingResponse
 from penstock.core.task import STATUS
 from penstock.server.http.access import Access
 from penstock.server.http.faults import Refused
-from penstock.server.http.sampler import Sample, Sampler
+from penstock.server.http.sampler import Sample, Sampler, total
 from penstock.store.base import Counts, Event
 
 # Task events that wait for one reader.
@@ -59,7 +59,7 @@ class Streams:
         ending.add_done_callback(lambda _: stream.wake.set())
         try:
             sample = await self._sampler.read()
-            yield stream.counters({}, sample.counts)
+            yield stream.counters({}, sample)
             while not self._access.stopping.is_set():
                 yield await stream.next()
         finally:
@@ -74,8 +74,8 @@ class Stream:
     def __init__(self, tube: str | None) -> None:
         self._tube = tube
         self._events: deque[bytes] = deque()
-        self._known: dict[str, Counts] | None = None
-        self._newest: dict[str, Counts] | None = None
+        self._known: Sample | None = None
+        self._newest: Sample | None = None
         self._lost = 0
         self.wake = asyncio.Event()
 
@@ -92,16 +92,17 @@ class Stream:
 
     def counted(self, before: Sample, now: Sample) -> None:
         """The counters were read; only the newest matter."""
-        self._newest = now.counts
+        self._newest = now
         self.wake.set()
 
-    def counters(self, before: dict[str, Counts], now: dict[str, Counts]) -> bytes:
-        """The counters that changed, and the tubes that are gone."""
-        self._known = now
+    def counters(self, before: dict[str, Counts], sample: Sample) -> bytes:
+        """The counters that changed, the tubes that are gone, and when they were read, in seconds of a steady clock."""
+        self._known, now = sample, sample.counts
         wanted = now if self._tube is None else {self._tube: now[self._tube]} if self._tube in now else {}
         changed = {name: counts for name, counts in wanted.items() if before.get(name) != counts}
         gone = [name for name in before if name not in now]
-        return _encode("counters", {"tubes": changed, "gone": gone})
+        told = {"at": round(sample.at, 3), "tubes": changed, "gone": gone, "total": total(wanted)}
+        return _encode("counters", told)
 
     async def next(self) -> bytes:
         """What there is to say, when there is anything."""
@@ -118,7 +119,7 @@ class Stream:
             said += _encode("lost", {"events": self._lost})
             self._lost = 0
         if self._newest is not None and self._newest is not self._known:
-            said += self.counters(self._known or {}, self._newest)
+            said += self.counters(self._known.counts if self._known else {}, self._newest)
         return bytes(said) or b": alive\n\n"
 
 

@@ -44,9 +44,7 @@ class Tls:
 class HttpListener:
     """Serves a broker at one address. `proxies` are the addresses whose X-Forwarded-For is believed."""
 
-    def __init__(
-        self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = ""
-    ) -> None:
+    def __init__(self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
         if tls is not None:
             tls.check()
         self._app = app

@@ -28,7 +28,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
     schema_of = dict(zip(map(repr, types), schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
-        paths.setdefault(operation.path, {})[operation.method.lower()] = _describe(operation, schema_of)
+        paths.setdefault(operation.template, {})[operation.method.lower()] = _describe(operation, schema_of)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -71,7 +71,7 @@ def _describe(operation: Operation, schema_of: dict[str, Any]) -> dict[str, Any]
 def _parameters(operation: Operation) -> list[dict[str, Any]]:
     found = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}, "description": _PARTS[name]}
-        for name in re.findall(r"{(\w+)}", operation.path)
+        for name in re.findall(r"{(\w+)}", operation.template)
     ]
     if operation.query is not None:
         schema = msgspec.json.schema(operation.query)

@@ -94,6 +94,11 @@ class Operation:
     media: str | None = None
 
     @property
+    def template(self) -> str:
+        """Its path, as the description has it."""
+        return self.path.replace(":path}", "}")
+
+    @property
     def name(self) -> str:
         """Its id in the description."""
         return self.handler.__name__

@@ -8,7 +8,8 @@ from penstock.server.http import api_tubes as tubes
 from penstock.server.http.operations import Operation
 
 _TUBE = "/api/tubes/{name}"
-_TASK = _TUBE + "/tasks/{id}"
+# Ids of round tubes are the callers', and may hold a slash; so verbs stand before the bare path.
+_TASK = _TUBE + "/tasks/{id:path}"
 _GROUP = _TUBE + "/groups/{group}"
 READ, OPERATE, ADMIN = Role.READ, Role.OPERATE, Role.ADMIN
 
@@ -31,14 +32,14 @@ OPERATIONS = (
     Operation("POST", _TUBE + "/ack", OPERATE, tasks.ack_many),
     Operation("POST", _TUBE + "/recover", OPERATE, tasks.recover),
     Operation("GET", _TUBE + "/inspect", READ, tasks.inspect),
-    Operation("GET", _TASK, READ, tasks.peek),
-    Operation("DELETE", _TASK, OPERATE, tasks.delete),
     Operation("GET", _TASK + "/why", READ, tasks.why),
     Operation("POST", _TASK + "/ack", OPERATE, tasks.ack),
     Operation("POST", _TASK + "/release", OPERATE, tasks.release),
     Operation("POST", _TASK + "/touch", OPERATE, tasks.touch),
     Operation("POST", _TASK + "/fail", OPERATE, tasks.fail),
     Operation("POST", _TASK + "/bury", OPERATE, tasks.bury),
+    Operation("GET", _TASK, READ, tasks.peek),
+    Operation("DELETE", _TASK, OPERATE, tasks.delete),
     Operation("GET", _TUBE + "/groups", READ, tubes.list_groups),
     Operation("GET", _GROUP, READ, tubes.show_group),
     Operation("POST", _GROUP + "/start", OPERATE, tubes.start_group),
