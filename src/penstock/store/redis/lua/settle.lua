@@ -12,6 +12,7 @@ end
 
 local function allowed(rec, verb, session, lease)
   if LEASED[verb] then return rec.owner == session and alive(rec, lease) end
+  if verb == 'kick' then return rec.state == '!' end
   return lease == nil or alive(rec, lease)
 end
 
@@ -29,6 +30,8 @@ local function decide(rec, verb, extra, reason, unstarted)
     return {
       state = '!', events = 'bury', at = rec.expires, expires = rec.expires, attempts = rec.attempts, reason = why,
     }
+  elseif verb == 'kick' then
+    return { state = 'r', events = 'kick', at = rec.expires, expires = rec.expires, attempts = 0 }
   end
   return removed_by(rec, verb)
 end
