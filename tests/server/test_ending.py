@@ -8,8 +8,11 @@ import socket
 import subprocess
 import threading
 import time
+from urllib.request import urlopen
 
+import msgspec
 import pytest
+import redis
 
 import penstock
 from tests.server.serving import COMMAND, Serve, read_exactly, read_to_end
@@ -116,6 +119,31 @@ def test_a_port_in_use_is_one_clear_line(url: str) -> None:
     assert said == (
         f"penstock: --resp 127.0.0.1:{port} cannot be listened on (Address already in use): choose another port\n"
     )
+
+
+def test_one_listener_that_cannot_start_ends_the_others(url: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        code, said = run(
+            "--url", url, "serve", "--http", "127.0.0.1:0", "--resp", f"127.0.0.1:{taken.getsockname()[1]}"
+        )
+    assert code == 1
+    assert "cannot be listened on" in said
+
+
+def test_both_protocols_are_served_on_one_broker(url: str) -> None:
+    command = [*COMMAND, "--url", url, "serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        http, resp = (server.stdout.readline().removeprefix("penstock serves ").strip() for _ in range(2))
+        with redis.Redis.from_url(resp) as client:
+            client.execute_command("MQ.PUSH", "k", "a")  # type: ignore[no-untyped-call]
+        with urlopen(f"{http}api/tubes") as answer:
+            assert [tube["name"] for tube in msgspec.json.decode(answer.read())] == ["k"]
+        server.terminate()
+        assert server.communicate(timeout=20)[1] == ""
+        assert server.returncode == 0
 
 
 def test_a_store_that_cannot_be_opened_is_one_clear_line() -> None:
