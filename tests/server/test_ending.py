@@ -138,7 +138,7 @@ def test_both_protocols_are_served_on_one_broker(url: str) -> None:
         assert server.stdout is not None
         http, resp = (server.stdout.readline().removeprefix("penstock serves ").strip() for _ in range(2))
         with redis.Redis.from_url(resp) as client:
-            client.execute_command("MQ.PUSH", "k", "a")  # type: ignore[no-untyped-call]
+            client.execute_command("MQ.PUSH", "k", "a")
         with urlopen(f"{http}api/tubes") as answer:
             assert [tube["name"] for tube in msgspec.json.decode(answer.read())] == ["k"]
         server.terminate()
