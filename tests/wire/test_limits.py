@@ -39,12 +39,26 @@ def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
     async def run() -> None:
         async with serving() as service:
             slow = Talk(service)
-            began = time.monotonic()
-            for byte in b"*1\r\n$4\r\nPI":
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            for byte in b"1\r\n$4\r\nPI":
                 slow.say(bytes([byte]))
                 await slow.heard()
-            slow.connection.cut_if_late(began + ARRIVAL_SECONDS + 1)
+            slow.connection.cut_if_late(time.monotonic() + 1)
             assert await slow.heard() == LATE
+            await slow.end()
+
+
+def test_the_time_begins_anew_with_the_next_request() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            slow = Talk(service)
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            slow.say(b"1\r\n$4\r\nPING\r\n*1\r\n")
+            assert await slow.heard() == b"+PONG\r\n"
+            slow.connection.cut_if_late(time.monotonic() + 1)
+            assert not slow.wire.closed
             await slow.end()
 
     asyncio.run(run())

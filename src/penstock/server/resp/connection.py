@@ -132,6 +132,7 @@ class Connection(asyncio.Protocol):
         try:
             while not self.session.leaving and (requests := self._next()):
                 await self._serve(requests)
+                self._since = time.monotonic()
                 await self._send()
                 if len(requests) == CHUNK:
                     await asyncio.sleep(0)  # others have their turn
@@ -146,7 +147,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         finally:
             self._worker = None
-            self._since = time.monotonic()
         if self._ending:
             self._transport.close()
         elif self._paused:

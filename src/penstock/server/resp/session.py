@@ -16,6 +16,7 @@ from penstock.server.auth import Role, hashed
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.replies import RESP2
 from penstock.server.resp.service import Service
+from penstock.session import session_id
 from penstock.tube import Tube
 
 R = TypeVar("R")
@@ -68,7 +69,7 @@ class Session:
 
     async def join(self, id: str | None, ttr: int) -> None:
         """Join another session, or begin one whose tasks stay taken for ttr after it; what it held is given back."""
-        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=id)
+        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=session_id(id))
         former, self._seat = self._seat, joined
         self._tubes.clear()
         await self.service.ask(former.close)
