@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.options import Tube
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.resp.connection import ARRIVAL_SECONDS, TOKEN_SECONDS
+from penstock.server.resp.connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
 from penstock.server.resp.service import Service
 from tests.wire.conversation import Talk, serving
 
@@ -82,6 +82,23 @@ def test_a_stranger_that_gives_no_token_is_cut_off(tmp_path: Path) -> None:
             assert (known.wire.closed, stranger.wire.closed) == (False, True)
             await known.end()
             await stranger.end()
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            stuck = Talk(service)
+            stuck.connection.pause_writing()
+            stuck.say(b"PING\r\n")
+            await asyncio.sleep(0)
+            stuck.say(b"PING\r\n" * 50_000)
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS - 1)
+            assert not stuck.wire.closed
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS + 1)
+            assert stuck.wire.closed
+            await stuck.end()
 
     asyncio.run(run())
 

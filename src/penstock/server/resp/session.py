@@ -21,6 +21,9 @@ from penstock.tube import Tube
 
 R = TypeVar("R")
 
+# Handles that a connection keeps; then all are let go and made again.
+MAX_TUBES = 1000
+
 
 class Session:
     """What is taken through it is leased to it and ends with it. In the store it begins at its first take."""
@@ -105,7 +108,7 @@ class Session:
 
     def handle(self, stored: StoredTube) -> Tube:
         """A tube as this connection holds it."""
-        if len(self._tubes) > 1000:
+        if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
         tube = self._tubes[stored.name] = make_handle(self.service.hub, self._seat, stored)
         return tube
