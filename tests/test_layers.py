@@ -18,7 +18,7 @@ LAYERS = [
     "core",
     "store",
     "broker tube unleased session group outcome waiting aio bridge flow steps taking presence keeper hub opening"
-    " seat bound stats why",
+    " seat bound stats why operating",
     "app worker schedule callbacks",
     "",
     "server",

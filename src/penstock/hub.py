@@ -15,7 +15,7 @@ from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
-from penstock.store.base import Effects, Store
+from penstock.store.base import Effects, Event, Store
 from penstock.store.forks import reset_in_child
 from penstock.store.linked import LinkedStore
 from penstock.waiting import Topic, Waiter, room_of
@@ -53,6 +53,9 @@ class Hub:
         self._locks: Locks | None = None
         self._lockless = False
         self._listeners: dict[int, tuple[Home, OnChange]] = {}
+        #: Told of every event of every tube that this broker makes, after it is stored and in whichever thread: a
+        #: server's counters and streams. It must be quick and must not raise.
+        self.tap: Callable[[Sequence[Event]], object] | None = None
         self._dues: dict[Topic, float] = {}
         self._reaped = 0.0
         self._said = 0.0
@@ -156,6 +159,8 @@ class Hub:
             self.room.wake(("room", no), count)
         for topic in effects.ended:
             self.room.wake(topic, _EVERYONE)
+        if self.tap is not None and effects.events:
+            self.tap(effects.events)
         if self._listeners:
             for event in effects.events:
                 listener = self._listeners.get(event.tube)

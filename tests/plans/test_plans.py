@@ -74,6 +74,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "sweep_outcomes": ((TUBE, NOW, 1000), ("penstock_outcome_until (tube=? AND until<?)",)),
     "group": ((1, TUBE), ("INTEGER PRIMARY KEY",)),
     "live_group": ((TUBE, "g"), ("penstock_live_group (tube=? AND name=?)",)),
+    "live_groups": ((TUBE, "", 100), ("penstock_live_group (tube=? AND name>?)",)),
     "save_group": ((1, "open", 0, 0, None, None, 0, None), ("INTEGER PRIMARY KEY",)),
     "note_moving": ((TUBE,), ("penstock_moving_group (tube=?)",)),
     "moving_groups": ((TUBE,), ("penstock_moving_group (tube=?)",)),

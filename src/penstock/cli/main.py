@@ -9,6 +9,7 @@ import click
 import penstock
 from penstock.broker import DEFAULT_URL
 from penstock.cli.doctor import doctor
+from penstock.cli.serve import serve
 
 EXIT_FAILED = 1  # the command could not do it
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
@@ -27,11 +28,13 @@ def cli(context: click.Context, url: str) -> None:
     \b
     penstock doctor                              is the store in order?
     penstock --url sqlite:///jobs.db doctor      another store
+    penstock serve                               for Redis clients of any language
     """
     context.obj = url
 
 
 cli.add_command(doctor)
+cli.add_command(serve)
 
 
 def main() -> None:

@@ -47,9 +47,10 @@ class Move(msgspec.Struct, frozen=True):
     """One guarded step of one task.
 
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
-    (by anyone; with `lease`, only while that lease lives). `extra` is release's delay or touch's time, in ms.
-    `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text. In a tube of an unleased kind
-    `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's session, None.
+    (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
+    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text. In a
+    tube of an unleased kind `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's
+    session, None.
     """
 
     verb: str
@@ -82,6 +83,8 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
             return touched(record, move.extra)
         case "bury":
             return buried(record, move.reason)
+        case "kick":
+            return kicked(record)
         case verb:
             return removed(record, verb, move)
 
@@ -89,6 +92,8 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
 def _allowed(record: Record, move: Move, now: int) -> bool:
     if move.verb in LEASED_VERBS:
         return record.owner == move.session and _alive(record, move.lease, now)
+    if move.verb == "kick":
+        return record.state == "!"
     return move.lease is None or _alive(record, move.lease, now)
 
 

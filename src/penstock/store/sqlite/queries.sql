@@ -315,6 +315,11 @@ SELECT $group FROM penstock_group WHERE no = ?1 AND tube = ?2;
 -- penstock_live_group
 SELECT $group FROM penstock_group WHERE tube = ?1 AND name = ?2 AND (state = 'open' OR state = 'started');
 
+-- name: live_groups
+-- penstock_live_group, in order
+SELECT $group FROM penstock_group WHERE tube = ?1 AND name > ?2 AND (state = 'open' OR state = 'started')
+ORDER BY name LIMIT ?3;
+
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (?1, ?2, 'open', 0, 0, 0)
 RETURNING no;
