@@ -55,10 +55,11 @@ def awaited(
 def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
 def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
     """The verb of a handle, awaited; handles and tasks that it gives have awaited verbs, too."""
-    flow = getattr(verb, "flow", None) or partial(whole, verb)
 
     @wraps(verb)
     async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
+        own: Callable[..., Any] = getattr(type(handle._sync), verb.__name__)  # tubes of some kinds have their own
+        flow = getattr(own, "flow", None) or partial(whole, own)
         run = handle._bridge.run(flow(handle._sync, *args, **kwargs))
         try:
             result = await run
