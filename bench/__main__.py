@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import processes, scale, sqlite
+from bench import processes, scale, sqlite, wire
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -17,6 +17,7 @@ BENCHES: dict[str, Bench] = {
     "latency": processes.latency,
     "idle": processes.idle,
     "crowd": processes.crowd,
+    "wire": wire.wire,
 }
 
 

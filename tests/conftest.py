@@ -25,7 +25,7 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis-cluster": lambda folder: fresh_url("redis-cluster"),
 }
 # The stores that have addresses, outcomes, replies and groups; `pytestmark = FULL` runs a module on these alone.
-FULL_STORES = ("memory", "sqlite")
+FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores that have the kinds round and reliable.
 UNLEASED_STORES = ("memory", "sqlite")
@@ -34,18 +34,22 @@ UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 DURABLE = tuple(name for name in STORES if name != "memory")
 
 
-# Folders of tests that are about one store.
-_FOLDERS = {"postgres": "postgres", "mysql": "mariadb", "redis": "redis"}
+# What runs in one worker, one after the other, by the folder of the tests: what is about one server, what shares
+# a table that takes seconds to fill, what starts processes by the dozen.
+_TOGETHER = {
+    "postgres": "postgres", "mysql": "mariadb", "redis": "redis", "plans": "plans",
+    "processes": "processes", "fault": "processes",
+}  # fmt: skip
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All that is tried on one server runs in one worker, so that each server is started once."""
+    """For pytest-xdist: all that is tried on one server runs in one worker, so that each server is started once."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        parameters = [value for value in callspec.params.values() if isinstance(value, str)] if callspec else []
-        store = next((value for value in parameters if value in STORES), _FOLDERS.get(item.path.parent.name))
-        if store in SERVERS:
-            item.add_marker(pytest.mark.xdist_group(store))
+        servers = [value for value in callspec.params.values() if value in (*SERVERS,)] if callspec else []
+        group = servers[0] if servers else _TOGETHER.get(item.path.parent.name)
+        if group is not None:
+            item.add_marker(pytest.mark.xdist_group(group))
 
 
 @pytest.fixture(params=STORES)

@@ -4,33 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import cast
-from uuid import uuid4
 
 import pytest
 
 import penstock
 from penstock.store.base import Store
 from penstock.store.linked import LinkedStore
-from penstock.store.memory import MemoryStore
-
-HIDDEN = {name for name in vars(LinkedStore) if not name.startswith("_")}
-
-
-class Unlinked:
-    """The memory store without the part of `store.linked`."""
-
-    def __init__(self) -> None:
-        self._whole = MemoryStore(f"memory://{uuid4().hex}")
-
-    def __getattr__(self, name: str) -> object:
-        if name in HIDDEN:
-            raise AttributeError(name)
-        return getattr(self._whole, name)
+from tests.partial import Without
 
 
 @pytest.fixture
 def tube() -> Iterator[penstock.Tube]:
-    with penstock.Broker(cast(Store, Unlinked())) as broker:
+    with penstock.Broker(cast(Store, Without(LinkedStore))) as broker:
         yield broker.tube("t")
 
 

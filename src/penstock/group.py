@@ -129,4 +129,4 @@ class Group:
         return BadValue(f"group {names.shown(given)} is given to a put of group {self.name}: leave it out")
 
     def _ended(self) -> NotFound:
-        return NotFound(f"group {self.name} has ended: begin a new one with tube.group({self.name!r})")
+        return rules.ended(self.name)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 from penstock.core.ids import text_id
-from penstock.core.kind import must_have
+from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
 from penstock.core.task import Facts, Record, Task, make_task
@@ -27,16 +27,13 @@ class UnleasedTube(Tube):
         return cast(UnleasedStore, self._hub.store)  # else the tube could not have been created
 
     def kick(self, count: int = 1) -> int:
-        must_have(self._stored.kind, "kick")
-        return super().kick(count)
+        raise unsupported(self._stored.kind, "kick")
 
     def release_all(self) -> int:
-        must_have(self._stored.kind, "release_all")
-        return super().release_all()
+        raise unsupported(self._stored.kind, "release_all")
 
     def group(self, name: str) -> Group:
-        must_have(self._stored.kind, "group")
-        return super().group(name)
+        raise unsupported(self._stored.kind, "group")
 
     def _text(self, task: TaskOrId) -> str:
         if not isinstance(task, Facts):

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import penstock
 
@@ -23,6 +23,19 @@ LEASED_VERBS: dict[str, Verb] = {
     "fail": lambda tube, which: tube.fail(which, "broken"),
     "release": lambda tube, which: tube.release(which),
     "touch": lambda tube, which: tube.touch(which, 1),
+}
+# That only leased kinds have, called with a task or its id.
+LEASED_KINDS_VERBS: dict[str, Callable[[penstock.Tube, Any], object]] = {
+    "fail": lambda tube, task: tube.fail(task, "broken"),
+    "release": lambda tube, task: tube.release(task),
+    "release with delay": lambda tube, task: tube.release(task, 5),
+    "touch": lambda tube, task: tube.touch(task, 1),
+    "bury": lambda tube, task: tube.bury(task),
+    "kick": lambda tube, task: tube.kick(),
+    "release_all": lambda tube, task: tube.release_all(),
+    "group": lambda tube, task: tube.group("g"),
+    "wait": lambda tube, task: tube.wait("a", 0),
+    "max_pri": lambda tube, task: tube.take(0, max_pri=0),
 }
 # For anyone, in any state.
 FREE_VERBS: dict[str, Verb] = {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.behaviour.helpers import everything, take
+from tests.behaviour.helpers import LEASED_KINDS_VERBS, everything, take
 from tests.conftest import UNLEASED
 
 pytestmark = UNLEASED
@@ -19,28 +19,14 @@ def queue(broker: penstock.Broker) -> penstock.Tube:
     return broker.create_tube("queue", "reliable")
 
 
-REFUSED: dict[str, Callable[[penstock.Tube, Any], object]] = {
-    "fail": lambda tube, task: tube.fail(task, "broken"),
-    "release": lambda tube, task: tube.release(task),
-    "release with delay": lambda tube, task: tube.release(task, 5),
-    "touch": lambda tube, task: tube.touch(task, 1),
-    "bury": lambda tube, task: tube.bury(task),
-    "kick": lambda tube, task: tube.kick(),
-    "release_all": lambda tube, task: tube.release_all(),
-    "group": lambda tube, task: tube.group("g"),
-    "wait": lambda tube, task: tube.wait("a", 0),
-    "max_pri": lambda tube, task: tube.take(0, max_pri=0),
-}
-
-
-@pytest.mark.parametrize("verb", REFUSED)
+@pytest.mark.parametrize("verb", LEASED_KINDS_VERBS)
 def test_a_verb_of_other_kinds_is_refused(queue: penstock.Tube, verb: str) -> None:
     queue.put(1)
     task = take(queue)
     before = everything(queue)
     for which in (task, task.id):
         with pytest.raises(penstock.UnsupportedOption):
-            REFUSED[verb](queue, which)
+            LEASED_KINDS_VERBS[verb](queue, which)
     assert everything(queue) == before
 
 

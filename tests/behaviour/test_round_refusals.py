@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.behaviour.helpers import everything, take
+from tests.behaviour.helpers import LEASED_KINDS_VERBS, everything, take
 from tests.conftest import UNLEASED, Connect
 
 pytestmark = UNLEASED
@@ -20,21 +20,12 @@ def feeds(broker: penstock.Broker) -> penstock.Tube:
 
 
 REFUSED: dict[str, Callable[[penstock.Tube, Any], object]] = {
+    **LEASED_KINDS_VERBS,
     "ack": lambda tube, task: tube.ack(task),
     "ack_many": lambda tube, task: tube.ack_many([task]),
     "ack_many of nothing": lambda tube, task: tube.ack_many([]),
-    "fail": lambda tube, task: tube.fail(task, "broken"),
-    "release": lambda tube, task: tube.release(task),
-    "release with delay": lambda tube, task: tube.release(task, 5),
-    "touch": lambda tube, task: tube.touch(task, 1),
-    "bury": lambda tube, task: tube.bury(task),
-    "kick": lambda tube, task: tube.kick(),
-    "release_all": lambda tube, task: tube.release_all(),
     "recover": lambda tube, task: tube.recover(1, 0),
     "inspect": lambda tube, task: tube.inspect(0, 1),
-    "group": lambda tube, task: tube.group("g"),
-    "wait": lambda tube, task: tube.wait("a", 0),
-    "max_pri": lambda tube, task: tube.take(0, max_pri=0),
 }
 
 

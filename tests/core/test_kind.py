@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from penstock.core import kind as known
-from penstock.core.kind import Kind, find_kind
+from penstock.core.kind import CLOCK, DELIVER, Kind, find_kind
 from penstock.errors import BadValue
 
 
@@ -19,6 +19,8 @@ from penstock.errors import BadValue
         ("fifottl", {"pri", "ttl", "ttr", "delay"}, ("pri", "id"), False),
         ("utube", {"utube"}, ("id",), True),
         ("utubettl", {"utube", "pri", "ttl", "ttr", "delay"}, ("pri", "id"), True),
+        ("round", {"id", "ttl"}, ("id",), False),
+        ("reliable", set(), ("id",), False),
     ],
 )
 def test_the_kinds_that_are_there(name: str, accepts: set[str], order: tuple[str, ...], per_utube: bool) -> None:
@@ -29,7 +31,8 @@ def test_the_kinds_that_are_there(name: str, accepts: set[str], order: tuple[str
 BAD: list[Any] = [
     {"order": ()}, {"order": ("id", "pri", "rank")}, {"order": ("size",)}, {"order": "id"}, {"order": ("-pri",)},
     {"order": None}, {"accepts": {"colour"}}, {"accepts": "ttl"}, {"accepts": None}, {"accepts": {1}}, {"per_utube": 1},
-    {"per_utube": None}, {"name": ""}, {"name": "a b"}, {"name": None}, {"name": "x" * 201},
+    {"per_utube": None}, {"hand_out": "by hand"}, {"hand_out": None}, {"accepts": {"id"}},
+    {"name": ""}, {"name": "a b"}, {"name": None}, {"name": "x" * 201},
 ]  # fmt: skip
 
 
@@ -57,6 +60,34 @@ def test_which_kinds_a_clock_moves(accepts: tuple[str, ...], timed: bool) -> Non
 def test_a_declaration_comes_back_from_json() -> None:
     kind = Kind("own", frozenset({"ttl", "pri"}), ("pri", "-id"), per_utube=True)
     assert msgspec.json.decode(msgspec.json.encode(kind), type=Kind) == kind
+
+
+def test_a_declaration_of_a_leased_kind_may_say_nothing_of_hand_outs() -> None:
+    stored = b'{"name":"own","accepts":["ttl"],"order":["id"],"per_utube":false}'
+    assert msgspec.json.decode(stored, type=Kind) == Kind("own", frozenset({"ttl"}))
+
+
+@pytest.mark.parametrize("hand_out", [CLOCK, DELIVER])
+def test_only_leased_kinds_are_registered(hand_out: str) -> None:
+    with pytest.raises(BadValue, match="own"):
+        known.register_kind(Kind("own", hand_out=hand_out))
+    with pytest.raises(BadValue, match="own"):
+        find_kind("own")
+
+
+LEASED = "fifo, fifottl, utube, utubettl"
+
+
+@pytest.mark.parametrize(
+    ("what", "kinds"),
+    [
+        ("address", LEASED), ("max_attempts", LEASED), ("kick", LEASED), ("release", LEASED), ("wait", LEASED),
+        ("ack", f"{LEASED}, reliable"), ("on_duplicate", f"{LEASED}, round"), ("ttl", "fifottl, utubettl, round"),
+        ("id", "round"), ("period", "round"), ("recover", "reliable"), ("inspect", "reliable"),
+    ],
+)  # fmt: skip
+def test_which_kinds_have_an_option_or_a_verb(what: str, kinds: str) -> None:
+    assert known.kinds_with(what) == kinds
 
 
 def test_kinds_with_names_those_that_accept_an_option() -> None:

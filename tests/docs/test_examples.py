@@ -14,6 +14,7 @@ import pytest
 
 import penstock
 from tests.docs.pages import PAGES, title
+from tests.servers import running
 
 _FENCE = re.compile(r"^```(\w*)")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
@@ -70,6 +71,8 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_URL"}
     environment["PENSTOCK_LOCKS"] = str(tmp_path / "locks")
     environment["PYTHONPATH"] = str(Path(penstock.__file__).parents[1])  # also where it is not installed
+    if any("REDIS_URL" in block.code for block in RUN[page]):
+        environment["REDIS_URL"] = running("redis").url
     folder = tmp_path / "reader"
     folder.mkdir()
     ran = subprocess.run(

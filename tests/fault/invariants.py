@@ -43,11 +43,11 @@ def require(name: str, holds: bool, detail: object = "") -> None:
 def recount(tube: penstock.Tube) -> dict[str, int]:
     """What the listing shows, counted: the other side of I11."""
     counted = dict.fromkeys(("ready", "taken", "delayed", "buried"), 0)
-    last = 0
+    last: penstock.Task | None = None
     while page := tube.tasks(limit=10_000, after=last):
         for task in page:
             counted[task.status.name.lower()] += 1
-        last = page[-1].id
+        last = page[-1]
     return {**counted, "total": sum(counted.values())}
 
 

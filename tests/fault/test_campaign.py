@@ -15,20 +15,24 @@ from tests.fault.history import read
 
 LONG = os.environ.get("PENSTOCK_CAMPAIGN") == "long"
 SECONDS = 1800.0 if LONG else 15.0
+TRIES = 4  # one is enough but on a busy machine
 # Caught within the first or second of these as a rule; the rest is for busy machines.
 BROKEN_SECONDS, BROKEN_TRIES = 4.0, 8
 
 
-@pytest.mark.timeout(SECONDS + 120)
+@pytest.mark.timeout(TRIES * (SECONDS + 30))
 def test_the_invariants_hold_while_processes_die_and_freeze(tmp_path: Path) -> None:
-    number = seed()
-    violations = Campaign(tmp_path, number).run(SECONDS)
-    calls = Counter((call.op, call.ok) for call in read(tmp_path))
-    told = f"PENSTOCK_SEED={number}, histories in {tmp_path}, {dict(calls)}"
-    assert not violations, f"{summary(violations)}\n{told}"
-    assert calls["ack", True] > 100, f"too little happened to mean anything: {told}"
-    assert calls["ack", False] > 0, f"no late ack was tried: {told}"
-    assert calls["kill", True] > 0, told
+    told, calls = "", Counter[tuple[str, bool | None]]()
+    for attempt in range(TRIES):
+        folder, number = tmp_path / str(attempt), seed()
+        folder.mkdir()
+        violations = Campaign(folder, number).run(SECONDS)
+        calls.update((call.op, call.ok) for call in read(folder))
+        told = f"PENSTOCK_SEED={number}, histories in {folder}, {dict(calls)}"
+        assert not violations, f"{summary(violations)}\n{told}"
+        if calls["ack", True] > 100 and calls["ack", False] > 0 and calls["kill", True] > 0:
+            return
+    pytest.fail(f"too little happened to mean anything: {told}")
 
 
 # what is broken -> the invariants of which one must be seen not to hold

@@ -36,6 +36,7 @@ _TUBE_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "aging": st.sampled_from((0.5, 2)),
     "temporary": st.booleans(),
     "retention": st.sampled_from((1, 30)),
+    "period": st.sampled_from((0.001, 0.5, 1, 3)),
 }
 _PUT_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "pri": st.integers(0, 3),
@@ -44,6 +45,7 @@ _PUT_OPTIONS: dict[str, st.SearchStrategy[Any]] = {
     "delay": st.sampled_from((0, 1, 2)),
     "utube": _utubes,
     "max_attempts": st.integers(1, 2),
+    "id": st.sampled_from(("a", "b", "c", "d", "e f")),
 }
 addresses = st.sampled_from(("a", "b", "c"))
 groups = st.sampled_from(("g", "h"))
@@ -65,6 +67,12 @@ _KINDS = {
 }
 
 
+# The same of kinds that not every store has, and what they cannot do without.
+_UNLEASED = {"round": ("ttl", "capacity", "temporary"), "reliable": ("capacity", "temporary")}
+_NEEDED = {"round": ("period",), "reliable": ()}
+_NEEDED_AT_PUT = {"round": ("id",)}
+
+
 @dataclass(frozen=True)
 class Config:
     """A tube to be created."""
@@ -74,19 +82,26 @@ class Config:
 
 
 def _config(kind: str) -> st.SearchStrategy[Config]:
-    options = st.fixed_dictionaries({}, optional={name: _TUBE_OPTIONS[name] for name in _KINDS[kind]})
+    may = {name: _TUBE_OPTIONS[name] for name in {**_KINDS, **_UNLEASED}[kind]}
+    options = st.fixed_dictionaries({name: _TUBE_OPTIONS[name] for name in _NEEDED.get(kind, ())}, optional=may)
     return options.map(lambda given: Config(kind, given))
 
 
-# The micro-queue kinds twice: most can go wrong there.
-configs = st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl")).flatmap(_config)
+def configs(*, unleased: bool) -> st.SearchStrategy[Config]:
+    """Tubes of every kind that the store has; the micro-queue kinds twice: most can go wrong there."""
+    own = (*_UNLEASED, *_UNLEASED) if unleased else ()
+    return st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl", *own)).flatmap(_config)
 
 
 def put_options(kind: str, *, linked: bool) -> st.SearchStrategy[dict[str, Any]]:
     """Options that the kind and the store accept, each given or not; most tasks stay plain."""
-    accepts = {*find_kind(kind).accepts, "max_attempts"}
-    own = st.fixed_dictionaries({}, optional={name: _PUT_OPTIONS[name] for name in _PUT_OPTIONS if name in accepts})
-    if not linked:
+    known = find_kind(kind)
+    must = {name: _PUT_OPTIONS[name] for name in _NEEDED_AT_PUT.get(kind, ())}
+    may = {name: draw for name, draw in _PUT_OPTIONS.items() if known.has(name) and name not in must}
+    if must:
+        may["on_duplicate"] = _LINKS["on_duplicate"]
+    own = st.fixed_dictionaries(must, optional=may)
+    if not linked or not known.leased:
         return own
     links = st.fixed_dictionaries({}, optional=_LINKS)
     return st.one_of(own, st.tuples(own, links).map(lambda both: {**both[0], **both[1]}))

@@ -39,7 +39,7 @@ brokers = st.integers(0, BROKERS - 1)
 Call = Callable[[Side], object]
 WEIGHTS = {
     "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
-    "advance": 2, "advance_to_a_deadline": 2, "clients": 2, "link": 4,
+    "advance": 2, "advance_to_a_deadline": 2, "clients": 2, "link": 4, "deliver": 3,
 }  # fmt: skip
 _WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several")
 _SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
@@ -71,6 +71,9 @@ ARGUMENTS = {
     "link": _arguments(
         verb=_verbs(_LINKING), name=tubes, who=places, which=places, address=addresses, group=groups, end=st.booleans()
     ),
+    "deliver": _arguments(
+        name=tubes, who=places, count=st.integers(1, 4), elapsed=_verbs((0, 0, 0.5, 1)), start=st.integers(-4, 4)
+    ),
     "clients": _arguments(verb=_verbs(_CLIENTS), broker=brokers, which=places, ttr=_verbs((0, 0, 4))),
 }
 
@@ -81,6 +84,7 @@ class Machine(RuleBasedStateMachine):
     make_url: ClassVar[Callable[[Path], str]]
     durable: ClassVar[bool]
     full: ClassVar[bool]  # whether it has addresses, replies and groups
+    unleased: ClassVar[bool]  # whether it has the kinds round and reliable
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,7 +96,7 @@ class Machine(RuleBasedStateMachine):
             self._opened.callback(side.close)
         self.configs: dict[str, Config] = {}
         self.moments: list[float] = []  # deadlines that were seen
-        self.ids: dict[str, list[int]] = {}  # tasks that were seen
+        self.ids: dict[str, list[int | str]] = {}  # tasks that were seen
         self.looking = True
         self._began = time.monotonic()
 
@@ -116,10 +120,10 @@ class Machine(RuleBasedStateMachine):
         if found != expected and not self._is_late():
             require("I12", False, f"the model answers {expected}, the store {found}")
 
-    @initialize(one=configs, other=configs, draw=st.data())
-    def create(self, one: Config, other: Config, draw: st.DataObject) -> None:
-        for name, config in zip(NAMES, (one, other), strict=True):
-            self.configs[name] = config
+    @initialize(draw=st.data())
+    def create(self, draw: st.DataObject) -> None:
+        for name in NAMES:
+            config = self.configs[name] = draw.draw(configs(unleased=type(self).unleased))
             self.both(_creation(name, config))
             self._put_many(name, 0, draw)
 
@@ -215,7 +219,13 @@ class Machine(RuleBasedStateMachine):
         elif self.model.groups:
             self.both(lambda side: _use_group(side.groups[which % len(side.groups)], verb))
 
-    def _id(self, name: str, which: int) -> int:
+    def deliver(self, who: int, name: str, count: int, elapsed: float, start: int) -> None:
+        """What only kind reliable has; others refuse it."""
+        self.both(lambda side: side.handed(side.tube(who, name).recover(count, elapsed)))
+        self.both(lambda side: side.tube(who, name).inspect(start, count))
+        self.both(lambda side: side.tube(who, name).inspect(start, count, pending=True))
+
+    def _id(self, name: str, which: int) -> int | str:
         """Mostly of a task that is there."""
         ids = self.ids.get(name) or [1]
         return ids[which % len(ids)] if which < 28 else which
@@ -232,7 +242,7 @@ class Machine(RuleBasedStateMachine):
         id = self._id(name, which)
         self.both(lambda side: side.tube(who, name).peek(id))
         self.both(lambda side: side.tube(who, name).why(id).partition(":")[0].partition(",")[0])
-        self.both(lambda side: side.onlooker.tube(name).tasks(status, limit=limit, after=id - 1))
+        self.both(lambda side: side.onlooker.tube(name).tasks(status, limit=limit, after=id))
         self.both(lambda side: [(seen.held, seen.heartbeat) for seen in side.onlooker.sessions()])
 
     # time
@@ -268,7 +278,7 @@ def _creation(name: str, config: Config) -> Call:
     return lambda side: side.create(name, config.kind, config.options)
 
 
-def _ids(listed: object) -> list[int]:
+def _ids(listed: object) -> list[int | str]:
     assert isinstance(listed, list)
     return [task["id"] for task in listed]
 

@@ -28,7 +28,8 @@ class Side:
     def __init__(self, url: str) -> None:
         self.url = url
         self.clock = Clock()
-        self.events: Counter[tuple[str, str, int, str]] = Counter()
+        self.events: Counter[tuple[str, str, int | str, str]] = Counter()
+        self.clocks: dict[tuple[int, int], float] = {}  # of each element of a round tube: its last hand-out
         self.tasks: list[penstock.Task] = []
         self.groups: list[penstock.Group] = []
         self.sessions: list[tuple[int, penstock.Session]] = []  # with its broker's place
@@ -67,8 +68,18 @@ class Side:
 
     def handed(self, tasks: list[penstock.Task]) -> list[penstock.Task]:
         """Remember what a take gave, and answer it."""
+        for task in tasks:
+            self._keeps_its_period(task)
         self.tasks = [*self.tasks, *tasks][-REMEMBERED:]
         return tasks
+
+    def _keeps_its_period(self, task: penstock.Task) -> None:
+        period = self.names[task.tube][1].get("period")
+        if isinstance(period, int | float):
+            element = (task._home._stored.no, task._record.id)
+            last = self.clocks.get(element)
+            require("I10", last is None or round(task.taken - last, 3) >= period, (self.url, task, last))
+            self.clocks[element] = task.taken
 
     def nth_newest(self, place: int) -> penstock.Task:
         """One of the hand-outs, counted from the newest."""
@@ -160,7 +171,7 @@ class Side:
             _micro_queues_hold(name, options, listed)
         findings = self.onlooker.check()
         require("I11", findings == [], (self.url, findings))
-        live = Counter((task.tube, task.id, task.lease) for task in self.tasks)
+        live = Counter((task.tube, task.id, task.lease) for task in self.tasks if task.lease)
         require("I3", all(count == 1 for count in live.values()), live)
 
 

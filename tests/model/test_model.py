@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import penstock
 from penstock.core import kind as known
-from tests.conftest import DURABLE, FULL_STORES, STORES
+from tests.conftest import DURABLE, FULL_STORES, STORES, UNLEASED_STORES
 from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
 
@@ -50,6 +50,7 @@ def test_the_store_answers_what_the_model_answers(store: str) -> None:
         "make_url": STORES[store],
         "durable": store in DURABLE,
         "full": store in FULL_STORES,
+        "unleased": store in UNLEASED_STORES,
     }
     machine = type(f"Machine_{store}", (Machine,), traits)
     quick = QUICK if store == "sqlite" else SERVER

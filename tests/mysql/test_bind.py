@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.helpers import drain, take
 from tests.mysql.conftest import Connection
 
 
@@ -45,6 +45,48 @@ def test_a_rollback_takes_them_with_it(broker: penstock.Broker, own: Connection)
     assert tube.stats().tasks.total == 1
 
 
+@pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
+@pytest.mark.parametrize("kind", ["fifottl", "utube"])
+def test_addresses_replies_and_groups_come_with_the_commit(
+    broker: penstock.Broker, own: Connection, kind: str, isolation: str
+) -> None:
+    tube = broker.tube("t", kind=kind)
+    own.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+    own.begin()
+    own.cursor().execute("SELECT COUNT(*) FROM penstock_task")  # a snapshot from before all of it
+    tube.put("held", address="a", reply_to="replies")
+    held = take(tube)
+    tube.group("g").put("member")
+    bound = broker.bind(own).tube("t")
+    with pytest.raises(penstock.DuplicateAddress):
+        bound.put("twice", address="a")
+    bound.ack(held, "result")
+    bound.put("new", address="a", on_duplicate="ignore")
+    group = bound.group("g")
+    group.on_end("end")
+    group.put("another")
+    group.start()
+    assert [task.data for task in tube.tasks()] == ["held", "member"]
+    own.commit()
+    assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": "done", "result": "result"}]
+    assert sorted(map(str, drain(tube))) == ["another", "end", "member", "new"]
+    assert broker.check() == []
+
+
+def test_a_rollback_takes_groups_and_addresses_with_it(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put("held", address="a", group="g")
+    own.begin()
+    bound = broker.bind(own).tube("t")
+    bound.put("new", address="b")
+    bound.group("g").cancel()
+    own.rollback()
+    assert tube.put("other", address="b").id == 2
+    tube.group("g").start()
+    assert drain(tube) == ["held", "other"]
+    assert broker.check() == []
+
+
 def test_what_cannot_be_bound_is_told(broker: penstock.Broker, own: Connection) -> None:
     with pytest.raises(penstock.UnsupportedOption, match="pymysql"):
         broker.bind(object())
@@ -60,4 +102,4 @@ def test_describe_says_what_the_server_promises(broker: penstock.Broker) -> None
     described = broker._hub.store.describe()
     assert described.store in ("MariaDB", "MySQL")
     assert "innodb_flush_log_at_trx_commit" in described.durability
-    assert described.schema == 5
+    assert described.schema == 10

@@ -95,6 +95,59 @@ def test_one_round_trip_a_verb(broker: penstock.Broker, trips: list[str], kind: 
         assert len(trips) == 1, (name, [sql[:60] for sql in trips])
 
 
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_one_round_trip_a_verb_of_tied_tasks(broker: penstock.Broker, trips: list[str], kind: str) -> None:
+    tube = broker.tube("t", kind=kind, utube_limit=None if kind == "fifottl" else 5000)
+    tube.put("first")
+    take(tube).ack()  # joined, connected
+    handed: list[penstock.Task] = []
+    group = tube.group("g")
+    verbs: dict[str, Callable[[], object]] = {
+        "put": lambda: tube.put("x", address="a", reply_to="replies"),
+        "ignore": lambda: tube.put("y", address="a", on_duplicate="ignore"),
+        "replace": lambda: tube.put("y", address="a", on_duplicate="replace"),
+        "put_many": lambda: tube.put_many([(n, {"address": str(n)}) for n in range(1000)], reply_to="replies"),
+        "take_many": lambda: handed.extend(tube.take_many(10)),
+        "ack": lambda: handed[0].ack("result"),
+        "ack_many": lambda: tube.ack_many(handed[1:8]),
+        "fail": lambda: handed[8].fail("broken", 7),
+        "delete": lambda: handed[9].bury(),
+        "group": lambda: tube.group("g"),
+        "group.put_many": lambda: group.put_many(range(10)),
+        "on_end": lambda: group.on_end("end"),
+        "start": lambda: group.start(),
+        "cancel": lambda: group.cancel(),
+    }
+    for name, verb in verbs.items():
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        del trips[:]
+        verb()
+        assert len(trips) == 1, (name, [sql[:60] for sql in trips])
+
+
+@pytest.mark.parametrize("verb", ["start", "cancel"])
+def test_tasks_that_follow_their_group_hold_nobody_up(broker: penstock.Broker, own: Connection, verb: str) -> None:
+    tube = broker.tube("t", kind="fifo")
+    tube.put("first")
+    group = tube.group("g")
+    group.put_many(range(3_000))
+    if verb == "cancel":
+        group.start()
+        tube.stats()  # all have followed
+    tube.put("last")
+    getattr(group, verb)()
+    own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # as all our connections are
+    own.begin()
+    own.cursor().execute(f"CALL penstock_turned({tube._stored.no}, NULL)")
+    tasks = begin(lambda: tube.take_many(2)).result(5)
+    assert [task.data for task in tasks] == ["first", "last" if verb == "cancel" else 0]
+    begin(tasks[0].ack).result(5)
+    begin(lambda: tube.put("more")).result(5)
+    own.commit()
+    assert tube.stats().tasks.done == (3_001 if verb == "cancel" else 1)
+    assert broker.check() == []
+
+
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, trips: list[str]) -> None:
     tube = broker.tube("t")
     waiting = begin(lambda: tube.take(7))

@@ -26,6 +26,16 @@ def fill(url: str, count: int) -> None:
             for task in taken[::2]:
                 tube.bury(task.id)
             _link(tube, count // 20)
+        _deliver(broker, count)
+
+
+def _deliver(broker: penstock.Broker, count: int) -> None:
+    """Tubes that lease nothing: half of the messages delivered, half of the elements handed out."""
+    queue, feeds = broker.tube("queue", kind="reliable"), broker.tube("feeds", kind="round", period=60)
+    queue.put_many(range(count))
+    feeds.put_many((n, {"id": str(n), "ttl": 7200 if n % 10 else None}) for n in range(count))
+    for tube in (queue, feeds):
+        tube.take_many(max(1, count // 2))
 
 
 def _link(tube: penstock.Tube, count: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import get_ident
 
 import psycopg
 
@@ -32,10 +33,10 @@ class Teller:
 
     @contextmanager
     def listening(self) -> Iterator[list[str]]:
-        """Plans of the calls made inside."""
-        borrow, give_back = self._connections._borrow, self._connections._return
-        self._connections._borrow = lambda patience: self.db  # type: ignore[method-assign]
-        self._connections._return = lambda db: None  # type: ignore[method-assign]
+        """Plans of the calls made inside, by this thread."""
+        borrow, give_back, me = self._connections._borrow, self._connections._return, get_ident()
+        self._connections._borrow = lambda patience: self.db if get_ident() == me else borrow(patience)  # type: ignore[method-assign]
+        self._connections._return = lambda db: None if db is self.db else give_back(db)  # type: ignore[method-assign]
         self.plans.clear()
         try:
             yield self.plans

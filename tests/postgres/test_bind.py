@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
+
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
 import penstock
+from penstock import keeper
 from penstock.store.postgres.location import locate
+from tests.behaviour.helpers import begin, take, until
 from tests.servers.postgres import Postgres
 
 
@@ -21,6 +25,24 @@ def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:
     assert task is not None
     assert task.data == "x"
     assert tube.stats().calls.put == 1
+
+
+def test_a_commit_wakes_those_who_wait_in_this_process(
+    broker: penstock.Broker, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+    tube = broker.tube("work")
+    tube.put("addressed", address="a")
+    held = take(tube)
+    taking, waiting = begin(lambda: tube.take(60)), begin(lambda: tube.wait("a", 60))
+    until(lambda: len(broker._hub.room) == 2 and any(session.waits for session in broker.sessions()))
+    time.sleep(0.3)  # past the look that follows a registration
+    with psycopg.connect(locate(url).conninfo) as db:
+        bound = broker.bind(db).tube("work")
+        bound.ack(held)
+        bound.put("x")
+    assert waiting.result(5).status == "done"
+    assert taking.result(5) is not None
 
 
 def test_a_rollback_takes_back_puts_acks_and_tubes(broker: penstock.Broker, url: str) -> None:
@@ -49,6 +71,61 @@ def test_a_refused_verb_leaves_the_transaction_as_it_was(broker: penstock.Broker
         with pytest.raises(penstock.NotTaken):
             bound.ack(99)
     assert broker.tube("work").stats().tasks.total == 1
+
+
+def test_addresses_and_groups_are_part_of_the_transaction(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("mail")
+    with psycopg.connect(locate(url).conninfo) as db:
+        for end in (db.rollback, db.commit):
+            bound = broker.bind(db).tube("mail")
+            bound.put("x", address="a", reply_to="replies")
+            with pytest.raises(penstock.DuplicateAddress):
+                bound.put("y", address="a")
+            group = bound.group("g")
+            group.put("y")
+            group.on_end("end")
+            group.start()
+            assert group.progress() == penstock.Progress(0, 1)
+            with pytest.raises(penstock.UnsupportedOption, match="commit"):
+                group.wait(0)
+            end()
+            assert len(tube) == (2 if end == db.commit else 0)
+        task = tube.take(0)
+        assert task is not None
+        broker.bind(db).tube("mail").ack(task, "result")
+        with pytest.raises(TimeoutError):
+            tube.wait("a", 0)
+        db.commit()
+    assert tube.wait("a", 0).result == "result"
+    assert len(broker.tube("replies")) == 1
+    assert broker.check() == []
+
+
+def test_a_group_that_another_transaction_holds_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("mail")
+    group = tube.group("g")
+    group.put_many(range(3_000))
+    group.start()
+    held = tube.take(0)  # some of the group must still follow its start
+    assert held is not None
+    with psycopg.connect(locate(url).conninfo) as db:
+        broker.bind(db).tube("mail").ack(held)
+        others = [tube.take(0) for _ in range(3)]
+        assert [other and other.data for other in others] == [1, 2, 3]
+        db.rollback()
+    held.ack()
+    assert len(tube) == 2_999
+
+
+def test_a_lapsed_task_that_another_transaction_holds_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("mail")
+    tube.put("x", ttr=0.2)
+    held = take(tube)
+    with psycopg.connect(locate(url).conninfo) as db:
+        broker.bind(db).tube("mail").ack(held)
+        time.sleep(0.3)  # its lease lapses
+        assert tube.take(0) is None
+    assert len(tube) == 0
 
 
 def test_an_autocommit_connection_needs_a_transaction(broker: penstock.Broker, url: str) -> None:

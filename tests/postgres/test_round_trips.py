@@ -49,6 +49,15 @@ def test_every_verb_is_one_round_trip(broker: penstock.Broker, counted: Counted,
         ("delete", lambda: tube.delete(3501)),
         ("release_all", lambda: tube.release_all()),
     ]
+    group, addressed = tube.group("g"), [0]
+    calls += [
+        ("put with an address", lambda: addressed.append(tube.put("x", address="a", reply_to="replies").id)),
+        ("put_many into a group", lambda: group.put_many(range(100))),
+        ("put that replaces", lambda: tube.put("y", address="a", on_duplicate="replace")),
+        ("start", lambda: group.start()),
+        ("end of an addressed task that replies", lambda: tube.delete(addressed[-1])),
+        ("cancel", lambda: group.cancel()),
+    ]
     if kind.endswith("ttl"):
         calls.append(("put with all options", lambda: tube.put("x", pri=1, ttl=9, ttr=9, delay=1)))
     for what, call in calls:

@@ -1,4 +1,4 @@
-"""One SQLite file for several processes, in real time, with locks of its own."""
+"""One store for several processes, in real time, with locks of its own; a SQLite file unless a test names another."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import penstock
+from tests.conftest import STORES
 from tests.processes.peer import Peer
 
 
 @pytest.fixture
-def url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
-    return f"sqlite:///{tmp_path}/queue.db?durability=relaxed"
+    return STORES[getattr(request, "param", "sqlite")](tmp_path)
 
 
 @pytest.fixture
@@ -28,6 +29,6 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def peer(url: str, broker: penstock.Broker) -> Iterator[Callable[[], Peer]]:
-    """Starts other processes on the file, once the broker has made it."""
+    """Starts other processes on the store, once the broker has made it."""
     with ExitStack() as started:
         yield lambda: started.enter_context(Peer(url))

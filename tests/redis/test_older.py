@@ -10,7 +10,8 @@ import pytest
 import penstock
 from penstock.store.redis import promise
 from penstock.store.redis.store import RedisStore
-from tests.redis import test_settings
+from tests.behaviour.helpers import drain
+from tests.redis import test_links, test_settings
 from tests.servers.redis import Redis
 
 
@@ -42,5 +43,28 @@ def test_tasks_are_put_taken_and_acked(server: Redis, kind: str) -> None:
         assert broker.check() == []
 
 
+@pytest.mark.parametrize("kind", ["fifo", "utubettl"])
+def test_addresses_replies_and_groups(server: Redis, kind: str) -> None:
+    with penstock.connect(server.fresh_url()) as broker:
+        tube = broker.tube("t", kind=kind)
+        group = tube.group("g")
+        group.put_many([("x", {"address": "a", "reply_to": "replies"}), "y"])
+        group.on_end("end")
+        tube.put("z", reply_to="replies")
+        tube.put("new", address="a", on_duplicate="replace")
+        group.start()
+        assert drain(tube) == ["new", "y", "z", "end"]
+        assert (tube.wait("a", 0).status, group.wait(0)) == ("done", "done")
+        assert len(drain(broker.tube("replies"))) == 2
+        tube.put("gone", reply_to="replies")
+        tube.drop()
+        assert len(drain(broker.tube("replies"))) == 1
+        assert broker.check() == []
+
+
 def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Redis) -> None:
     test_settings.test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server)
+
+
+def test_a_full_server_ends_tasks_with_links(own_server: Redis) -> None:
+    test_links.test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server)

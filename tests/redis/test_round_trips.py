@@ -55,6 +55,46 @@ def test_a_verb_is_one_round_trip(broker: penstock.Broker, trips: list[int], ver
     assert trips == [1]
 
 
+LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+    "put": lambda tube, held: tube.put("x", address="new"),
+    "duplicate": lambda tube, held: tube.put("x", address="1", on_duplicate="ignore"),
+    "put_many": lambda tube, held: tube.put_many(range(1000), group="g"),
+    "take_many": lambda tube, held: tube.take_many(100),
+    "ack": lambda tube, held: held[0].ack("result"),
+    "ack_many": lambda tube, held: tube.ack_many(held),
+    "open": lambda tube, held: tube.group("h"),
+    "kick": lambda tube, held: tube.kick(5),
+}
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+@pytest.mark.parametrize("verb", LINKED_VERBS)
+def test_so_is_one_of_tasks_with_addresses_and_groups(
+    broker: penstock.Broker, trips: list[int], verb: str, kind: str
+) -> None:
+    broker._hub._reaped = float("inf")
+    for name in ("warm", "t"):
+        tube = broker.tube(name, kind=kind, ttr=60)
+        group = tube.group("g")
+        group.put_many([(i, {"address": str(i), **({"utube": i} if "utube" in kind else {})}) for i in range(900)])
+        group.start()
+        held = tube.take_many(200)
+        trips.clear()
+        LINKED_VERBS[verb](tube, held)
+    assert trips == [1]
+
+
+def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, trips: list[int]) -> None:
+    broker._hub._reaped = float("inf")
+    tube = broker.tube("t")
+    for _ in range(2):
+        tube.put_many(range(100), reply_to="replies")
+        held = tube.take_many(100)
+        trips.clear()
+        tube.ack_many(held)
+    assert trips == [1, 1, 1]
+
+
 def test_an_idle_taker_asks_only_at_the_scan(server: Redis) -> None:
     with penstock.connect(server.fresh_url()) as broker:
         tube = broker.tube("t")

@@ -27,9 +27,10 @@ def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
 
 
 @pytest.mark.parametrize("modern", [True, False])
+@pytest.mark.parametrize("linked", [True, False])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_has_its_keys_and_flags(name: str, modern: bool) -> None:
-    script = load_script(name, laned=name in LANED_ONLY, modern=modern)
+def test_a_script_has_its_keys_and_flags(name: str, linked: bool, modern: bool) -> None:
+    script = load_script(name, laned=name in LANED_ONLY, linked=linked, modern=modern)
     assert script.keys
     assert (script.text[:5] == b"#!lua") == modern
     used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
@@ -37,7 +38,8 @@ def test_a_script_has_its_keys_and_flags(name: str, modern: bool) -> None:
 
 
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
-    needs_room = {"put", "put_laned", "name", "number", "create"}
+    needs_room = {"put", "put_laned", "put_linked", "set_group_work"}
+    needs_room |= {"name", "number", "create", "sender"}
     for name in SCRIPTS:
         text = load_script(name, laned=name in LANED_ONLY).text
         flagged = text.startswith((b"#!lua flags=allow-oom", b"#!lua flags=no-writes"))

@@ -77,7 +77,7 @@ def test_a_take_under_way_does_not_bring_an_ended_session_back(broker: penstock.
     assert found is not None
     store.leave([handle])
     reply = store._runner.on_tube("take", tube._stored, handle, 1, "", "", 1000, *found)
-    assert (reply[4], reply[6]) == (0, [])
+    assert (reply[5], reply[7]) == (0, [])
 
 
 def test_a_session_that_a_tube_forgot_is_made_known_again(broker: penstock.Broker, store: RedisStore) -> None:

@@ -97,7 +97,7 @@ def test_the_store_describes_itself(broker: penstock.Broker) -> None:
     assert isinstance(store, RedisStore)
     assert "last second" in store.durability()
     seen = store.describe()
-    assert (seen.store, seen.schema, seen.advice) == ("Redis", 1, [])
+    assert (seen.store, seen.schema, seen.advice) == ("Redis", 2, [])
 
 
 @pytest.mark.parametrize(

@@ -23,11 +23,12 @@ SERVERS: dict[str, type[Server]] = {
 
 def fresh_url(name: str) -> str:
     """The URL of a store that nobody used before, on the server of that name, which is started at first use."""
-    return _shared(name).fresh_url()
+    return running(name).fresh_url()
 
 
 @cache
-def _shared(name: str) -> Server:
+def running(name: str) -> Server:
+    """The server of that name, started at first use and stopped at the end; a skip where it cannot be, but in CI."""
     try:
         server = SERVERS[name]()
     except Missing as missing:

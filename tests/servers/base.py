@@ -49,6 +49,11 @@ class Server(ABC):
     def answers(self) -> bool:
         """Whether it serves now."""
 
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it is, as a client of its own would be told."""
+
     @abstractmethod
     def fresh_url(self) -> str:
         """The URL of a store on this server that nobody used before."""

@@ -28,7 +28,8 @@ class Mariadb(Server):
             self.binary, "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}",
             "--bind-address=127.0.0.1", f"--socket={self.folder / 'socket'}", "--skip-log-bin",
             f"--pid-file={self.folder / 'pid'}", "--innodb-flush-log-at-trx-commit=2", "--max-connections=300",
-            "--innodb-buffer-pool-size=128M", *self._as_root(),
+            # Its own: a server that starts removes the temporary tables that it finds, also those of others.
+            "--innodb-buffer-pool-size=128M", f"--tmpdir={self.folder}", *self._as_root(),
         ]  # fmt: skip
 
     def _as_root(self) -> list[str]:

@@ -147,3 +147,25 @@ def test_addresses_and_groups_are_part_of_the_transaction(broker: penstock.Broke
     own.execute("COMMIT")
     assert tube.wait("a", 0).result == "result"
     assert len(broker.tube("replies")) == 1
+
+
+def test_messages_and_elements_live_and_die_with_the_transaction(broker: penstock.Broker, own: apsw.Connection) -> None:
+    queue, feeds = broker.tube("queue", kind="reliable"), broker.tube("feeds", kind="round", period=60)
+    queue.put_many(["one", "two"])
+    one, two = queue.take_many(2)
+    for ending in ("ROLLBACK", "COMMIT"):
+        own.execute("BEGIN IMMEDIATE")
+        bound = broker.bind(own)
+        three = bound.tube("queue").put("three")
+        bound.tube("feeds").put_many([("a", {"id": "a"}), ("again", {"id": "a"})])
+        bound.tube("queue").ack(one.id)
+        assert bound.tube("queue").ack_many([one.id, two]) == [two.id]
+        own.execute(ending)
+        assert ("a" in feeds, three.id in queue, one.id in queue) == (
+            ending == "COMMIT",
+            ending == "COMMIT",
+            ending == "ROLLBACK",
+        )
+    assert [task.data for task in queue.inspect(0, 9)] == ["three"]
+    assert queue.inspect(0, 9, pending=True) == []
+    assert broker.check() == []

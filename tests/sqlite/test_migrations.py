@@ -32,4 +32,5 @@ def test_tasks_of_the_first_schema_are_taken_by_this_one(tmp_path: Path) -> None
         assert (task.data, task.address, task.group) == ("old", None, None)
         task.ack()
         reopened.put("new", address="a", group="g")
+        broker.tube("queue", kind="reliable").put("first")
         assert broker.check() == []

@@ -1,9 +1,10 @@
-"""A connection without a socket: bytes in, bytes out, on a memory store whose clock stands still."""
+"""Connections without sockets: bytes in, bytes out, on a memory store whose clock stands still."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import penstock
@@ -36,23 +37,48 @@ class Wire(asyncio.Transport):
         return self.closed
 
 
-async def converse(pieces: Sequence[bytes], tokens: Tokens | None = None) -> tuple[bytes, bool]:
-    """What is answered to these pieces, and whether the connection is closed in the end."""
+class Talk:
+    """One connection."""
+
+    def __init__(self, service: Service) -> None:
+        self.wire = Wire()
+        self.connection = Connection(service, 1, lambda gone: None)
+        self.connection.connection_made(self.wire)
+
+    def say(self, data: bytes) -> None:
+        if not self.wire.closed:
+            self.connection.data_received(data)
+
+    async def heard(self) -> bytes:
+        """Everything that is answered to what was said."""
+        while (worker := self.connection._worker) is not None:
+            await asyncio.wait([worker])
+        heard = bytes(self.wire.written)
+        self.wire.written.clear()
+        return heard
+
+    async def end(self) -> None:
+        self.connection.connection_lost(None)
+        await self.connection.settled()
+
+
+@asynccontextmanager
+async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
+    """What connections share, on a fresh store."""
     bridge = Bridge()
-    clock = Clock()
-    broker = penstock.connect(f"memory://{uuid4().hex}", clock=clock)
-    ids = iter(range(1, 10))
-    over = asyncio.Event()
-    connection = Connection(Service(broker, bridge, tokens or Tokens()), next(ids), lambda gone: over.set())
-    wire = Wire()
-    connection.connection_made(wire)
-    for piece in pieces:
-        if not wire.closed:
-            connection.data_received(piece)
-        await asyncio.sleep(0)
-    while connection._worker is not None:
-        await asyncio.wait([connection._worker])
-    connection.connection_lost(None)
-    await connection.settled()
+    broker = penstock.connect(f"memory://{uuid4().hex}", clock=Clock())
+    yield Service(broker, bridge, tokens or Tokens())
+    assert broker.check() == []
     await bridge.close(broker.close)
-    return bytes(wire.written), wire.closed
+
+
+async def converse(pieces: Sequence[bytes]) -> bytes:
+    """What one connection is answered to these pieces."""
+    async with serving() as service:
+        talk = Talk(service)
+        for piece in pieces:
+            talk.say(piece)
+            await asyncio.sleep(0)
+        heard = await talk.heard()
+        await talk.end()
+        return heard

@@ -49,7 +49,7 @@ def plan_put(entries: Sequence[Entry], there: Mapping[str, Record]) -> Plan:
         elif entry.duplicate in ("replace", "refresh"):
             _replace(plan, place, entry, there)
         elif entry.duplicate != "ignore":
-            raise _duplicate(entry.address, "give on_duplicate, or another address")
+            raise duplicate(entry.address)
         plan.places.append(place)
     return plan
 
@@ -68,8 +68,7 @@ def _replace(plan: Plan, place: int, entry: Entry, there: Mapping[str, Record]) 
     assert entry.address is not None
     state = there[entry.address].state
     if state in "t!":
-        what = "taken" if state == "t" else "buried"
-        raise _duplicate(entry.address, f"it is {what}, and only a ready or delayed one can be replaced")
+        raise duplicate(entry.address, state)
     plan.replaced[-place] = entry
 
 
@@ -95,5 +94,10 @@ def replaced(record: Record, entry: Entry, now: int) -> Record:
     )
 
 
-def _duplicate(address: str | None, why: str) -> DuplicateAddress:
+def duplicate(address: str | None, state: str = "") -> DuplicateAddress:
+    """The error of a put whose address is in use; with the state of that task where it may not be replaced."""
+    why = "give on_duplicate, or another address"
+    if state:
+        what = "taken" if state == "t" else "buried"
+        why = f"it is {what}, and only a ready or delayed one can be replaced"
     return DuplicateAddress(f"address {address} is in use in this tube: {why}")

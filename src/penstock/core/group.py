@@ -43,8 +43,13 @@ class Group(msgspec.Struct):
 def must_live(group: Group | None, name: str, now: int) -> Group:
     """The group, if work may be added to it."""
     if group is None or group.state not in LIVE or forgotten(group, now):
-        raise NotFound(f"group {name} has ended: begin a new one with tube.group({name!r})")
+        raise ended(name)
     return group
+
+
+def ended(name: str) -> NotFound:
+    """The error of whoever would add to a group that is over."""
+    return NotFound(f"group {name} has ended: begin a new one with tube.group({name!r})")
 
 
 def forgotten(group: Group, now: int) -> bool:

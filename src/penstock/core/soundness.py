@@ -13,13 +13,17 @@ from penstock.core.task import Record
 def mended(tube: Tube, record: Record) -> tuple[str, Record] | None:
     """What is wrong with a task, and the task as it should be; None where nothing is."""
     clocked = tube.kind.hand_out == CLOCK
-    if record.state not in ("r" if clocked else "rt"):
-        return f"is in state {record.state}, which its kind has not", replace(record, state="r", owner=None)
+    if record.state == "t" and not clocked:
+        sound = replace(record, owner=None)
+    else:
+        sound = replace(record, state="r", owner=None, rank1=(record.taken or 0) if clocked else 0)
+    if sound == record:
+        return None
+    if sound.state != record.state:
+        return f"is in state {record.state}, which its kind has not", sound
     if record.owner is not None:
-        return f"is held by session {record.owner}, but its kind has no leases", replace(record, owner=None)
-    if clocked and record.rank1 != (record.taken or 0):
-        return "does not stand where its last hand-out put it", replace(record, rank1=record.taken or 0)
-    return None
+        return f"is held by session {record.owner}, but its kind has no leases", sound
+    return "does not stand where its last hand-out put it", sound
 
 
 def needed_mark(last: Mark, newest: Record | None) -> Mark | None:

@@ -20,15 +20,16 @@ class Address:
         if match is None or int(match[3]) > 65535:
             raise BadValue(f"{what} {shown(text)} is no address: give host:port, such as 127.0.0.1:7379")
         self._what = what
-        self._host = match[1] or match[2]
+        #: As it was given: a name or an IP address.
+        self.host: str = match[1] or match[2]
         self._port = int(match[3])
         self._family, self._where = self._resolve()
 
     def _resolve(self) -> tuple[int, str]:
         try:
-            found = socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            found = socket.getaddrinfo(self.host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         except OSError as error:
-            raise BadValue(f"{self._what} {self._host} cannot be resolved ({error}): give an IP address") from error
+            raise BadValue(f"{self._what} {self.host} cannot be resolved ({error}): give an IP address") from error
         family, _, _, _, where = found[0]
         return family, str(where[0])
 
@@ -61,4 +62,4 @@ class Address:
 
     def shown(self, port: int) -> str:
         """As people write it, with the port that was given by the system where it was 0."""
-        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"

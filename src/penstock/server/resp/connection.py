@@ -19,8 +19,9 @@ from penstock.server.resp.session import Session
 
 log = logging.getLogger("penstock")
 
-# Requests that are planned at a time: enough for large steps, few enough for others to have their turn.
-CHUNK = 1000
+# Requests that are planned at a time: enough for large steps, few enough for others to have their turn, and for a
+# client to read the first replies of a long pipeline while the next are made.
+CHUNK = 250
 # With more bytes than that waiting to be read as requests, the socket is not read.
 MAX_PENDING = 256 * 1024
 # Replies are sent off when they are that large together, and wait while the peer does not read.
@@ -98,7 +99,7 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Answer what has been asked, wait for nothing, and close."""
-        self._ending = True
+        self._ending, self._since = True, time.monotonic()
         if self._worker is None:
             self._transport.close()
         elif self._waiting:
@@ -109,7 +110,11 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def cut_if_late(self, now: float) -> None:
-        """Close if a request, or the token, has taken too long to arrive."""
+        """Close if a request, or the token, has taken too long to arrive, or the end of it to be read."""
+        if self._ending:
+            if now - self._since > ARRIVAL_SECONDS:
+                self._transport.abort()
+            return
         late = self._worker is None and self._requests.partial and now - self._since > ARRIVAL_SECONDS
         if late or (now - self._began > TOKEN_SECONDS and self.session.role is None):
             self._refuse("Protocol error: it took too long to arrive")
@@ -125,7 +130,7 @@ class Connection(asyncio.Protocol):
 
     async def _work(self) -> None:
         try:
-            while requests := self._next():
+            while not self.session.leaving and (requests := self._next()):
                 await self._serve(requests)
                 await self._send()
                 if len(requests) == CHUNK:
@@ -199,7 +204,7 @@ class Connection(asyncio.Protocol):
     def _refuse(self, why: str) -> None:
         self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
         self._unsent = bytearray()
-        self._ending = True
+        self._ending, self._since = True, time.monotonic()
         self._transport.close()
         if self._waiting and self._worker is not None:
             self._worker.cancel()

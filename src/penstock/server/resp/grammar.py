@@ -23,6 +23,8 @@ _BULK = re.compile(rb"\$(0|[1-9][0-9]{0,9})\r\n")
 _HTTP = re.compile(rb"(?i)(get|post|put|head|options|delete|patch|connect|trace)\s|host:")
 _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f]")
 
+_CR, _LF = b"\r\n"
+
 _TOKEN = re.compile(rb"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']+))(?=\s|$)""")
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))")
 _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
@@ -46,7 +48,7 @@ class Requests:
         self._at = 0  # what stands before has been read
         self._scanned = 0  # an inline line has no end before
         self._args: Request = []
-        self._left = 0  # arguments of the request to come
+        self._count = 0  # arguments of the request that is arriving; 0: none is
         self._size = 0  # of the request so far
         self._want = -1  # bytes of the argument to come; -1: its header comes first
         self._error: ProtocolError | None = None
@@ -59,7 +61,7 @@ class Requests:
     @property
     def partial(self) -> bool:
         """Whether a request has begun to arrive."""
-        return self._left > 0 or self.pending > 0
+        return self._count > 0 or self.pending > 0
 
     def feed(self, data: bytes) -> None:
         """Bytes have arrived."""
@@ -86,60 +88,60 @@ class Requests:
 
     def _next(self) -> Request | None:
         """The next request, empty if it asks for nothing; None when it has not arrived yet."""
-        if not self._left:
+        if not self._count:
             if self._at == len(self._buffer):
                 return None
             if self._buffer[self._at] != ord("*"):
                 return self._inline()
-            count = self._header(_ARRAY, "multibulk")
-            if not count:
-                return None if count is None else []
+            match = _ARRAY.match(self._buffer, self._at)
+            if match is None:
+                self._must_come("multibulk")
+                return None
+            count, self._at = int(match[1]), match.end()
             if count > MAX_ARGUMENTS:
                 raise ProtocolError("Protocol error: invalid multibulk length")
-            self._left, self._args, self._size = count, [], 0
+            if not count:
+                return []
+            self._count, self._args, self._size = count, [], 0
         return self._arguments()
 
     def _arguments(self) -> Request | None:
-        buffer = self._buffer
-        while self._left:
-            if self._want < 0 and not self._begin_argument():
+        """The rest of a request. Most of the time of reading is spent here."""
+        buffer, args, count, want = self._buffer, self._args, self._count, self._want
+        arrived = len(buffer)
+        while True:
+            if want < 0:
+                match = _BULK.match(buffer, self._at)
+                if match is None:
+                    self._want = want
+                    self._must_come("bulk")
+                    return None
+                want = int(match[1])
+                self._at = match.end()
+                self._size += want + WORD_SIZE
+                if self._size > self.limit:
+                    raise ProtocolError(f"Protocol error: invalid bulk length: a request may have {self.limit} bytes")
+            end = self._at + want
+            if arrived < end + 2:
+                self._want = want
                 return None
-            end = self._at + self._want
-            if len(buffer) < end + 2:
-                return None
-            if buffer[end : end + 2] != b"\r\n":
+            if buffer[end] != _CR or buffer[end + 1] != _LF:
                 raise ProtocolError("Protocol error: expected CRLF after the bytes of an argument")
-            self._args.append(bytes(buffer[self._at : end]))
+            args.append(bytes(buffer[self._at : end]))
             self._at = end + 2
-            self._want = -1
-            self._left -= 1
-        return self._args
+            want = -1
+            if len(args) == count:
+                self._count, self._want = 0, -1
+                return args
 
-    def _begin_argument(self) -> bool:
-        if self._at < len(self._buffer) and self._buffer[self._at] != ord("$"):
-            got = chr(self._buffer[self._at])
-            raise ProtocolError(f"Protocol error: expected '$', got {got!a}")
-        length = self._header(_BULK, "bulk")
-        if length is None:
-            return False
-        self._size += length + WORD_SIZE
-        if self._size > self.limit:
-            raise ProtocolError(f"Protocol error: invalid bulk length: a request may have {self.limit} bytes")
-        self._want = length
-        return True
-
-    def _header(self, pattern: re.Pattern[bytes], what: str) -> int | None:
-        """The number of a header line, which is then read; None when it has not arrived yet."""
-        match = pattern.match(self._buffer, self._at)
-        if match is not None:
-            self._at = match.end()
-            return int(match[1])
-        end = self._buffer.find(b"\n", self._at, self._at + _MAX_HEADER)
-        if end >= 0:
+    def _must_come(self, what: str) -> None:
+        """Refuse what stands in the place of a header, unless it may become one when more has arrived."""
+        if what == "bulk" and self.pending and self._buffer[self._at] != ord("$"):
+            raise ProtocolError(f"Protocol error: expected '$', got {chr(self._buffer[self._at])!a}")
+        if self._buffer.find(b"\n", self._at, self._at + _MAX_HEADER) >= 0:
             raise ProtocolError(f"Protocol error: invalid {what} length")
         if self.pending >= _MAX_HEADER:
             raise ProtocolError(f"Protocol error: too big {what} count string")
-        return None
 
     def _inline(self) -> Request | None:
         limit = min(MAX_INLINE, self.limit)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -24,12 +25,14 @@ BACKLOG = 1024
 class RespListener:
     """All connections of one address."""
 
-    def __init__(self, service: Service, address: Address) -> None:
+    def __init__(self, service: Service, address: Address, limit: int = MAX_CONNECTIONS) -> None:
         self._service = service
+        self._limit = limit
         self._address = address
         self._ids = itertools.count(1)
         self._connections: set[Connection] = set()
         self._settling: set[asyncio.Task[None]] = set()
+        self._moved = asyncio.Event()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -54,15 +57,14 @@ class RespListener:
         await self._until_gone(grace)
 
     async def _until_gone(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while (self._connections or self._settling) and time.monotonic() < deadline:
-            if self._settling:
-                await asyncio.wait(self._settling, timeout=max(0.0, deadline - time.monotonic()))
-            else:
-                await asyncio.sleep(0.01)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._connections or self._settling:
+                    self._moved.clear()
+                    await self._moved.wait()
 
     def _connect(self) -> asyncio.Protocol:
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= self._limit:
             return _TooMany()
         connection = Connection(self._service, next(self._ids), self._gone)
         self._connections.add(connection)
@@ -72,7 +74,11 @@ class RespListener:
         self._connections.discard(connection)
         settling = asyncio.get_running_loop().create_task(connection.settled())
         self._settling.add(settling)
-        settling.add_done_callback(self._settling.discard)
+        settling.add_done_callback(self._settled)
+
+    def _settled(self, settling: asyncio.Task[None]) -> None:
+        self._settling.discard(settling)
+        self._moved.set()
 
     async def _sweep(self) -> None:
         while True:

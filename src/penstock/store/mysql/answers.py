@@ -26,7 +26,9 @@ def refusals(*asked: Tube | int) -> Iterator[None]:
         if refused.code == faults.TUBE_FULL:
             wanted = rest[0] if rest and isinstance(rest[0], int) else 0
             raise base.tube_full(first, int(refused.text), wanted) from None
-        raise no_such_tube(first) from None
+        if refused.code == faults.NO_SUCH_TUBE:
+            raise no_such_tube(first) from None
+        raise
 
 
 def moment_of(rows: Rows) -> int:

@@ -11,7 +11,7 @@ from pymysql.constants import SERVER_STATUS
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, SchemaMismatch, UnsupportedOption
 from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import GROUP_CONCAT_BYTES, Link, Rows
+from penstock.store.mysql.pool import ROOM_FOR_IDS, Link, Rows
 from penstock.store.mysql.queries import Q
 
 T = TypeVar("T")
@@ -22,16 +22,18 @@ class BoundLink(Link):
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._use(connection)
-        # Our procedures pass ids on by GROUP_CONCAT, which cuts at this length.
-        self.change(f"SET SESSION group_concat_max_len = GREATEST(@@group_concat_max_len, {GROUP_CONCAT_BYTES})")
+        self.change(f"SET SESSION {ROOM_FOR_IDS}, @penstock_bound = 1")
 
     def finish(self, *statements: str) -> Rows:
+        return self.packet(*statements)
+
+    def finish_each(self, *statements: str) -> Rows:
         return self.packet(*statements)
 
     def numbers(self, *statements: str) -> list[int]:
         numbers = []
         for statement in statements:
-            self.change(statement)
+            self.change(self._fitting(statement))
             numbers.append(self.last_number)
         return [*numbers, 0]
 

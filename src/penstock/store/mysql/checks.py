@@ -6,24 +6,28 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.core.options import Tube
-from penstock.core.task import Record
+from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Counts, Finding
 from penstock.store.mysql import tubes
+from penstock.store.mysql.link_checks import check_links
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import make_record
 
 
 def check(link: Link, now: int, *, repair: bool) -> list[Finding]:
-    """All findings, in the order in which they must be mended: leases, lanes, counters."""
+    """All findings, in the order in which they must be mended: leases, links, lanes, counters."""
     found: list[Finding] = []
     for tube in [tubes.load(row) for row in link.rows(Q.all_tubes)]:
         found += _orphans(link, tube, now, repair)
+        found += check_links(link, tube, now, repair)
         found += _astray(link, tube, repair)
         if tube.kind.per_utube:
             found += _lanes(link, tube, repair)
         found += _counters(link, tube, repair)
     found += _waiting(link, repair)
+    if repair:
+        link.packet(f"CALL penstock_put_works({now})")
     return found
 
 
@@ -100,7 +104,7 @@ def _set_lane(link: Link, tube: Tube, utube: bytes, taken: int, wanted: int, tur
 def _counters(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
     counts = read_counts(link, tube)
     states: Counter[str] = Counter(dict(link.rows(Q.recount, (tube.no,))))
-    true = {"taken": states["t"], "delayed": states["~"], "buried": states["!"]}
+    true = {"taken": states["t"], "delayed": states["~"] + states[UNSTARTED], "buried": states["!"]}
     true["done"] = counts.put - states.total()  # as many are gone as were put and are not there
     off = {name: number - int(getattr(counts, name)) for name, number in true.items()}
     for name, by in off.items():

@@ -86,13 +86,13 @@ class Database:
         return faults.translated(error, self.name)
 
     def _told(self, error: BaseException) -> PenstockError:
-        if faults.number(error) in (faults.NO_SUCH_TUBE, faults.TUBE_FULL):
+        if faults.number(error) in faults.REFUSALS:
             return Refused(faults.number(error), str(error.args[1]))
         return faults.translated(error, self.name)
 
 
 class Refused(PenstockError):
-    """One of our procedures refused the call: the tube is gone (NO_SUCH_TUBE) or full (TUBE_FULL)."""
+    """One of our procedures refused the call; `faults.REFUSALS` has the codes."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

@@ -16,6 +16,9 @@ from penstock.errors import (
 # Raised by our own procedures.
 NO_SUCH_TUBE = 31001
 TUBE_FULL = 31002
+ADDRESS_IN_USE = 31003
+GROUP_ENDED = 31004
+REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED})
 
 DEADLOCK = 1213
 LOCK_WAIT = 1205

@@ -10,7 +10,7 @@ from typing import Any
 import pymysql
 from pymysql.constants import CLIENT
 
-from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.errors import PayloadTooLarge, StoreBusy, StoreUnavailable
 from penstock.store.forks import reset_in_child
 from penstock.store.mysql.faults import translated
 from penstock.store.mysql.location import Location
@@ -25,14 +25,15 @@ READ_SECONDS = 120
 # A step waits so long for a row that another holds, before it starts anew.
 LOCK_WAIT_SECONDS = 5
 
-# Room for the ids of the largest batch.
-GROUP_CONCAT_BYTES = 16 * 1024 * 1024
+# Our procedures pass on by GROUP_CONCAT, which cuts at this length, the ids of the largest batch and what came in
+# a packet.
+ROOM_FOR_IDS = "group_concat_max_len = GREATEST(16777216, @@max_allowed_packet)"
 
-# Binary comparisons and strict values, whatever the server's defaults; ids are passed on by GROUP_CONCAT.
+# Binary comparisons and strict values, whatever the server's defaults.
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO',"
-    f" group_concat_max_len = {GROUP_CONCAT_BYTES}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+    f" {ROOM_FOR_IDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
 )
 
 
@@ -68,19 +69,31 @@ class Link:
         """The last words of a transaction, with its commit."""
         return self.packet(*statements, "COMMIT")
 
+    def finish_each(self, *statements: str) -> Rows:
+        """Several transactions of one statement each, in one round trip."""
+        return self.packet("; COMMIT; ".join((*statements, "")).removesuffix("; "))
+
     def packet(self, *statements: str) -> Rows:
         """Send statements in one round trip; the rows of all their results, one after the other."""
         cursor = self._cursor
-        cursor.execute("; ".join(statements))
+        cursor.execute(self._fitting("; ".join(statements)))
         rows = list(cursor.fetchall())
         while cursor.nextset():
             rows += cursor.fetchall()
         return rows
 
+    def _fitting(self, sql: str) -> str:
+        if 4 * len(sql) > self.max_packet and len(sql.encode()) > self.max_packet:
+            raise PayloadTooLarge(
+                f"a call of {len(sql)} bytes is more than the server takes in one packet: "
+                "raise its max_allowed_packet, or store the data elsewhere and give a reference"
+            )
+        return sql
+
     def numbers(self, *statements: str) -> list[int]:
         """Send statements and the commit in one round trip; the number that each of them left (LAST_INSERT_ID)."""
         cursor = self._cursor
-        cursor.execute("; ".join((*statements, "COMMIT")))
+        cursor.execute(self._fitting("; ".join((*statements, "COMMIT"))))
         numbers = [int(cursor.lastrowid or 0)]
         while cursor.nextset():
             numbers.append(int(cursor.lastrowid or 0))

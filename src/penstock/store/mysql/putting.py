@@ -16,7 +16,7 @@ _RESERVE = 4096
 
 def put(link: Link, tube: Tube, reserve: str, values: list[str]) -> Rows:
     """Reserve ids, insert the rows, and let those of a micro-queue kind arrive there."""
-    chunks = list(_chunks(values, link.max_packet - _RESERVE, tube))
+    chunks = [",".join(chunk) for chunk in packed(values, link.max_packet, tube)]
     arrive = []
     if tube.kind.per_utube:
         span = f"@penstock_id + 1, @penstock_id + {len(values)}"
@@ -29,12 +29,13 @@ def put(link: Link, tube: Tube, reserve: str, values: list[str]) -> Rows:
     return rows + link.finish(INSERT + chunks[-1], *arrive)
 
 
-def _chunks(values: list[str], room: int, tube: Tube) -> Iterator[str]:
-    """The rows joined, as many in each as a packet holds."""
+def packed(values: list[str], max_packet: int, tube: Tube) -> Iterator[list[str]]:
+    """The rows, as many in each list as a packet holds."""
+    room = max_packet - _RESERVE
     sizes = [len(value) if value.isascii() else len(value.encode()) for value in values]
     if max(sizes) > room:
         raise PayloadTooLarge(
-            f"data of about {max(sizes) // 2} bytes for tube {tube.name} is more than the server takes in one packet: "
+            f"a task of {max(sizes)} bytes of SQL for tube {tube.name} is more than the server takes in one packet: "
             "raise its max_allowed_packet, or store the data elsewhere and put a reference"
         )
     filled = chunk = 0
@@ -45,4 +46,4 @@ def _chunks(values: list[str], room: int, tube: Tube) -> Iterator[str]:
             chunk, filled = chunk + 1, size + 1
         numbered.append((chunk, value))
     for _, group in groupby(numbered, key=lambda pair: pair[0]):
-        yield ",".join(value for _, value in group)
+        yield [value for _, value in group]

@@ -46,7 +46,8 @@ SELECT (SELECT MAX(id) FROM penstock_delta), (SELECT value FROM penstock_meta WH
 -- tubes
 
 -- name: add_tube
-INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit) VALUES (%s, %s, %s, %s, %s, %s);
+INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit, plain, retention)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: add_id
 INSERT INTO penstock_id (tube) VALUES (%s);
@@ -59,6 +60,12 @@ SELECT no, name, kind, options FROM penstock_tube WHERE name = %s;
 
 -- name: all_tubes
 SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL ORDER BY name;
+
+-- name: tubes_without_plain
+SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND plain IS NULL;
+
+-- name: set_plain
+UPDATE penstock_tube SET plain = %s, retention = %s WHERE no = %s;
 
 -- name: lock_tube
 SELECT no FROM penstock_tube WHERE no = %s AND name IS NOT NULL FOR UPDATE;
@@ -77,7 +84,7 @@ SELECT 1 FROM penstock_task WHERE tube = %s AND state = 't' LIMIT 1;
 SELECT 1 FROM penstock_waiting WHERE tube = %s LIMIT 1;
 
 -- name: hide_tube
-UPDATE penstock_tube SET name = NULL WHERE no = %s;
+UPDATE penstock_tube SET old_name = name, name = NULL WHERE no = %s;
 
 -- name: forget_id
 DELETE FROM penstock_id WHERE tube = %s;
@@ -88,8 +95,11 @@ DELETE FROM penstock_counter WHERE tube = %s;
 -- name: hidden_tubes
 SELECT no FROM penstock_tube WHERE name IS NULL;
 
--- name: forget_tasks
-DELETE FROM penstock_task WHERE tube = %s ORDER BY id LIMIT %s;
+-- name: forget_outcomes
+DELETE FROM penstock_outcome WHERE tube = %s ORDER BY id LIMIT %s;
+
+-- name: forget_groups
+DELETE FROM penstock_group WHERE tube = %s;
 
 -- name: forget_lanes
 DELETE FROM penstock_lane WHERE tube = %s;
@@ -121,7 +131,9 @@ SELECT last FROM penstock_id WHERE tube = %s;
 -- tasks
 
 -- name: records
-SELECT record, data FROM penstock_record WHERE tube = %s AND id IN %s;
+-- Those of a cancelled group are gone, whether or not they are removed yet.
+SELECT record, data FROM penstock_record t WHERE tube = %s AND id IN %s
+AND NOT EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = t.group_no AND g.state = 'cancelling');
 
 -- name: find_all
 -- the primary key, in order
@@ -136,7 +148,7 @@ WHERE tube = %s AND id > %s AND state IN ('r', 'q') AND (expires IS NULL OR expi
 -- penstock_ready; sorted, but never more than there are of that state.
 SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
 STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
-WHERE t.tube = %s AND t.id > %s AND t.state = %s AND (t.state = 't' OR t.expires IS NULL OR t.expires > %s)
+WHERE t.tube = %s AND t.id > %s AND t.state IN (%s, %s) AND (t.state = 't' OR t.expires IS NULL OR t.expires > %s)
 ORDER BY t.id LIMIT %s;
 
 -- name: ahead
@@ -151,6 +163,31 @@ SELECT taken, heads, waiting FROM penstock_lane WHERE tube = %s AND utube = %s;
 SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
 STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
 WHERE t.tube = %s AND t.state = 't' AND t.utube = %s ORDER BY t.taken, t.id LIMIT %s;
+
+-- addresses, outcomes and groups
+
+-- name: seek
+-- The primary keys of penstock_tube and penstock_address; penstock_outcome_address, in order.
+(SELECT no, NULL, NULL, NULL, NULL, NULL FROM penstock_tube WHERE no = %s AND name IS NOT NULL)
+UNION ALL (SELECT NULL, id, NULL, NULL, NULL, NULL FROM penstock_address WHERE tube = %s AND address = %s)
+UNION ALL (SELECT NULL, NULL, status, result, error, code FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
+WHERE tube = %s AND address = %s AND until > %s ORDER BY id DESC LIMIT 1);
+
+-- name: sought
+-- Primary keys.
+(SELECT no, NULL, NULL, NULL, NULL, NULL FROM penstock_tube WHERE no = %s AND name IS NOT NULL)
+UNION ALL (SELECT NULL, id, NULL, NULL, NULL, NULL FROM penstock_task WHERE tube = %s AND id = %s)
+UNION ALL (SELECT NULL, NULL, status, result, error, code FROM penstock_outcome
+WHERE tube = %s AND id = %s AND until > %s);
+
+-- fragment: group
+no, name, state, total, remaining, end_work, cancel_work, moving, until
+
+-- name: group
+-- NULLs where there is no such group, or it is past its retention; no row where the tube is gone.
+SELECT b.no, g.no, g.name, g.state, g.total, g.remaining, g.end_work, g.cancel_work, g.moving, g.until
+FROM penstock_tube b LEFT JOIN penstock_group g ON g.no = %s AND g.tube = b.no AND (g.until IS NULL OR g.until > %s)
+WHERE b.no = %s AND b.name IS NOT NULL;
 
 -- sessions
 
@@ -239,6 +276,74 @@ UPDATE penstock_task SET state = %s, lane_state = %s, rank2 = %s WHERE tube = %s
 INSERT INTO penstock_lane (tube, utube, taken, heads, waiting, turn) VALUES (%s, %s, %s, %s, %s, %s)
 ON DUPLICATE KEY UPDATE taken = VALUES(taken), heads = VALUES(heads), waiting = VALUES(waiting), turn = VALUES(turn),
 idle_turn = NULL;
+
+-- name: stray_members
+SELECT t.id FROM penstock_task t LEFT JOIN penstock_group g ON g.no = t.group_no AND g.tube = t.tube
+WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL ORDER BY t.id;
+
+-- name: free_strays
+-- What waited for the start of a group that is not there is ready when the clock is next looked at.
+UPDATE penstock_task t LEFT JOIN penstock_group g ON g.no = t.group_no AND g.tube = t.tube
+LEFT JOIN penstock_member m ON m.group_no = t.group_no AND m.id = t.id
+SET t.at = IF(t.state = 'g', %s, t.at), t.state = IF(t.state = 'g', '~', t.state), t.group_no = NULL, t.group_name = NULL
+WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL;
+
+-- name: wrong_addresses
+-- Tasks and rows of penstock_address that do not name each other.
+SELECT t.id, t.address FROM penstock_task t LEFT JOIN penstock_address a ON a.tube = t.tube AND a.address = t.address
+WHERE t.tube = %s AND t.address IS NOT NULL AND NOT a.id <=> t.id
+UNION ALL SELECT a.id, a.address FROM penstock_address a LEFT JOIN penstock_task t ON t.tube = a.tube AND t.id = a.id
+WHERE a.tube = %s AND NOT t.address <=> a.address;
+
+-- name: forget_wrong_addresses
+DELETE a FROM penstock_address a LEFT JOIN penstock_task t ON t.tube = a.tube AND t.id = a.id
+WHERE a.tube = %s AND NOT t.address <=> a.address;
+
+-- name: set_addresses
+INSERT IGNORE INTO penstock_address (tube, address, id)
+SELECT tube, address, id FROM penstock_task WHERE tube = %s AND address IS NOT NULL;
+
+-- name: early_outcomes
+SELECT o.id FROM penstock_outcome o JOIN penstock_task t ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+
+-- name: forget_early_outcomes
+DELETE o FROM penstock_outcome o JOIN penstock_task t ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+
+-- name: all_groups
+SELECT $group FROM penstock_group WHERE tube = %s ORDER BY no FOR UPDATE;
+
+-- name: recount_groups
+SELECT group_no, state, COUNT(*) FROM penstock_task WHERE tube = %s AND group_no IS NOT NULL GROUP BY group_no, state;
+
+-- name: wrong_members
+-- Members and tasks of a group that do not name each other.
+SELECT COUNT(*) FROM (
+SELECT t.id FROM penstock_task t LEFT JOIN penstock_member m ON m.group_no = t.group_no AND m.id = t.id
+WHERE t.tube = %s AND t.group_no = %s
+AND NOT (m.waits <=> (t.state = 'g') AND (m.waits = 0 OR (m.rank1 = t.rank1 AND m.rank2 = t.rank2)))
+UNION ALL SELECT m.id FROM penstock_member m LEFT JOIN penstock_task t ON t.tube = %s AND t.id = m.id
+WHERE m.group_no = %s AND NOT t.group_no <=> m.group_no
+) wrong;
+
+-- name: forget_members
+DELETE FROM penstock_member WHERE group_no = %s;
+
+-- name: set_members
+INSERT INTO penstock_member (group_no, id, waits, rank1, rank2)
+SELECT group_no, id, state = 'g', rank1, rank2 FROM penstock_task WHERE tube = %s AND group_no = %s;
+
+-- name: hold_back
+-- Tasks that can be taken before their group is started; their micro-queues are mended after them.
+UPDATE penstock_task SET state = 'g', lane_state = NULL WHERE tube = %s AND group_no = %s AND state IN ('r', 'q', '~');
+
+-- name: mend_group
+UPDATE penstock_group SET state = %s, live = %s, total = %s, remaining = %s, moving = %s, until = %s WHERE no = %s;
+
+-- name: is_marked
+SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = b.no AND moving = 1) FROM penstock_tube b WHERE no = %s;
+
+-- name: mark
+UPDATE penstock_tube SET moving = 1 WHERE no = %s;
 
 -- name: stray_waiting
 SELECT w.handle, b.name FROM penstock_waiting w LEFT JOIN penstock_handle h ON h.id = w.handle

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from pymysql.converters import escape_string
 
 from penstock.core import lifecycle
+from penstock.core.group import CANCELLING, gate
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Rank, Record
@@ -18,13 +20,19 @@ _decode = msgspec.json.Decoder(list).decode
 # How a task's row begins that has yet to arrive in its micro-queue.
 ARRIVING = "n"
 _NEVER = str(2**53 - 1)
+# In the JSON of a task its data would stand here.
+_DATA = 17
 _COLUMNS = "tube, id, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback, data"
 INSERT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
 
 
 def make_record(record: str, data: bytes) -> Record:
     """A task from the two columns of penstock_record."""
-    return Record(*_decode(record), data)  # type: ignore[call-arg]
+    return _made(_decode(record), data)
+
+
+def _made(fields: list[Any], data: bytes) -> Record:
+    return Record(*fields[:_DATA], data, *fields[_DATA:])  # type: ignore[call-arg]
 
 
 def shown(rows: Rows, what: str) -> list[tuple[int, Record]]:
@@ -37,7 +45,7 @@ def shown(rows: Rows, what: str) -> list[tuple[int, Record]]:
             first, *lengths = _decode(number)
             start = 0
             for record, length in zip(_decode(listed), lengths, strict=True):
-                found.append((first, Record(*record, data[start : start + length])))  # type: ignore[call-arg]
+                found.append((first, _made(record, data[start : start + length])))
                 start += length
     return found
 
@@ -116,15 +124,23 @@ def expired(record: Record, now: int) -> bool:
     return record.state != "t" and record.expires is not None and record.expires <= now
 
 
-def _change(what: str, record: Record, now: int) -> Change:
-    """What a sweep of that name makes of a task."""
+# What sweeps do to tasks: by core's rules, and to remove them.
+_SWEEPS = frozenset({"due", "release", "kick"})
+_REMOVALS = frozenset({"delete", "lapse", "cancel"})
+
+
+def _change(what: str, group: str, record: Record, now: int) -> Change:
+    """What a sweep of that name makes of a task whose group, if any, is in that state."""
+    if what in _REMOVALS:
+        late = group != CANCELLING and expired(record, now)
+        return lifecycle.became_due(record, now) if late else lifecycle.removed(record, "delete")
     if what == "release":
-        return lifecycle.came_back(record, now, "release")
-    if what == "kick":
-        return lifecycle.kicked(record)
-    if what == "delete" and not expired(record, now):
-        return lifecycle.removed(record, "delete")
-    return lifecycle.became_due(record, now)
+        change = lifecycle.came_back(record, now, "release")
+    elif what == "kick":
+        change = lifecycle.kicked(record)
+    else:
+        change = lifecycle.became_due(record, now)
+    return gate(record, change, group) if group else change
 
 
 class Report:
@@ -134,15 +150,22 @@ class Report:
         self.effects = Effects()
 
     def swept(self, rows: Iterable[tuple[str, int, str, bytes]], now: int) -> list[tuple[Change, Record]]:
-        """What sweeps did to tasks, and the tasks afterwards."""
+        """What sweeps did to tasks, and the tasks afterwards; what was gone with its group is not among them."""
         done: list[tuple[Change, Record]] = []
-        for what, tube, record, data in rows:
+        for name, tube, record, data in rows:
+            what, _, group = name.partition("/")
             if what == "ready":
                 self.readied(tube, int(record))
-            elif what in ("due", "release", "kick", "delete"):
+            elif what == "group":
+                self.effects.ended.append(("group", tube, int(record)))
+            elif what == "work":
+                self.effects.events.append(Event(tube, "put", make_record(record, data)))
+            elif what in _SWEEPS or what in _REMOVALS:
                 before = make_record(record, data)
-                change = _change(what, before, now)
-                done.append((change, self.tell(tube, before, change)))
+                change = _change(what, group, before, now)
+                after = self.tell(tube, before, change)
+                if group != CANCELLING:
+                    done.append((change, after))
         return done
 
     def readied(self, tube: int, by: int) -> None:
@@ -156,18 +179,25 @@ class Report:
         self.effects.events += [Event(tube, event, after) for event in change.events]
         if after.state == "-":
             self.effects.removed[tube] = self.effects.removed.get(tube, 0) + 1
+            if before.address is not None:
+                self.effects.ended.append(("task", tube, before.id))
         return after
 
-    def settled(self, tube: int, moves: Sequence[Move], found: dict[int, Record], now: int) -> list[Record | None]:
+    def settled(self, tube: int, moves: Sequence[Move], rows: Rows, now: int) -> list[Record | None]:
         """What moves did to the tasks that were found, one after the other."""
-        return [self._settled(tube, move, found, now) for move in moves]
+        found = {record.id: record for _, record in shown(rows, "settle")}
+        gone = {id for what, id, _, _ in rows if what == "gone"}
+        return [self._settled(tube, move, found, gone, now) for move in moves]
 
-    def _settled(self, tube: int, move: Move, found: dict[int, Record], now: int) -> Record | None:
+    def _settled(self, tube: int, move: Move, found: dict[int, Record], gone: set[int], now: int) -> Record | None:
         record = found.get(move.id)
         if record is None:
             return None
-        late = expired(record, now)
-        change = lifecycle.became_due(record, now) if late else lifecycle.decide(record, move, now)
+        late = move.id in gone or expired(record, now)
+        if late:
+            change: Change | None = _change("lapse", CANCELLING if move.id in gone else "", record, now)
+        else:
+            change = lifecycle.decide(record, move, now)
         if change is None:
             return None
         after = self.tell(tube, record, change)
@@ -176,8 +206,3 @@ class Report:
         else:
             found[move.id] = after
         return None if late else after
-
-
-def found(rows: Rows) -> dict[int, Record]:
-    """The tasks of a settle before its first move, by id."""
-    return {record.id: record for _, record in shown(rows, "settle")}

@@ -7,6 +7,7 @@ from uuid import uuid4
 import pymysql
 
 from penstock.errors import SchemaMismatch, StoreBusy, StoreUnavailable
+from penstock.store.mysql import faults, tubes
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
@@ -15,6 +16,7 @@ from penstock.store.sql.migrations import load_migrations
 MIGRATIONS = load_migrations("penstock.store.mysql")
 _NEWEST = MIGRATIONS[-1].number
 _NO_SUCH_TABLE = 1146
+_COLUMN_IS_THERE = 1060
 # How long one process waits for another one's migration.
 _MIGRATE_SECONDS = 60
 
@@ -43,15 +45,24 @@ def _migrate(link: Link, where: str) -> str:
 
 
 def _apply(link: Link) -> str:
-    stored = int(_meta(link).get("schema", 0))  # again: another process may have been faster
-    for migration in MIGRATIONS:
-        if migration.number > stored:
+    if int(_meta(link).get("schema", 0)) < _NEWEST:  # again: another process may have been faster
+        # All of them: every statement may run twice, and procedures are changed where they are defined.
+        for migration in MIGRATIONS:
             for statement in split(migration.sql):
-                link.change(statement)
-            link.change(Q.set_meta, ("schema", str(migration.number)))
+                _apply_one(link, statement)
+        tubes.complete(link)
+        link.change(Q.set_meta, ("schema", str(_NEWEST)))
     link.change(Q.add_meta, ("id", str(uuid4())))
     link.commit()
     return _meta(link)["id"]
+
+
+def _apply_one(link: Link, statement: str) -> None:
+    try:
+        link.change(statement)
+    except pymysql.err.OperationalError as error:
+        if faults.number(error) != _COLUMN_IS_THERE:  # MySQL has no ADD COLUMN IF NOT EXISTS
+            raise
 
 
 def _meta(link: Link) -> dict[str, str]:

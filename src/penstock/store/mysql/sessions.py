@@ -56,7 +56,7 @@ def leave(link: Link, handles: Sequence[str], locus: str | None, now: int) -> Ro
         session, place = known.get(handle, (None, None))
         if session is not None and (locus is None or place.decode() == locus):
             link.packet(link.filled("CALL penstock_part(%s, %s, %s, NULL)", (handle, session, now)))
-    return link.packet(link.filled("CALL penstock_end_lapsed(%s)", (now,)))
+    return link.packet(link.filled("CALL penstock_end_lapsed(%s); CALL penstock_put_works(%s)", (now, now)))
 
 
 def describe(link: Link, now: int) -> list[SessionRecord]:

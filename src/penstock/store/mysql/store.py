@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import msgspec
 import pymysql
 
 from penstock.core.kind import Kind
@@ -18,26 +16,28 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, 
 from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, refusals, sql
 from penstock.store.mysql.bound import BoundDatabase
+from penstock.store.mysql.calls import Clock
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.describe import describe
+from penstock.store.mysql.linked import LinkedCalls
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link, Rows
 from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
 from penstock.store.mysql.schema import migrate
+from penstock.store.mysql.settling import settling
+from penstock.store.mysql.ties import tied
 from penstock.store.mysql.tubes import no_such_tube
 from penstock.store.mysql.watch import Watch
 
-Clock = Callable[[], int]
-_encode = msgspec.json.Encoder().encode
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
+# public status -> the stored states that show as it
+_STATES = {"t": "tt", "~": "~g", "!": "!!"}
 _BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
 _MAX_ID = 2**63 - 1
 _DUPLICATE_KEY = 1062
-# The server's clock is asked anew when the last answer that told it is older than this.
-_CLOCK_SECONDS = 10.0
 
 
 def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
@@ -45,8 +45,8 @@ def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
     return MysqlStore(Database(parse(url)), clock)
 
 
-class MysqlStore:
-    """Keeps the contract of `store.base` in one database."""
+class MysqlStore(LinkedCalls):
+    """Keeps the contract of `store.base` and `store.linked` in one database."""
 
     shared = True
     remote = True
@@ -55,10 +55,10 @@ class MysqlStore:
         self._db = database
         self._clock = clock
         self._watch = Watch(lambda: self._db.read(Q.look))
-        self._offset = (0.0, 0.0)  # the server's clock less ours, and when that was seen, in seconds
+        self._offset = (0.0, 0.0)
         try:
             self.identity = f"mysql:{migrate(database)}"
-            tubes.remove_hidden(database)
+            tubes.remove_hidden(database, self._moment(None))
         except BaseException:
             database.close()
             raise
@@ -77,31 +77,7 @@ class MysqlStore:
     def describe(self) -> base.Description:
         return self._db.run(lambda link: describe(link, self._db.location), safe=True)
 
-    # time
-
-    def now(self) -> int:
-        """The store's clock; the server's is reckoned from what it last said, without asking it each time."""
-        if self._clock is not None:
-            return self._clock()
-        offset, seen = self._offset
-        if time.monotonic() - seen > _CLOCK_SECONDS or not seen:
-            self._heard(int(self._db.read(Q.now)[0][0]))
-            offset, _ = self._offset
-        return round((time.monotonic() + offset) * 1000)
-
-    def _heard(self, now: int) -> int:
-        moment = time.monotonic()
-        self._offset = (now / 1000 - moment, moment)
-        return now
-
-    def _moment(self, now: int | None) -> int | None:
-        """What procedures are told: the test's clock, or None for the server's."""
-        return self._clock() if now is None and self._clock is not None else now
-
-    def _fixed(self, link: Link, now: int | None) -> int:
-        """The moment of a step of several statements."""
-        moment = self._moment(now)
-        return int(link.rows(Q.now)[0][0]) if moment is None else moment
+    # waiting
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._watch.wait(wake, seconds, watch=watch)
@@ -127,10 +103,13 @@ class MysqlStore:
     def load_tubes(self) -> list[Tube]:
         return [tubes.load(row) for row in self._db.read(Q.all_tubes)]
 
-    def drop_tube(self, tube: Tube) -> None:
+    def drop_tube(self, tube: Tube) -> Effects:
+        report, moment = Report(), self._moment(None)
         with refusals(tube):
-            self._db.run(lambda link: tubes.drop(link, tube, self._moment(None)))
-        tubes.remove_hidden(self._db)
+            rows = self._db.run(lambda link: tubes.drop(link, tube, moment))
+        report.swept(rows, int(rows[-1][1]))
+        report.swept(tubes.remove_hidden(self._db, moment), 0)
+        return report.effects
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         def pause(link: Link) -> None:
@@ -151,6 +130,8 @@ class MysqlStore:
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         if not entries:
             return Stored([], Effects())
+        if tied(entries):
+            return self._put_tied(tube, entries, now)
         if len(entries) == 1 and not (entries[0].delay or tube.capacity or tube.kind.per_utube):
             return self._put_one(tube, entries[0], now)
         delayed = sum(1 for entry in entries if entry.delay)
@@ -208,25 +189,12 @@ class MysqlStore:
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
-        holder = moves[0].session
-        if not tube.kind.per_utube and all(move.verb == "ack" and move.session == holder for move in moves):
-            pairs = _encode([(move.id, move.lease) for move in moves]).decode()
-            call = f"CALL penstock_ack({tube.no}, {sql(holder)}, '{pairs}', {sql(self._moment(now))})"
-        else:
-            listed = _encode(
-                [
-                    (move.verb, move.id, move.session, move.lease, move.extra, move.reason, int(move.unstarted))
-                    for move in moves
-                ]
-            )
-            text = pymysql.converters.escape_string(listed.decode())
-            call = f"CALL penstock_settle({tube.no}, '{text}', {sql(self._moment(now))})"
         with refusals(tube):
-            rows = self._db.call(call)
+            rows = self._db.call(settling(tube, moves, self._moment(now)))
         moment = moment_of(rows)
         report = Report()
         report.swept(rows, moment)
-        return Settled(report.settled(tube.no, moves, records.found(rows), moment), report.effects)
+        return Settled(report.settled(tube.no, moves, rows, moment), report.effects)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         return self._sweep(tube, "kick", count, now)
@@ -296,7 +264,7 @@ class MysqlStore:
         if status is None or status == "r":
             rows = self._db.read(Q.find_ready if status else Q.find_all, (tube.no, low, moment, limit))
         else:
-            rows = self._db.read(Q.find_aside, (tube.no, low, status, moment, limit))
+            rows = self._db.read(Q.find_aside, (tube.no, low, *_STATES[status], moment, limit))
         if not rows:
             self._last_id(tube)
         return [make_record(*row) for row in rows]

@@ -7,10 +7,12 @@ from functools import partial
 import msgspec
 
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
+from penstock.core.reply import REPLY_KIND
+from penstock.core.task import Rank
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists
 from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import Link
+from penstock.store.mysql.pool import Link, Rows
 from penstock.store.mysql.queries import Q
 
 # Tasks removed in one transaction by truncate and drop, so that others get their turn.
@@ -37,7 +39,7 @@ def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_o
         raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
     if rows:
         return load(rows[0])
-    flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit)
+    flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit, *_plain(tube))
     link.change(Q.add_tube, (name, declared, encode_given(given).decode(), *flags))
     no = link.last_number
     link.change(Q.add_id, (no,))
@@ -45,31 +47,64 @@ def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_o
     return make_tube(no, name, kind, given)
 
 
-def drop(link: Link, tube: Tube, now: int | None) -> None:
-    """Hide a tube that nobody uses; its tasks are removed afterwards."""
+def _plain(tube: Tube) -> tuple[str, int]:
+    """What a put without options makes of its data, and how long outcomes are kept, for the procedures that need it."""
+    entry = plain_entry(tube, b"")
+    row = (
+        *rank_parts(entry.rank1), *rank_parts(entry.rank2), entry.pri, entry.utube, entry.ttl, entry.ttr,
+        entry.max_attempts, entry.callback,
+    )  # fmt: skip
+    return msgspec.json.encode(row).decode(), tube.retention
+
+
+def rank_parts(rank: Rank) -> tuple[float, int, int]:
+    """A rank as the procedures compute it: a base, whether the moment counts, whether the id does."""
+    return rank.base, int(rank.clock), int(rank.newest)
+
+
+def complete(link: Link) -> None:
+    """Give the tubes of an older schema, and those that replies create, what `save` gives a new one."""
+    for row in link.rows(Q.tubes_without_plain):
+        link.change(Q.set_plain, (*_plain(load(row)), row[0]))
+    plain, retention = _plain(make_tube(0, "reply", REPLY_KIND, {}))
+    kind = msgspec.json.encode(REPLY_KIND, order="deterministic").decode()
+    for name, value in (("reply_kind", kind), ("reply_plain", plain), ("reply_retention", str(retention))):
+        link.change(Q.set_meta, (name, value))
+
+
+def drop(link: Link, tube: Tube, now: int | None) -> Rows:
+    """Hide a tube that nobody uses; its tasks are removed afterwards. The rows of what was due."""
     if not link.rows(Q.lock_tube, (tube.no,)):
         raise no_such_tube(tube)
-    link.packet(link.filled("CALL penstock_advance(%s, 0, %s)", (tube.no, now)))
+    rows = link.packet(link.filled("CALL penstock_advance(%s, 0, %s)", (tube.no, now)))
     if link.rows(Q.any_taken, (tube.no,)):
         raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
     if link.rows(Q.any_waiting, (tube.no,)):
         raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
     for query in (Q.hide_tube, Q.forget_id, Q.forget_counter):
         link.change(query, (tube.no,))
+    return rows
 
 
-def remove_hidden(database: Database) -> None:
-    """Remove what is left of dropped tubes."""
+def remove_hidden(database: Database, now: int | None) -> Rows:
+    """Remove what is left of dropped tubes; the rows of the replies that their tasks left."""
+    replies: Rows = []
     for (no,) in database.read(Q.hidden_tubes):
-        while database.run(partial(_forget_some, no=no), safe=True) == REMOVE_STEP:
+        left = REMOVE_STEP
+        while left == REMOVE_STEP:
+            moment = "NULL" if now is None else now
+            *rows, (_, _, left, _) = database.call(f"CALL penstock_remove({no}, {REMOVE_STEP}, {moment})", safe=True)
+            replies += rows
+        while database.run(partial(_forget_outcomes, no=no), safe=True) == REMOVE_STEP:
             pass
         database.run(partial(_forget, no=no), safe=True)
+    return replies
 
 
-def _forget_some(link: Link, no: int) -> int:
-    return link.change(Q.forget_tasks, (no, REMOVE_STEP))
+def _forget_outcomes(link: Link, no: int) -> int:
+    return link.change(Q.forget_outcomes, (no, REMOVE_STEP))
 
 
 def _forget(link: Link, no: int) -> None:
-    for query in (Q.forget_lanes, Q.forget_deltas, Q.forget_waiting_tube, Q.forget_tube):
+    for query in (Q.forget_groups, Q.forget_lanes, Q.forget_deltas, Q.forget_waiting_tube, Q.forget_tube):
         link.change(query, (no,))

@@ -45,17 +45,29 @@ class Teller:
     _SILENCE = 0.01
 
     def __init__(self, on: bool) -> None:
-        self._on = on
+        self.on = on
         self._until = 0.0
 
     @property
     def name(self) -> str | None:
         """What a call is given: this process's name, or None when it must be silent."""
-        return PROCESS.name if self._on and time.monotonic() >= self._until else None
+        return PROCESS.name if self.on and time.monotonic() >= self._until else None
 
     def told(self) -> None:
         """A call has notified."""
         self._until = time.monotonic() + self._SILENCE
+
+
+class BoundTeller(Teller):
+    """Of a caller's transaction: it notifies at the commit, when nobody here is left to wake this process's waiters.
+
+    So these must hear it too. The server sends one of several equal ones, so that it needs no silence.
+    """
+
+    @property
+    def name(self) -> str | None:
+        """As of another process."""
+        return f"{PROCESS.name}-bound" if self.on else None
 
 
 class Listener:
@@ -74,6 +86,7 @@ class Listener:
         self._heard = False
         self._closed = False
         self._watched = 0.0
+        self._look_at: float | None = None
 
     after_fork = _begin
 
@@ -81,9 +94,22 @@ class Listener:
         """As the contract says."""
         if watch:
             self._watch(wake)
+        look_at = self._look_at
+        if look_at is not None:
+            seconds = min(seconds, look_at - time.monotonic())
         wake.wait(max(seconds, 0))
+        if look_at is not None and time.monotonic() >= look_at:
+            self._heard = True
+            if self._look_at == look_at:
+                self._look_at = None
         heard, self._heard = self._heard, False
         return heard and watch
+
+    def look_again(self) -> None:
+        """Let `wait` return in a moment, as if it had heard something."""
+        self._look_at = time.monotonic() + SECOND_LOOK_SECONDS
+        if self._wake is not None:
+            self._wake.set()
 
     def close(self) -> None:
         """End the thread and its connection."""

@@ -1,5 +1,20 @@
 -- Every call of the PostgreSQL store: one function of the migrations each, so one round trip and one transaction.
 
+-- fragment: entries
+-- Their data, which of the shapes each has, the shapes as JSON, and their addresses, if any.
+ARRAY(
+    SELECT ROW(d.place, s.base1, s.clock1, s.newest1, s.base2, s.clock2, s.newest2, s.pri, s.utube, s.ttl, s.ttr, s.delay,
+        s.max_attempts, s.callback, d.data, d.address, s.duplicate, s.reply_to, s.group_name, s.group_no,
+        NULL)::{schema}.penstock_entry
+    FROM unnest(%s::bytea[], %s::integer[], %s::text[]) WITH ORDINALITY d(data, shape, address, place)
+    JOIN ROWS FROM (jsonb_to_recordset(%s::jsonb) AS (
+        base1 double precision, clock1 boolean, newest1 boolean, base2 double precision, clock2 boolean,
+        newest2 boolean, pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer,
+        callback text, duplicate text, reply_to text, group_name text, group_no integer)
+    ) WITH ORDINALITY s(base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, max_attempts,
+        callback, duplicate, reply_to, group_name, group_no, number) ON s.number = d.shape
+    ORDER BY d.place)
+
 -- name: plans
 -- What every verb's function runs with, {plans} in the migrations. The tables go from empty to millions of rows and
 -- back within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
@@ -46,7 +61,7 @@ SELECT {schema}.penstock_now(NULL)
 -- tubes
 
 -- name: save_tube
-SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: get_tube
 SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
@@ -55,7 +70,7 @@ SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
 SELECT no, name, kind, options FROM {schema}.penstock_tube ORDER BY name
 
 -- name: drop_tube
-SELECT {schema}.penstock_drop_tube(%s, %s, %s)
+SELECT * FROM {schema}.penstock_drop_tube(%s, %s, %s)
 
 -- name: pause
 SELECT {schema}.penstock_pause(%s, %s, %s)
@@ -72,18 +87,11 @@ SELECT * FROM {schema}.penstock_put_one(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, 
 SELECT * FROM {schema}.penstock_put_alike(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: put
--- Entries that differ: their data, which of the shapes each has, and the shapes as JSON.
-SELECT * FROM {schema}.penstock_put(%s, ARRAY(
-    SELECT ROW(d.place, s.base1, s.clock1, s.newest1, s.base2, s.clock2, s.newest2, s.pri, s.utube, s.ttl, s.ttr, s.delay,
-        s.max_attempts, s.callback, d.data)::{schema}.penstock_entry
-    FROM unnest(%s::bytea[], %s::integer[]) WITH ORDINALITY d(data, shape, place)
-    JOIN ROWS FROM (jsonb_to_recordset(%s::jsonb) AS (
-        base1 double precision, clock1 boolean, newest1 boolean, base2 double precision, clock2 boolean,
-        newest2 boolean, pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer,
-        callback text)
-    ) WITH ORDINALITY s(base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, max_attempts,
-        callback, number) ON s.number = d.shape
-    ORDER BY d.place), %s, %s)
+-- Entries that differ.
+SELECT * FROM {schema}.penstock_put(%s, $entries, %s, %s)
+
+-- name: put_linked
+SELECT * FROM {schema}.penstock_put_linked(%s, $entries, %s, %s)
 
 -- name: take
 SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s)
@@ -95,7 +103,7 @@ SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s)
 SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
 
 -- name: ack
-SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s, %s, %s)
+SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s)
 
 -- name: kick
 SELECT * FROM {schema}.penstock_kick(%s, %s, %s, %s)
@@ -117,6 +125,23 @@ SELECT * FROM {schema}.penstock_find(%s, %s, %s, %s, %s)
 
 -- name: count
 SELECT * FROM {schema}.penstock_count(%s)
+
+-- addresses and groups
+
+-- name: sought
+SELECT * FROM {schema}.penstock_sought(%s, %s, %s, %s, %s)
+
+-- name: open_group
+SELECT * FROM {schema}.penstock_open_group(%s, %s)
+
+-- name: get_group
+SELECT fresh, (found).* FROM {schema}.penstock_get_group(%s, %s, %s, %s)
+
+-- name: set_group_work
+SELECT {schema}.penstock_set_group_work(%s, %s, %s, %s)
+
+-- name: turn_group
+SELECT * FROM {schema}.penstock_turn_group(%s, %s, %s, %s, %s, %s)
 
 -- sessions
 

@@ -7,30 +7,48 @@ from typing import Any, cast
 
 import msgspec
 
+from penstock.core import address
+from penstock.core.ending import Ending, Sought
+from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
 from penstock.core.task import Entry, Rank, Record
 from penstock.store.base import Effects, Event
 from penstock.store.postgres.connection import Row
 
-# A penstock_outcome: tube, place, events, ready; then the fields of a Record, in its order.
+# A penstock_effect: tube, place, events, ready; then the fields of a Record, in its order.
 _RECORD = 4
 
 
+class Gathered(msgspec.Struct, frozen=True):
+    """What a step did: its effects, the tasks that answer its moves with these' places, whether others were told."""
+
+    effects: Effects
+    placed: list[tuple[int, Record]]
+    told: bool
+
+
 def record(row: Row) -> Record:
-    """The task of an outcome."""
+    """The task of an effect."""
     return Record(*cast("Any", row[_RECORD:]))
 
 
-def gather(rows: Iterable[Row], effects: Effects | None = None) -> tuple[Effects, list[tuple[int, Record]]]:
-    """What a step did, and the tasks that answer its moves, with the move's place."""
+def gather(rows: Iterable[Row], effects: Effects | None = None) -> Gathered:
+    """What the rows of a step say."""
     effects = Effects() if effects is None else effects
     placed: list[tuple[int, Record]] = []
     gains: dict[int, int] = {}
+    told = False
     for row in rows:
         tube, place, events, ready = cast("tuple[int, int | None, str, int]", row[:_RECORD])
+        if events == "told":
+            told = True
+            continue
         after = record(row)
+        if events == "over":
+            effects.ended.append(("group", tube, cast(int, after.group_no)))
+            continue
         if place is not None:
             placed.append((place, after))
         for name in events.split():
@@ -39,10 +57,12 @@ def gather(rows: Iterable[Row], effects: Effects | None = None) -> tuple[Effects
             gains[tube] = gains.get(tube, 0) + ready
         if after.state == "-":
             effects.removed[tube] = effects.removed.get(tube, 0) + 1
+            if after.address is not None:
+                effects.ended.append(("task", tube, after.id))
     for tube, gain in gains.items():
         if gain > 0:
             effects.readied[tube] = effects.readied.get(tube, 0) + gain
-    return effects, placed
+    return Gathered(effects, placed, told)
 
 
 def taken(rows: Iterable[Row]) -> list[Record]:
@@ -81,11 +101,22 @@ def _options(entry: Entry) -> tuple[object, ...]:
     return (entry.pri, entry.utube, entry.ttl, entry.ttr, entry.delay, entry.max_attempts, entry.callback)
 
 
-def shapes(entries: Sequence[Entry]) -> tuple[list[int], str]:
-    """Which shape each entry has, counted from 1, and the shapes as JSON."""
+_LINK_FIELDS = ("duplicate", "reply_to", "group_name", "group_no")
+
+
+def linked(entries: Sequence[Entry]) -> bool:
+    """Whether any of them is tied to something beside it."""
+    return address.linked(entries) or True in [entry.reply_to is not None for entry in entries]
+
+
+def put_rows(entries: Sequence[Entry]) -> tuple[object, ...]:
+    """What the fragment `entries` is given."""
     numbers: dict[tuple[object, ...], int] = {}
-    which = [numbers.setdefault(shape(entry), len(numbers) + 1) for entry in entries]
-    return which, msgspec.json.encode([dict(zip(_SHAPE_FIELDS, found, strict=True)) for found in numbers]).decode()
+    found = [(*shape(e), e.duplicate, e.reply_to, e.group, e.group_no) for e in entries]
+    which = [numbers.setdefault(one, len(numbers) + 1) for one in found]
+    fields = _SHAPE_FIELDS + _LINK_FIELDS
+    shapes = msgspec.json.encode([dict(zip(fields, one, strict=True)) for one in numbers]).decode()
+    return [entry.payload for entry in entries], which, [entry.address for entry in entries], shapes
 
 
 def made(entries: Sequence[Entry], row: Row) -> list[Record]:
@@ -119,13 +150,36 @@ def plain_acks(moves: Sequence[Move]) -> bool:
     return len(moves) == 1 or len({move.id for move in moves}) == len(moves)
 
 
+def ack_rows(moves: Sequence[Move]) -> tuple[object, ...]:
+    """Ids in order, leases, places and results, as penstock_ack is given them."""
+    order = sorted(range(len(moves)), key=lambda place: moves[place].id)
+    results = [moves[place].result for place in order]
+    return (
+        [moves[place].id for place in order], [moves[place].lease or 0 for place in order], order,
+        None if results.count(None) == len(results) else results,
+    )  # fmt: skip
+
+
+def group(row: Row) -> Group:
+    """The group of a stored row."""
+    no, _, *rest = cast("Any", row)
+    return Group(no, *rest)
+
+
+def sought(row: Row) -> Sought:
+    """What penstock_sought found."""
+    _, id, *ending = cast("Any", row)
+    return Sought(id, None if ending[0] is None else Ending(*ending))
+
+
 def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
     """What penstock_save_tube is given after the name."""
     tube = make_tube(0, "", kind, given)
     declared = msgspec.json.encode(kind, order="deterministic").decode()
+    plain = dict(zip(_SHAPE_FIELDS, shape(plain_entry(tube, b"")), strict=True))
     return (
         declared, encode_given(given).decode(), kind.per_utube, tube.fair, tube.utube_limit, kind.order[0] == "id",
-        tube.capacity, tube.temporary,
+        tube.capacity, tube.temporary, tube.retention, msgspec.json.encode(plain).decode(),
     )  # fmt: skip
 
 

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from uuid import uuid4
 
 import psycopg
+from psycopg import sql
 
+from penstock.core.reply import REPLY_KIND
 from penstock.errors import SchemaMismatch, StoreUnavailable
-from penstock.store.postgres import faults
+from penstock.store.postgres import faults, rows
 from penstock.store.postgres.location import Location
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sql.queries import load_queries
@@ -16,6 +18,8 @@ from penstock.store.sql.queries import load_queries
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _QUERIES = load_queries("penstock.store.postgres")
 _OLDEST_SERVER = 130000
+# What a reply tube is created with, where penstock_save_tube takes it after the name.
+_REPLY_TUBE = sql.SQL(", ").join(map(sql.Literal, rows.tube_row(REPLY_KIND, {}))).as_string(None)
 
 
 def queries(location: Location) -> SimpleNamespace:
@@ -73,4 +77,4 @@ def _upgrade(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -
 
 def _placed(text: str, location: Location) -> str:
     placed = text.replace("{plans}", _QUERIES.plans).replace("{channel}", location.channel)
-    return placed.replace("{schema}", location.quoted)
+    return placed.replace("{reply_tube}", _REPLY_TUBE).replace("{schema}", location.quoted)

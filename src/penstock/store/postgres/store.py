@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from random import getrandbits
-from typing import NoReturn, cast
+from typing import cast
 from uuid import uuid4
 
 import msgspec
-import psycopg
 
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeBusy, TubeExists
+from penstock.errors import NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
-from penstock.store.postgres import faults, rows, schema
+from penstock.store.postgres import rows, schema
 from penstock.store.postgres.bound import BoundConnection
+from penstock.store.postgres.calls import no_such_tube
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.describe import describe
-from penstock.store.postgres.listener import PROCESS, Listener, Teller
+from penstock.store.postgres.linked import LinkedCalls
+from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
 from penstock.store.postgres.location import locate
 
 log = logging.getLogger("penstock")
@@ -37,7 +38,7 @@ _ANY_RANK = 2.0**62
 _SETTLING_MS = 25
 
 
-class PostgresStore:
+class PostgresStore(LinkedCalls):
     """Keeps the contract of `store.base` in one schema of a database."""
 
     shared = True
@@ -62,7 +63,7 @@ class PostgresStore:
     def bind(self, connection: object) -> PostgresStore:
         bound = object.__new__(PostgresStore)
         bound._connections = BoundConnection(self._connections, connection, self._ask.bind, self.identity)
-        bound._clock, bound._ask, bound._teller = self._clock, self._ask, self._teller
+        bound._clock, bound._ask, bound._teller = self._clock, self._ask, BoundTeller(self._teller.on)
         bound._listener, bound.identity, bound._lost = None, self.identity, []
         return bound
 
@@ -93,8 +94,10 @@ class PostgresStore:
     def load_tubes(self) -> list[Tube]:
         return [rows.tube(row) for row in self._read(self._ask.all_tubes, ())]
 
-    def drop_tube(self, tube: Tube) -> None:
-        self._call(tube, self._ask.drop_tube, (tube.no, self._time(None), self._teller.name))
+    def drop_tube(self, tube: Tube) -> Effects:
+        return self._gather(
+            self._call(tube, self._ask.drop_tube, (tube.no, self._time(None), self._teller.name))
+        ).effects
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         self._call(tube, self._ask.pause, (tube.no, paused, self._teller.name), twice=True)
@@ -102,7 +105,7 @@ class PostgresStore:
     def paused(self, tube: Tube) -> bool:
         found = self._read(self._ask.paused, (tube.no,))
         if not found:
-            raise _no_such_tube(tube)
+            raise no_such_tube(tube)
         return bool(found[0][0])
 
     # tasks
@@ -111,15 +114,16 @@ class PostgresStore:
         effects = Effects()
         if not entries:
             return Stored([], effects)
+        if rows.linked(entries):
+            return self._put_linked(tube, entries, now)
         first, tail = entries[0], (self._time(now), self._teller.name)
         if len(entries) == 1:
             (row,) = self._call(tube, self._ask.put_one, (tube.no, first.payload, *rows.shape(first), *tail))
-        else:
+        elif rows.alike(entries):
             data = [entry.payload for entry in entries]
-            if rows.alike(entries):
-                (row,) = self._call(tube, self._ask.put_alike, (tube.no, data, *rows.shape(first), *tail))
-            else:
-                (row,) = self._call(tube, self._ask.put, (tube.no, data, *rows.shapes(entries), *tail))
+            (row,) = self._call(tube, self._ask.put_alike, (tube.no, data, *rows.shape(first), *tail))
+        else:
+            (row,) = self._call(tube, self._ask.put, (tube.no, *rows.put_rows(entries), *tail))
         if row[1] is None:
             raise base.tube_full(tube, cast(int, row[2]), len(entries))
         if row[5]:
@@ -147,8 +151,7 @@ class PostgresStore:
             # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
             log.warning("a waiting take cannot look now (%s); trying again", error)
             return Taken(None, [], int(_AWAY_SECONDS * 1000), True, effects)
-        rows.gather(found, effects)
-        self._note_told(effects)
+        self._gather(found, effects)
         records = rows.taken(found)
         tube = next(tube for tube in tubes if tube.no == found[-1][0]) if records else None
         wait_ms = cast("int | None", last[4])
@@ -176,25 +179,19 @@ class PostgresStore:
             except BaseException:
                 self._lost.append(lost)
                 raise
-            rows.gather(found, effects)
+            self._gather(found, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         tail = (self._time(now), self._teller.name)
-        order: Sequence[int]
         if moves and rows.plain_acks(moves):
-            order = sorted(range(len(moves)), key=lambda place: moves[place].id)
-            ids, leases = [moves[place].id for place in order], [moves[place].lease or 0 for place in order]
-            found = self._call(tube, self._ask.ack, (tube.no, ids, leases, moves[0].session, *tail))
+            found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail))
         else:
-            order = range(len(moves))
-            listed = msgspec.json.encode(moves).decode()
-            found = self._call(tube, self._ask.settle, (tube.no, listed, *tail))
-        effects, placed = rows.gather(found)
-        self._note_told(effects)
+            found = self._call(tube, self._ask.settle, (tube.no, msgspec.json.encode(moves).decode(), *tail))
+        gathered = self._gather(found)
         records: list[Record | None] = [None] * len(moves)
-        for place, record in placed:
-            records[order[place]] = record
-        return Settled(records, effects)
+        for place, record in gathered.placed:
+            records[place] = record
+        return Settled(records, gathered.effects)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         return self._sweep(tube, self._ask.kick, (tube.no, count, self._time(now), self._teller.name))
@@ -204,16 +201,13 @@ class PostgresStore:
 
     def _sweep(self, tube: Tube, query: str, values: tuple[object, ...]) -> Settled:
         """A call that does what is due, then its own moves, which are numbered from 1."""
-        effects, placed = rows.gather(self._call(tube, query, values))
-        self._note_told(effects)
-        return Settled([record for place, record in sorted(placed, key=_place) if place > 0], effects)
+        gathered = self._gather(self._call(tube, query, values))
+        return Settled([record for _, record in sorted(gathered.placed, key=_place)], gathered.effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         values = (tube.no, limit, self._time(now), self._teller.name)
         *found, last = self._call(tube, self._ask.advance, values, twice=True)
-        effects, _ = rows.gather(found)
-        self._note_told(effects)
-        return Advanced(last[2] == "more", cast("int | None", last[4]), effects)
+        return Advanced(last[2] == "more", cast("int | None", last[4]), self._gather(found).effects)
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         effects = Effects()
@@ -222,10 +216,9 @@ class PostgresStore:
         while found == ADVANCE_STEP:
             values = (tube.no, after, highest, ADVANCE_STEP, self._time(now), self._teller.name)
             *removed, last = self._call(tube, self._ask.truncate, values, twice=True)
-            effects, placed = rows.gather(removed, effects)
+            placed = self._gather(removed, effects).placed
             gone += [record for _, record in sorted(placed, key=lambda pair: pair[1].id)]
             found, highest, after = cast("tuple[int, int, int]", (last[1], last[4], last[12]))
-        self._note_told(effects)
         return Settled(gone, effects)
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
@@ -258,9 +251,7 @@ class PostgresStore:
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         values = (list(handles), locus, self._time(now), self._teller.name)
-        effects, _ = rows.gather(self._read(self._ask.leave, values))
-        self._note_told(effects)
-        return effects
+        return self._gather(self._read(self._ask.leave, values)).effects
 
     def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
         return [_session(row) for row in self._read(self._ask.sessions, (None, self._time(now)))]
@@ -284,47 +275,6 @@ class PostgresStore:
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         found = self._read(self._ask.check, (repair, self._time(now)))
         return [base.Finding(*cast("tuple[str, int | None, str, str]", row)) for row in found]
-
-    # shared by the calls above
-
-    def _time(self, now: int | None) -> int | None:
-        """What a function is given as its moment: None is the server's own."""
-        return now if now is not None or self._clock is None else self._clock()
-
-    def _read(self, query: str, values: Iterable[object]) -> list[Row]:
-        """A call that may be made twice."""
-        return self._connections.call(query, tuple(values), twice=True)
-
-    def _call(
-        self, tube: Tube, query: str, values: tuple[object, ...], *, twice: bool = False, patience: float | None = None
-    ) -> list[Row]:
-        """A call on a tube, which must be there."""
-        try:
-            return self._connections.call(query, values, twice=twice, patience=patience)
-        except psycopg.DatabaseError as error:
-            _refused(tube, error)
-
-    def _note_told(self, effects: Effects) -> None:
-        if effects.readied or effects.removed:
-            self._teller.told()
-
-
-def _refused(tube: Tube, error: psycopg.DatabaseError) -> NoReturn:
-    """What a function said no to, in the contract's words."""
-    match error.sqlstate:
-        case faults.TUBE_TAKEN:
-            raise TubeBusy(
-                f"tube {tube.name} has {error.diag.message_primary}: ack or release them, or truncate() it first"
-            ) from error
-        case faults.TUBE_AWAITED:
-            raise TubeBusy(
-                f"tube {tube.name} has {error.diag.message_primary}: let their takes time out or close them first"
-            ) from error
-    raise _no_such_tube(tube) from error
-
-
-def _no_such_tube(tube: Tube) -> NoSuchTube:
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
 
 
 def _place(pair: tuple[int, Record]) -> int:

@@ -13,13 +13,16 @@ from penstock.store.base import ADVANCE_STEP, Finding
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.snapshot import LanePlace, Snapshot, read_snapshot
+from penstock.store.redis.steps import Steps
 
 _LOOKS = 5
 _REINDEX = "repair indexes it anew"
 _RECOUNT = "repair counts anew"
 
 
-def check(runner: Runner, tubes: list[Tube], registry: Registry, repair: bool, now: int | None) -> list[Finding]:
+def check(
+    runner: Runner, steps: Steps, tubes: list[Tube], registry: Registry, repair: bool, now: int | None
+) -> list[Finding]:
     """All findings; with repair, each is mended."""
     findings: list[Finding] = []
     for tube in tubes:
@@ -27,6 +30,7 @@ def check(runner: Runner, tubes: list[Tube], registry: Registry, repair: bool, n
         findings += found
         if repair and found:
             _mend(runner, registry, seen, now)
+            seen.links.mend(steps, now)
     return findings
 
 
@@ -38,6 +42,7 @@ def _look(runner: Runner, tube: Tube) -> tuple[list[Finding], Snapshot]:
         before = _meta(runner, tube)
         seen = read_snapshot(runner, tube)
         found = [*_counters(seen), *_indexes(seen), *_lanes(seen), *_orphans(seen), *_waits(seen)]
+        found += seen.links.findings()
         if before == _meta(runner, tube):
             return found, seen
         agreed = found if agreed is None else [finding for finding in agreed if finding in found]

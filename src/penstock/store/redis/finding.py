@@ -20,7 +20,8 @@ PAGE = 500
 # Where a script stops to count what is ahead of a task.
 _AHEAD_LIMIT = 1000
 _LANE = struct.Struct(">IIIHI")
-_STATES = {None: "rqt~!", "r": "rq"}
+_HASHES = frozenset({"tasks", "lanes", "addresses", "outcomes", "groups"})
+_STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
 
 
 def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list[Record | None]:
@@ -76,7 +77,7 @@ def all_ids(runner: Runner, tube: Tube) -> set[int]:
 def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]:
     """A hash or sorted set of a tube, in pages."""
     key, cursor = runner.keys.name(tube.no, part), b"0"
-    command = b"HSCAN" if part in ("tasks", "lanes") else b"ZSCAN"
+    command = b"HSCAN" if part in _HASHES else b"ZSCAN"
     while True:
         cursor, pairs = cast(
             "tuple[bytes, list[bytes]]", runner.servers.command(key, command, key, cursor, b"COUNT", PAGE)

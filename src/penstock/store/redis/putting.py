@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.options import Tube
+from penstock.core.options import Tube, plain_entry
 from penstock.core.task import Entry, Record
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -25,6 +25,32 @@ def pack_entries(entries: Sequence[Entry]) -> list[bytes]:
             runs.append([spec, 1])
             last = spec
     return [_encode(runs), *[entry.payload for entry in entries]]
+
+
+def tied(entries: Sequence[Entry]) -> bool:
+    """Whether any of them has an address, a reply tube or a group."""
+    # Not any(): this stands before every put.
+    return True in [
+        entry.address is not None or entry.group is not None or entry.reply_to is not None for entry in entries
+    ]
+
+
+def pack_linked(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
+    """The arguments of a put with addresses, reply tubes or groups: what the tube's links need, entries, payloads."""
+    packed = [
+        (_spec(entry), entry.address, entry.duplicate, entry.reply_to, entry.group, entry.group_no) for entry in entries
+    ]
+    return [pack_facts(tube), _encode(packed), *[entry.payload for entry in entries]]
+
+
+def pack_facts(tube: Tube) -> bytes:
+    """What scripts must know of a tube whose tasks have links: how long ends are kept, its name, and a plain task."""
+    return _encode((tube.retention, tube.name, _spec(plain_entry(tube, b""))))
+
+
+def pack_plain(tube: Tube) -> bytes:
+    """What a put without options says."""
+    return _encode(_spec(plain_entry(tube, b"")))
 
 
 def _spec(entry: Entry) -> Spec:

@@ -10,8 +10,9 @@ flag  field                              flag  field
 8     attempts, lease (32), taken (48)   2048  reason, two bytes of length
 16    expires, 48 bits                   4096  callback, two bytes of length
 32    at, 48 bits                        8192  rank1 equals pri
-64    at equals expires
-128   ttr, 48 bits
+64    at equals expires                  16384 address, one byte of length
+128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
+                                               one byte of length; empty and 0 where it has none
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from penstock.errors import StoreCorrupt
 _double = struct.Struct(">d").unpack_from
 # flag -> bytes it stands for
 _SIZES = {1: 8, 2: 8, 4: 4, 8: 14, 16: 6, 32: 6, 128: 6, 256: 4, 512: 6}
-_TEXTS = {1024: 1, 2048: 2, 4096: 2}
+_TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
+_LINKED = 32768
 _START = 9
 
 
@@ -45,7 +47,7 @@ class _Layout:
         self.max, self.owner = starts[256], starts[512]
         self.at_expires = bool(flags & 64)
         self.pri_rank = bool(flags & 8192)
-        self.texts = bool(flags & (1024 | 2048 | 4096))
+        self.texts = bool(flags & (1024 | 2048 | 4096 | 16384))
         self.end = place
 
 
@@ -70,10 +72,12 @@ def _decode(id: int, value: bytes) -> Record:
     rank1: float = _double(value, layout.rank1)[0] if layout.rank1 else pri if layout.pri_rank else 0
     attempts, lease, taken = _handed(value, layout.handed) if layout.handed else (0, 0, None)
     expires = _time(value, layout.expires)
-    utube = reason = callback = None
+    utube = reason = callback = address = reply_to = group = group_no = None
     end = layout.end
     if layout.texts:
-        utube, reason, callback, end = _texts(value, flags, end)
+        utube, reason, callback, address, end = _texts(value, flags, end)
+    if flags & _LINKED:
+        reply_to, group_no, group, end = _links(value, end)
     return Record(
         id,
         chr(value[0]),
@@ -93,6 +97,10 @@ def _decode(id: int, value: bytes) -> Record:
         reason,
         callback,
         value[end:],
+        address,
+        reply_to,
+        group,
+        group_no,
     )
 
 
@@ -108,14 +116,26 @@ def _handed(value: bytes, start: int) -> tuple[int, int, int]:
     )
 
 
-def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, int]:
+def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, str | None, int]:
     found: list[str | None] = []
     for flag, width in _TEXTS.items():
         if not flags & flag:
             found.append(None)
             continue
-        start = place + width
-        place = start + _int(value[place:start], "big")
-        found.append(value[start:place].decode())
-    utube, reason, callback = found
-    return utube, reason, callback, place
+        text, place = _text(value, place, width)
+        found.append(text)
+    utube, reason, callback, address = found
+    return utube, reason, callback, address, place
+
+
+def _links(value: bytes, place: int) -> tuple[str | None, int | None, str | None, int]:
+    reply_to, place = _text(value, place, 1)
+    group_no = _time(value, place)
+    group, place = _text(value, place + 6, 1)
+    return reply_to or None, group_no or None, group or None, place
+
+
+def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
+    start = place + width
+    end = start + _int(value[place:start], "big")
+    return value[start:end].decode(), end

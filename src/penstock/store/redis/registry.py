@@ -19,7 +19,8 @@ from penstock.errors import NoSuchTube, NotFound
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord
 from penstock.store.redis.keys import SESSIONS, task_id
 from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.runner import Runner, read_log
+from penstock.store.redis.runner import Runner
+from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 
 # A moment that is over on every clock.
@@ -45,8 +46,9 @@ _session = msgspec.msgpack.Decoder(Stored).decode
 class Registry:
     """The sessions of one store."""
 
-    def __init__(self, runner: Runner, tubes: Tubes) -> None:
+    def __init__(self, runner: Runner, steps: Steps, tubes: Tubes) -> None:
         self._runner = runner
+        self._steps = steps
         self._tubes = tubes
         self._by_no: dict[int, Tube] = {}
 
@@ -82,7 +84,7 @@ class Registry:
         effects = Effects()
         _, unfinished, *left = self._call("leave", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
-            for tube in tubes:
+            for tube in self._named(tubes):
                 self._part(tube, no, over, handle, now, effects)
         self.complete(unfinished)
         return effects
@@ -150,28 +152,28 @@ class Registry:
         moment = self._runner.moment(now)
         return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, again=True))
 
-    def _part(self, no: int, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
+    def _part(self, tube: Tube, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
         """In one tube a handle goes, and its session if its end has come, in bounded steps."""
-        tube = self._tube(no)
-        while tube is not None:
+        while True:
             try:
-                reply = self._runner.on_tube("part", tube, session, over, ADVANCE_STEP, handle, again=True, now=now)
+                part = (session, over, ADVANCE_STEP, handle)
+                _, rest = self._steps.run("part", tube, effects, *part, again=True, now=now)
             except NoSuchTube:
-                del self._by_no[no]
+                self._by_no.pop(tube.no, None)
                 return
-            read_log(tube, reply, effects)
-            if not reply[4]:
+            if not rest[0]:
                 return
 
     def end_in(self, tube: Tube, session: int, now: int | None) -> None:
         """Release what a session that is nowhere holds in a tube."""
-        self._by_no[tube.no] = tube
-        self._part(tube.no, session, _PAST, b"", now, Effects())
+        self._part(tube, session, _PAST, b"", now, Effects())
 
-    def _tube(self, no: int) -> Tube | None:
-        if no not in self._by_no:
+    def _named(self, numbers: Sequence[int]) -> list[Tube]:
+        """Those of these tubes that are there, by name: in this order they reply for what expires with a session."""
+        if not self._by_no.keys() >= set(numbers):
             self._by_no = {tube.no: tube for tube in self._tubes.all()}
-        return self._by_no.get(no)
+        found = [self._by_no[no] for no in numbers if no in self._by_no]
+        return sorted(found, key=lambda tube: tube.name)
 
 
 def shown(session: Stored, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:

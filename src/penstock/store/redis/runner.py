@@ -15,8 +15,9 @@ from penstock.store.redis.record import decode
 from penstock.store.redis.scripts import Script, load_script
 from penstock.store.redis.servers import Request, Servers
 
-# How a script of a tube answers that there is no such tube.
+# How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
 _NO_TUBE = -1
+_LINKED = -2
 
 
 class Runner:
@@ -29,6 +30,7 @@ class Runner:
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, tuple[str, int]] = {}
+        self._linked: set[int] = set()
 
     def moment(self, now: int | None) -> int | str:
         """What scripts are told of the time: '' lets them read the server's clock."""
@@ -40,14 +42,15 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
-        reply = self.servers.run(self.tube_request(name, tube, *arguments, now=now), again=again)
-        return known(tube, cast("list[Reply]", reply))
-
-    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
-        """The same, to be run later."""
         shape, limit = self.shape(tube)
-        script = load_script(name, laned=tube.kind.per_utube, modern=self.modern)
-        return Request(script, self._keys(script, tube.no), (self.moment(now), shape, limit, *arguments))
+        while True:
+            linked = tube.no in self._linked
+            script = load_script(name, laned=tube.kind.per_utube, linked=linked, modern=self.modern)
+            request = Request(script, self._keys(script, tube.no), (self.moment(now), shape, limit, *arguments))
+            reply = cast("list[Reply]", self.servers.run(request, again=again))
+            if reply[0] != _LINKED:
+                return known(tube, reply)
+            self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""
@@ -98,6 +101,8 @@ def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Recor
         records.append(record)
         for event in cast(bytes, log[place]).decode().split():
             effects.events.append(Event(tube.no, event, record))
+        if record.state == "-" and record.address is not None:
+            effects.ended.append(("task", tube.no, record.id))
     return records
 
 

@@ -9,14 +9,15 @@ from typing import cast
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.core.task import Record
+from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import STATE_COUNTER, Counts
 from penstock.store.redis.finding import count, read_lane, scan
 from penstock.store.redis.keys import task_key
+from penstock.store.redis.link_checks import Links, Tie
 from penstock.store.redis.record import decode
 from penstock.store.redis.runner import Runner
 
-INDEXES = ("ready", "buried", "taken", "due", "queue")
+INDEXES = ("ready", "buried", "taken", "due", "queue", "members")
 Place = tuple[float, float, int]
 
 
@@ -39,8 +40,9 @@ class LanePlace(msgspec.Struct):
 class Snapshot:
     """One look at a tube. `wanted` and `there`: index -> name -> score, by the records and in fact."""
 
-    def __init__(self, tube: Tube, shape: str) -> None:
+    def __init__(self, tube: Tube, shape: str, links: Links) -> None:
         self.tube = tube
+        self.links = links
         self._second = "2" in shape
         self.counts = Counts()
         self.states: dict[str, int] = dict.fromkeys(STATE_COUNTER, 0)
@@ -57,7 +59,7 @@ class Snapshot:
         total = counts.ready + counts.taken + counts.delayed + counts.buried
         return {
             "taken": (counts.taken, states["t"]),
-            "delayed": (counts.delayed, states["~"]),
+            "delayed": (counts.delayed, states["~"] + states[UNSTARTED]),
             "buried": (counts.buried, states["!"]),
             "total": (total, sum(states.values())),
         }
@@ -77,6 +79,8 @@ class Snapshot:
             self.wanted["due"][key] = (record.at, record.id)
         if self.tube.kind.per_utube and state in "rqt":
             self._add_to_lane(record, key)
+        if record.address is not None or record.group_no is not None:
+            self._add_to_links(record, key)
 
     def _add_to_lane(self, record: Record, key: bytes) -> None:
         utube = record.utube or ""
@@ -94,6 +98,16 @@ class Snapshot:
         spot = bytes([len(label)]) + label + letter + sortable(record.rank1) + between + key
         self.wanted["queue"][spot] = (0, record.id)
 
+    def _add_to_links(self, record: Record, key: bytes) -> None:
+        self.links.ties.append(Tie(record.id, record.state, record.address, record.group_no))
+        if record.group_no is None:
+            return
+        group = task_key(record.group_no)
+        self.wanted["members"][group + b"m" + key] = (0, record.id)
+        if record.state == UNSTARTED:
+            place = sortable(record.rank1) + (sortable(record.rank2) if self._second else b"")
+            self.wanted["members"][group + b"u" + place + key] = (0, record.id)
+
 
 def sortable(number: float) -> bytes:
     """Eight bytes that sort as the number does, as lua/record.lua makes them."""
@@ -106,7 +120,7 @@ def sortable(number: float) -> bytes:
 def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
     """Look at a tube."""
     shape, _ = runner.shape(tube)
-    seen = Snapshot(tube, shape)
+    seen = Snapshot(tube, shape, Links(runner, tube))
     seen.counts = count(runner, tube)
     seen.sessions = {int(no) for no, _ in scan(runner, tube, "ends")}
     for utube, stored in scan(runner, tube, "lanes"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
 import msgspec
 
+from penstock.core import codec
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -23,21 +25,24 @@ from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.keys import MAX_ID, TUBES, Keys
 from penstock.store.redis.link import Reply
+from penstock.store.redis.linked import LinkedCalls
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location, locate
+from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known, read_log, read_pairs
+from penstock.store.redis.runner import Runner, known, read_pairs
 from penstock.store.redis.servers import OneServer, Servers
+from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 1
+SCHEMA = 2
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class RedisStore:
+class RedisStore(LinkedCalls):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
@@ -58,7 +63,9 @@ class RedisStore:
         for warning in promise.warnings(facts):
             log.warning("%s: %s", self._servers.label, warning)
         self._tubes = Tubes(self._runner)
-        self._registry = Registry(self._runner, self._tubes)
+        self._outbox = Outbox(self._runner, self._tubes)
+        self._steps = Steps(self._runner, self._outbox)
+        self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
         reset_in_child(self)
 
@@ -66,7 +73,7 @@ class RedisStore:
         """The store's random id; SchemaMismatch when a newer penstock wrote it."""
         reply = self._runner.on_tag("open", TUBES, str(uuid4()), SCHEMA, again=True)
         id, schema = cast("tuple[bytes, bytes]", reply)
-        if int(schema) != SCHEMA:
+        if int(schema) > SCHEMA:
             raise SchemaMismatch(
                 f"{self._servers.label} has schema {int(schema)}, this penstock knows {SCHEMA}: upgrade penstock"
             )
@@ -114,16 +121,20 @@ class RedisStore:
     def load_tubes(self) -> list[Tube]:
         return self._tubes.all()
 
-    def drop_tube(self, tube: Tube) -> None:
-        while self.advance(tube).more:
+    def drop_tube(self, tube: Tube) -> Effects:
+        effects = Effects()
+        while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
             pass
-        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None))
-        _, taken, waiting = cast("tuple[int, int, int]", tuple(known(tube, cast("list[Reply]", reply))))
+        reply = cast("list[Reply]", self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name))
+        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(known(tube, reply)))
         if taken:
             raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
         if waiting:
             raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
         self._tubes.forget(tube)
+        if replies:
+            self._outbox.drain(tube.no, effects, None)
+        return effects
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
@@ -138,6 +149,8 @@ class RedisStore:
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        if putting.tied(entries):
+            return self._put_linked(tube, entries, now)
         laned = tube.kind.per_utube
         capacity = "" if tube.capacity is None else tube.capacity
         packed = putting.pack_entries(entries)
@@ -161,49 +174,48 @@ class RedisStore:
         effects = Effects()
         waits: list[int] = []
         for place, tube in enumerate(tubes):
-            reply = self._take(tube, handle, (count, "" if max_pri is None else max_pri, blocked or ""), now, effects)
-            alive, wait_ms, pairs = cast("tuple[int, int, list[Reply]]", tuple(reply[4:]))
+            wanted = (count, "" if max_pri is None else max_pri, blocked or "")
+            alive, wait_ms, pairs = self._take(tube, handle, wanted, now, effects)
             waits += [wait_ms] if wait_ms >= 0 else []
             if not alive:
                 return Taken(None, [], None, False, effects)
             if pairs:
                 records = read_pairs(pairs)
                 effects.events += [Event(tube.no, "take", record) for record in records]
-                self._count_out(tubes, place, handle, blocked, now)
+                self._count_out(tubes, place, handle, blocked, now, effects)
                 return Taken(tube, records, min(waits, default=None), True, effects)
             if blocked == "enter":
                 self._listener.interests.add(tube.no)
+        if self._outbox.rescue(effects, now):
+            waits.append(0)  # look again: it may be what is wanted
         return Taken(None, [], min(waits, default=None), True, effects)
 
     def _take(
         self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
-    ) -> list[Reply]:
+    ) -> tuple[int, int, list[Reply]]:
         """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
-        reply = self._runner.on_tube("take", tube, handle, *wanted, ADVANCE_STEP, now=now)
-        read_log(tube, reply, effects)
-        if not reply[4]:
+        _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, now=now)
+        if not rest[0]:
             found = self._registry.enlist(handle, tube, now)
             if found is not None:
-                reply = self._runner.on_tube("take", tube, handle, *wanted, ADVANCE_STEP, *found, now=now)
-                read_log(tube, reply, effects)
-        return reply
+                _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, *found, now=now)
+        return cast("tuple[int, int, list[Reply]]", tuple(rest))
 
     def _count_out(
-        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None
+        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None, effects: Effects
     ) -> None:
         """Something came from one of several tubes: the others that counted the caller in count it out."""
         others = tubes[:found] if blocked == "enter" else tubes[found + 1 :] if blocked == "leave" else ()
         if blocked == "stay":
             others = [tube for tube in tubes if tube is not tubes[found]]
         for tube in others:
-            self._runner.on_tube("take", tube, handle, 0, "", "leave", ADVANCE_STEP, now=now)
+            self._steps.run("take", tube, effects, handle, 0, "", "leave", ADVANCE_STEP, now=now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        packed = _encode([_packed(move) for move in moves])
-        reply = self._runner.on_tube("settle", tube, packed, now=now)
-        effects = Effects()
-        records = read_log(tube, reply, effects)
-        places = cast("list[int]", reply[4])
+        effects, results = Effects(), list[bytes]()
+        packed = _encode([_packed(move, results) for move in moves])
+        records, rest = self._steps.run("settle", tube, effects, packed, *results, now=now)
+        places = cast("list[int]", rest[0])
         return Settled([records[place - 1] if place else None for place in places], effects)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
@@ -211,8 +223,8 @@ class RedisStore:
         settled = Settled([], Effects())
         while len(settled.records) < count:
             step = min(count - len(settled.records), ADVANCE_STEP)
-            reply = self._runner.on_tube("kick", tube, ADVANCE_STEP, step, now=now)
-            if not _collect(tube, reply, settled) and len(cast("list[int]", reply[5])) < step:
+            more, places, *_ = self._sweep("kick", tube, settled, step, now)
+            if not more and len(cast("list[int]", places)) < step:
                 break
         return settled
 
@@ -221,33 +233,39 @@ class RedisStore:
         settled = Settled([], Effects())
         left: int | None = None
         while left is None or left > 0:
-            reply = self._runner.on_tube("release_all", tube, ADVANCE_STEP, ADVANCE_STEP, now=now)
-            if not _collect(tube, reply, settled):
-                done, still = len(cast("list[int]", reply[5])), cast(int, reply[6])
+            more, places, still = self._sweep("release_all", tube, settled, ADVANCE_STEP, now)
+            if not more:
+                done, still = len(cast("list[int]", places)), cast(int, still)
                 left = min(still, still if left is None else left - done)
         settled.records.sort(key=lambda record: record.id if record else 0)
         return settled
 
+    def _sweep(self, name: str, tube: Tube, settled: Settled, step: int, now: int | None) -> list[Reply]:
+        """One step of kick or release_all, added to those before; its answer begins with whether more is due."""
+        records, rest = self._steps.run(name, tube, settled.effects, ADVANCE_STEP, step, now=now)
+        settled.records.extend(records[place - 1] for place in cast("list[int]", rest[1]))
+        return rest
+
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        reply = self._runner.on_tube("advance", tube, limit, again=True, now=now)
         effects = Effects()
-        read_log(tube, reply, effects)
-        more, wait_ms = cast("tuple[int, int]", tuple(reply[4:]))
+        self._outbox.rescue(effects, now)
+        more, wait_ms = self._advance(tube, effects, limit, now)
         return Advanced(bool(more), None if wait_ms < 0 else wait_ms, effects)
+
+    def _advance(self, tube: Tube, effects: Effects, limit: int, now: int | None) -> tuple[int, int]:
+        _, rest = self._steps.run("advance", tube, effects, limit, again=True, now=now)
+        return cast("tuple[int, int]", tuple(rest))
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         """As the contract says; tasks put while it runs have higher ids than the last one seen first."""
         settled = Settled([], Effects())
         cursor, last = b"0", ""
         while True:
-            reply = self._runner.on_tube("truncate", tube, cursor, finding.PAGE, last, now=now)
-            records = read_log(tube, reply, settled.effects)
-            cursor, last = cast(bytes, reply[4]), str(reply[5])
-            settled.records.extend(records)
+            records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
+            cursor, last = cast(bytes, rest[0]), str(rest[1])
+            settled.records.extend(records[place - 1] for place in cast("list[int]", rest[2]))
             if cursor == b"0":
                 break
-        expired = {event.record.id for event in settled.effects.events if event.name == "ttl"}
-        settled.records[:] = [record for record in settled.records if record and record.id not in expired]
         settled.records.sort(key=lambda record: record.id if record else 0)
         return settled
 
@@ -292,19 +310,20 @@ class RedisStore:
         return self._registry.one(session)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
-        return check(self._runner, self._tubes.all(), self._registry, repair, now)
+        return check(self._runner, self._steps, self._tubes.all(), self._registry, repair, now)
 
 
-def _packed(move: Move) -> tuple[object, ...]:
+def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
+    """A move as settle reads it. A result, which may be any bytes, goes beside it."""
     id = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
-    return (move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted)
-
-
-def _collect(tube: Tube, reply: list[Reply], settled: Settled) -> bool:
-    """Add a step of kick or release_all to what it did before; True when it stopped because more is due."""
-    records = read_log(tube, reply, settled.effects)
-    settled.records.extend(records[place - 1] for place in cast("list[int]", reply[5]))
-    return bool(reply[4])
+    which = base64 = None
+    if move.result is not None:
+        results.append(move.result)
+        which = len(results)
+        base64 = b64encode(move.result[1:]).decode() if codec.is_raw(move.result) else None
+    return (
+        move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted, move.code, which, base64,
+    )  # fmt: skip
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:

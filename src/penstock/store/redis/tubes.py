@@ -60,7 +60,7 @@ class Tubes:
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
         tubes = [_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
-        lives = self._runner.servers.command_all([(meta, (b"EXISTS", meta)) for meta in metas])
+        lives = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
@@ -70,7 +70,7 @@ class Tubes:
 
     def _lives(self, tube: Tube) -> bool:
         key = self._keys.name(tube.no, "meta")
-        return self._runner.servers.command(key, b"EXISTS", key) == 1
+        return self._runner.servers.command(key, b"HEXISTS", key, b"last") == 1
 
 
 def _tube(reply: object) -> Tube | None:

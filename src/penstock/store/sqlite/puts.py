@@ -23,7 +23,7 @@ def put_one(
     """
     if (
         entry.delay or entry.address is not None or entry.group is not None or entry.reply_to is not None
-        or tube.kind.per_utube or not tube.kind.leased or tube.capacity is not None
+        or not tube.kind.leased or tube.kind.per_utube or tube.capacity is not None
         or entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest
     ):  # fmt: skip
         return None

@@ -478,6 +478,14 @@ UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHE
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'
 AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session));
 
+-- name: unsound
+-- What cannot be in a tube of an unleased kind.
+SELECT $record FROM penstock_task WHERE tube = ?1 AND (owner IS NOT NULL OR (state <> 'r' AND (?2 OR state <> 't'))
+OR (state = 'r' AND rank1 <> CASE WHEN ?2 THEN coalesce(taken, 0) ELSE 0 END)) ORDER BY key;
+
+-- name: newest_record
+SELECT $record FROM penstock_task WHERE key > ?1 AND key < ?2 ORDER BY key DESC LIMIT 1;
+
 -- name: mend
 UPDATE penstock_task SET state = ?2, rank1 = ?3, owner = ?4 WHERE key = ?1;
 

@@ -150,11 +150,9 @@ def _same(reply: Reply) -> Reply:
     return reply
 
 
-_PUT = " ".join(f"[{name.upper()} {name}]" for name in arguments.PUT)
-
 COMMANDS = (
     Command("TUBE.PUT", -3, verb(_put, _id), tube_at=1, waits=timeout_from(2),
-            joins=lambda args: None if timeout_from(2)(args) else args[0], usage=f"name data {_PUT}"),
+            joins=lambda args: None if timeout_from(2)(args) else args[0], usage="name data [OPTION value ...]"),
     Command("TUBE.TAKE", -2, verb(_take, _same), tube_at=1, waits=timeout_from(1),
             joins=lambda args: None if timeout_from(1)(args) else args[0],
             usage="name [TIMEOUT seconds] [COUNT count] [MAX_PRI pri]"),

@@ -74,7 +74,7 @@ CREATE TABLE IF NOT EXISTS penstock_delta (
 CREATE TABLE IF NOT EXISTS penstock_task (
     tube INT UNSIGNED NOT NULL,
     id BIGINT NOT NULL,
-    state CHAR(1) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- r, t, ~, ! and q: ready behind its micro-queue
+    state CHAR(1) CHARACTER SET ascii COLLATE ascii_bin NOT NULL,  -- r, t, ~, !, q: ready behind its micro-queue, g: its group is not started
     lane_state CHAR(1) CHARACTER SET ascii COLLATE ascii_bin,      -- state where a micro-queue kind's is r or q
     rank1 DOUBLE NOT NULL,
     rank2 DOUBLE NOT NULL,
@@ -100,14 +100,6 @@ CREATE TABLE IF NOT EXISTS penstock_task (
     -- The next moment of every task that has one: delay, ttr and ttl in one index.
     KEY penstock_timer (tube, at, id)
 ) ENGINE = InnoDB ROW_FORMAT = DYNAMIC;
-
--- A task as Python reads it: two columns, because PyMySQL's time goes by columns (a hundred rows of eighteen: 1.15 ms,
--- of two: 0.38 ms). Joined by its key. The key must be forced, here and in the procedures: on a small table the optimizer takes any index that
--- begins with the tube, and a locking read or a delete then waits for other tasks (tests/mysql/test_takers.py).
-CREATE OR REPLACE SQL SECURITY INVOKER VIEW penstock_record AS
-SELECT tube, id, JSON_ARRAY(id, state, rank1, rank2, pri, CONVERT(utube USING utf8mb4), attempts, lease, created,
-    NULLIF(taken, 0), expires, NULLIF(at, 9007199254740991), ttr, max_attempts, NULLIF(owner, 0), reason, callback) AS record, data, state, owner, lease, at, expires
-FROM penstock_task FORCE INDEX (PRIMARY);
 
 -- The lock of a micro-queue: whoever changes r and q states of its tasks holds it.
 CREATE TABLE IF NOT EXISTS penstock_lane (

@@ -21,12 +21,12 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_lane_arrive;
 
--- A task becomes ready: its state, r or q, and its second rank. p_was_taken: it gives its slot back, to itself or
--- to a more urgent one.
+-- A task becomes ready: its state, r or q, and its second rank. p_was: the state it was in; it gives its slot back,
+-- to itself or to a more urgent one.
 CREATE PROCEDURE penstock_lane_arrive(
-    p_tube INT UNSIGNED, p_utube VARBINARY(200), p_id BIGINT, p_rank1 DOUBLE, p_was_taken INT,
-    p_fair INT, p_limit INT, p_now BIGINT, OUT p_state CHAR(1) CHARACTER SET ascii, INOUT p_rank2 DOUBLE,
-    INOUT p_readied INT
+    p_tube INT UNSIGNED, p_utube VARBINARY(200), p_id BIGINT, p_rank1 DOUBLE,
+    p_was CHAR(1) CHARACTER SET ascii, p_fair INT, p_limit INT, p_now BIGINT,
+    OUT p_state CHAR(1) CHARACTER SET ascii, INOUT p_rank2 DOUBLE, INOUT p_readied INT
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -39,7 +39,8 @@ BEGIN
     IF p_fair AND v_taken = 0 AND v_heads = 0 AND v_waiting = 0 THEN
         SET v_turn = GREATEST(p_now, v_turn + 1);
     END IF;
-    SET v_taken = v_taken - p_was_taken, p_state = 'q';
+    SET v_taken = v_taken - (p_was = 't'), v_heads = v_heads - (p_was = 'r'), v_waiting = v_waiting - (p_was = 'q'),
+        p_state = 'q';
     IF p_limit - v_taken - v_heads > 0 THEN
         SET p_state = 'r';
         IF v_waiting > 0 THEN
@@ -100,6 +101,23 @@ BEGIN
     CALL penstock_lane_save(p_tube, p_utube, v_taken, v_heads, v_waiting, v_turn, p_fair, p_now);
 END;
 
+DROP PROCEDURE IF EXISTS penstock_lane_skip;
+
+-- Those of these tasks that wait behind their micro-queues are about to go: none of them is to be promoted on the way,
+-- where each search would pass all that went before.
+CREATE PROCEDURE penstock_lane_skip(p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4)
+SQL SECURITY INVOKER
+BEGIN
+    UPDATE penstock_lane l JOIN (
+        SELECT t.utube, COUNT(*) AS waiting FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        WHERE t.state = 'q' GROUP BY t.utube
+    ) s ON s.utube = l.utube SET l.waiting = l.waiting - s.waiting WHERE l.tube = p_tube;
+    UPDATE JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+    SET t.lane_state = NULL WHERE t.state = 'q';
+END;
+
 DROP PROCEDURE IF EXISTS penstock_arrive;
 
 -- The tasks of a put stand in the table in state n, in no lane yet: they arrive one by one, in order.
@@ -122,7 +140,7 @@ BEGIN
         FROM penstock_task WHERE tube = p_tube AND id = v_id;
         IF v_state = 'n' THEN
             CALL penstock_lane_arrive(
-                p_tube, v_utube, v_id, v_rank1, 0, v_fair, v_limit, p_now, v_state, v_rank2, v_readied
+                p_tube, v_utube, v_id, v_rank1, v_state, v_fair, v_limit, p_now, v_state, v_rank2, v_readied
             );
             UPDATE penstock_task SET state = v_state, lane_state = v_state, rank2 = v_rank2
             WHERE tube = p_tube AND id = v_id;

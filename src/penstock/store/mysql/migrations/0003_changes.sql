@@ -1,9 +1,10 @@
 -- What becomes of tasks: the decisions of core/lifecycle.py, applied. Procedures are part of a caller's transaction.
 -- A result set of them has four columns, the first names it: what happens to a task (tube, record before it, data),
--- or 'ready' (tube, how many became takeable). Python derives events and the records afterwards by core's own rules.
+-- 'ready' (tube, how many became takeable), 'group' (tube, number of one that is over), or 'work' (tube, record and
+-- data of a reply or of group work that was put). Python derives events and the records afterwards by core's own rules.
 DROP PROCEDURE IF EXISTS penstock_move;
 
--- Bring one locked task from p_old to p_new: r, ~, ! or -. Where it says r, its micro-queue decides between r and q.
+-- Bring one locked task from p_old to p_new: r, ~, g, ! or -. Where it says r, its micro-queue decides between r and q.
 CREATE PROCEDURE penstock_move(
     p_tube INT UNSIGNED, p_id BIGINT, p_old CHAR(1) CHARACTER SET ascii, p_new CHAR(1) CHARACTER SET ascii,
     p_at BIGINT, p_expires BIGINT, p_attempts INT, p_reason TEXT CHARACTER SET utf8mb4,
@@ -16,7 +17,7 @@ BEGIN
     DECLARE v_rank2 DOUBLE DEFAULT IF(p_fair, 0, p_rank2);  -- a turn is its lane's: only heads carry it
     IF p_new = 'r' AND p_lanes THEN
         CALL penstock_lane_arrive(
-            p_tube, p_utube, p_id, p_rank1, p_old = 't', p_fair, p_limit, p_now, v_state, v_rank2, p_readied
+            p_tube, p_utube, p_id, p_rank1, p_old, p_fair, p_limit, p_now, v_state, v_rank2, p_readied
         );
     ELSEIF p_new = 'r' THEN
         SET p_readied = p_readied + 1;
@@ -27,6 +28,11 @@ BEGIN
         UPDATE penstock_task SET state = v_state, lane_state = IF(p_lanes AND p_new = 'r', v_state, NULL),
             rank2 = v_rank2, at = IFNULL(p_at, 9007199254740991), expires = p_expires, attempts = p_attempts, owner = 0, reason = p_reason
         WHERE tube = p_tube AND id = p_id;
+        IF p_old = 'g' OR p_new = 'g' THEN
+            UPDATE penstock_task t FORCE INDEX (PRIMARY)
+            STRAIGHT_JOIN penstock_member m FORCE INDEX (PRIMARY) ON m.group_no = t.group_no AND m.id = t.id
+            SET m.waits = p_new = 'g', m.rank1 = t.rank1, m.rank2 = t.rank2 WHERE t.tube = p_tube AND t.id = p_id;
+        END IF;
     END IF;
     IF p_lanes AND p_new <> 'r' AND p_old IN ('r', 'q', 't') THEN
         CALL penstock_lane_left(p_tube, p_utube, p_old, p_fair, p_limit, p_now, p_readied);
@@ -36,60 +42,89 @@ END;
 DROP PROCEDURE IF EXISTS penstock_sweep;
 
 -- Do one thing to these tasks, as far as they are still such: due (their moment has come), release (they are taken,
--- by p_owner if given), kick (buried), delete (any; what expired goes by its ttl).
+-- by p_owner if given), kick (buried), start (they wait for their group's start), delete, lapse or cancel (any; what
+-- expired goes by its ttl). Every change of a group's task passes the group's gate, as in core/group.py; so the result
+-- set names the group's state, too: due/open.
 CREATE PROCEDURE penstock_sweep(
     p_tube INT UNSIGNED, p_what VARCHAR(10) CHARACTER SET ascii, p_ids LONGTEXT CHARACTER SET utf8mb4, p_owner BIGINT,
     p_now BIGINT
 )
 SQL SECURITY INVOKER
-BEGIN
-    DECLARE v_over, v_readied, v_bury, v_gone INT DEFAULT 0;
+sweeping: BEGIN
+    DECLARE v_over, v_readied, v_bury, v_gone, v_cancelled, v_open INT DEFAULT 0;
+    DECLARE v_removes INT DEFAULT p_what IN ('delete', 'lapse', 'cancel');
     DECLARE v_lanes, v_fair, v_limit, v_attempts, v_max INT;
     DECLARE v_taken, v_delayed, v_buried, v_done, v_buries, v_ttls, v_ttrs, v_dues INT DEFAULT 0;
     DECLARE v_releases, v_kicks, v_deletes INT DEFAULT 0;
-    DECLARE v_id, v_expires BIGINT;
+    DECLARE v_id, v_at, v_expires, v_group, v_retention BIGINT;
     DECLARE v_state, v_new CHAR(1) CHARACTER SET ascii;
-    DECLARE v_utube VARBINARY(200);
+    DECLARE v_group_state VARCHAR(10) CHARACTER SET ascii;
+    DECLARE v_utube, v_address, v_reply_to VARBINARY(200);
     DECLARE v_rank1, v_rank2 DOUBLE;
     DECLARE v_reason TEXT CHARACTER SET utf8mb4;
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE c_tasks CURSOR FOR
-        SELECT t.id, t.state, t.expires, t.attempts, t.max_attempts, t.reason, t.utube, t.rank1, t.rank2
-        FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        SELECT t.id, t.state, t.at, t.expires, t.attempts, t.max_attempts, t.reason, t.utube, t.rank1, t.rank2,
+            t.address, t.reply_to, t.group_no, g.state
+        FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
         STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
-        WHERE (p_what <> 'due' OR t.at <= p_now) AND (p_what <> 'kick' OR t.state = '!')
-        AND (p_what <> 'release' OR (t.state = 't' AND (p_owner IS NULL OR t.owner = p_owner))) FOR UPDATE;
+        LEFT JOIN penstock_group g ON g.no = t.group_no FOR UPDATE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
-    SELECT lanes, fair, utube_limit INTO v_lanes, v_fair, v_limit FROM penstock_tube WHERE no = p_tube;
+    SELECT lanes, fair, utube_limit, retention INTO v_lanes, v_fair, v_limit, v_retention
+    FROM penstock_tube WHERE no = p_tube;
     IF v_lanes THEN
         CALL penstock_lock_lanes(p_tube, p_ids);
     END IF;
-    SELECT p_what, p_tube, t.record, t.data
-    FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    -- All tasks before any group, as those do who settle. Who follows a group's record leaves out what others are at.
+    IF p_what IN ('start', 'cancel') THEN
+        SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.place), ']') INTO v_ids FROM (
+            SELECT t.id, j.place FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) j
+            STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+            WHERE p_what = 'cancel' OR t.state = 'g' FOR UPDATE SKIP LOCKED
+        ) d;
+    ELSE
+        SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY j.place), ']') INTO v_ids
+        FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        WHERE (p_what <> 'due' OR t.at <= p_now) AND (p_what <> 'kick' OR t.state = '!')
+        AND (p_what <> 'release' OR (t.state = 't' AND (p_owner IS NULL OR t.owner = p_owner))) FOR UPDATE;
+    END IF;
+    IF v_ids IS NULL THEN
+        LEAVE sweeping;
+    END IF;
+    -- Of a start nothing is told, unless the group was cancelled meanwhile.
+    SELECT IF(p_what = 'start', 'cancel/cancelling', CONCAT_WS('/', p_what, g.state)), p_tube, t.record, t.data
+    FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
     STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id
-    WHERE (p_what <> 'due' OR t.at <= p_now) AND (p_what <> 'kick' OR t.state = '!')
-    AND (p_what <> 'release' OR (t.state = 't' AND (p_owner IS NULL OR t.owner = p_owner)))
-    FOR UPDATE;
-    SET v_over = 0;
+    LEFT JOIN penstock_group g ON g.no = t.group_no
+    WHERE p_what <> 'start' OR g.state = 'cancelling' FOR UPDATE;
+    IF v_lanes AND v_removes THEN
+        CALL penstock_lane_skip(p_tube, v_ids);
+    END IF;
     OPEN c_tasks;
-    sweeping: LOOP
+    tasks: LOOP
         SET v_over = 0;
-        FETCH c_tasks INTO v_id, v_state, v_expires, v_attempts, v_max, v_reason, v_utube, v_rank1, v_rank2;
+        FETCH c_tasks INTO v_id, v_state, v_at, v_expires, v_attempts, v_max, v_reason, v_utube, v_rank1, v_rank2,
+            v_address, v_reply_to, v_group, v_group_state;
         IF v_over THEN
-            LEAVE sweeping;
+            LEAVE tasks;
         END IF;
         IF v_lanes AND v_state IN ('r', 'q') THEN
             -- An earlier one of this sweep may have promoted or demoted it.
             SELECT state INTO v_state FROM penstock_task WHERE tube = p_tube AND id = v_id;
         END IF;
-        SET v_gone = v_expires IS NOT NULL AND v_expires <= p_now;
+        SET v_cancelled = IFNULL(v_group_state = 'cancelling', 0), v_open = IFNULL(v_group_state = 'open', 0);
+        SET v_gone = p_what <> 'kick' AND v_expires IS NOT NULL AND v_expires <= p_now;
         SET v_bury = v_state = 't' AND v_max IS NOT NULL AND v_attempts >= v_max;
-        SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state = '~'),
+        SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state IN ('~', 'g')),
             v_buried = v_buried - (v_state = '!');
-        IF p_what = 'kick' THEN
-            SET v_new = 'r', v_attempts = 0, v_reason = NULL, v_kicks = v_kicks + 1;
-        ELSEIF p_what = 'delete' THEN
-            SET v_gone = v_gone AND v_state <> 't', v_new = '-';
+        IF v_removes OR (v_cancelled AND NOT v_gone) THEN
+            SET v_gone = v_gone AND v_state <> 't' AND NOT v_cancelled, v_new = '-';
             SET v_ttls = v_ttls + v_gone, v_deletes = v_deletes + (NOT v_gone);
+        ELSEIF p_what = 'kick' THEN
+            SET v_new = IF(v_open, 'g', 'r'), v_attempts = 0, v_reason = NULL, v_kicks = v_kicks + 1;
+        ELSEIF p_what = 'start' THEN
+            SET v_new = IF(v_at < 9007199254740991 AND v_at > p_now AND NOT v_at <=> v_expires, '~', 'r');
         ELSEIF v_gone THEN
             SET v_new = '-', v_ttls = v_ttls + 1;
             SET v_ttrs = v_ttrs + (p_what = 'due' AND v_state = 't'), v_releases = v_releases + (p_what = 'release');
@@ -97,14 +132,20 @@ BEGIN
             SET v_new = '!', v_buries = v_buries + 1, v_ttrs = v_ttrs + (p_what = 'due');
             SET v_reason = IFNULL(NULLIF(v_reason, ''), CONCAT('handed out ', v_attempts, ' times without an ack'));
         ELSE
-            SET v_new = 'r', v_ttrs = v_ttrs + (p_what = 'due' AND v_state = 't');
+            SET v_new = IF(v_open OR v_state = 'g', 'g', 'r'), v_ttrs = v_ttrs + (p_what = 'due' AND v_state = 't');
             SET v_dues = v_dues + (p_what = 'due' AND v_state = '~'), v_releases = v_releases + (p_what = 'release');
         END IF;
-        SET v_done = v_done + (v_new = '-'), v_buried = v_buried + (v_new = '!');
+        SET v_delayed = v_delayed + (v_new IN ('~', 'g')), v_buried = v_buried + (v_new = '!'), v_done = v_done + (v_new = '-');
         CALL penstock_move(
-            p_tube, v_id, v_state, v_new, v_expires, v_expires, v_attempts, v_reason, v_utube, v_rank1, v_rank2,
-            v_lanes, v_fair, v_limit, p_now, v_readied
+            p_tube, v_id, v_state, v_new, IF(v_new = '~', v_at, v_expires), v_expires, v_attempts, v_reason, v_utube,
+            v_rank1, v_rank2, v_lanes AND NOT (v_removes AND v_state = 'q'), v_fair, v_limit, p_now, v_readied
         );
+        IF v_new = '-' AND (v_address IS NOT NULL OR v_reply_to IS NOT NULL OR v_group IS NOT NULL) THEN
+            CALL penstock_left(
+                p_tube, v_id, v_address, v_reply_to, v_group, IF(v_gone, 'expired', 'deleted'), NULL, NULL, NULL,
+                p_now + v_retention
+            );
+        END IF;
     END LOOP;
     INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, release_calls, delete_calls, bury_calls, kick_calls,
         ttl_calls, ttr_calls, delay_calls)

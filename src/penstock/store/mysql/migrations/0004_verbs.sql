@@ -1,5 +1,6 @@
 -- The verbs: each CALL is one step of the contract, sent with its COMMIT in one packet. p_now is the test's clock, or
--- NULL for the server's. Errors of ours: 31001 the tube is gone, 31002 it is full.
+-- NULL for the server's. Errors of ours: 31001 the tube is gone, 31002 it is full, 31003 an address is in use, 31004 a group has ended.
+-- Where a step ended tasks that are tied to others, @penstock_works says that works wait to be put before it is over.
 DROP PROCEDURE IF EXISTS penstock_no_tube;
 
 CREATE PROCEDURE penstock_no_tube()
@@ -8,25 +9,35 @@ BEGIN
     SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31001, MESSAGE_TEXT = 'no such tube';
 END;
 
+DROP PROCEDURE IF EXISTS penstock_room;
+
+-- Refuse where a tube has no room for so many more. Whoever calls it holds the tube's last id.
+CREATE PROCEDURE penstock_room(p_tube INT UNSIGNED, p_last BIGINT, p_count INT, p_capacity BIGINT)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_total BIGINT;
+    DECLARE v_text VARCHAR(40);
+    SELECT p_last - c.done - (SELECT IFNULL(SUM(d.done), 0) FROM penstock_delta d WHERE d.tube = p_tube)
+    INTO v_total FROM penstock_counter c WHERE c.tube = p_tube;
+    IF v_total + p_count > p_capacity THEN
+        SET v_text = v_total;
+        SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = v_text;
+    END IF;
+END;
+
 DROP PROCEDURE IF EXISTS penstock_reserve;
 
 -- Give a put its ids. The last id and the moment stand in @penstock_id and @penstock_now for the INSERT that follows.
 CREATE PROCEDURE penstock_reserve(p_tube INT UNSIGNED, p_count INT, p_delayed INT, p_capacity BIGINT, p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
-    DECLARE v_last, v_total BIGINT;
-    DECLARE v_text VARCHAR(40);
+    DECLARE v_last BIGINT;
     SELECT MAX(last) INTO v_last FROM penstock_id WHERE tube = p_tube FOR UPDATE;
     IF v_last IS NULL THEN
         CALL penstock_no_tube();
     END IF;
     IF p_capacity IS NOT NULL THEN
-        SELECT v_last - c.done - (SELECT IFNULL(SUM(d.done), 0) FROM penstock_delta d WHERE d.tube = p_tube)
-        INTO v_total FROM penstock_counter c WHERE c.tube = p_tube;
-        IF v_total + p_count > p_capacity THEN
-            SET v_text = v_total;
-            SIGNAL SQLSTATE '45000' SET MYSQL_ERRNO = 31002, MESSAGE_TEXT = v_text;
-        END IF;
+        CALL penstock_room(p_tube, v_last, p_count, p_capacity);
     END IF;
     UPDATE penstock_id SET last = v_last + p_count WHERE tube = p_tube;
     IF p_delayed > 0 THEN
@@ -41,7 +52,7 @@ DROP PROCEDURE IF EXISTS penstock_lease_lanes;
 
 -- Choose up to p_count heads whose micro-queues nobody else is at, and mark their micro-queues as served.
 CREATE PROCEDURE penstock_lease_lanes(
-    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_fair INT, p_limit INT, p_now BIGINT,
+    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_fair INT, p_limit INT, p_moving INT, p_now BIGINT,
     OUT p_ids LONGTEXT CHARACTER SET utf8mb4
 )
 SQL SECURITY INVOKER
@@ -61,6 +72,8 @@ BEGIN
             DECLARE c_heads CURSOR FOR
                 SELECT id, utube FROM penstock_task FORCE INDEX (penstock_ready)
                 WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
+                AND (NOT p_moving OR group_no IS NULL OR group_no NOT IN (
+                    SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
                 ORDER BY rank1, rank2, id LIMIT v_window;
             DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
             OPEN c_heads;
@@ -137,17 +150,31 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_lease;
 
--- Lease up to p_count tasks of one tube, in its order, and answer them; p_got: how many it were.
+-- Lease up to p_count tasks of one tube, in its order, and answer them; p_got: how many it were. p_moving: tasks of
+-- cancelled groups may still stand there, and are gone.
 CREATE PROCEDURE penstock_lease(
     p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_lanes INT, p_fair INT, p_limit INT,
-    p_now BIGINT, OUT p_got INT
+    p_moving INT, p_now BIGINT, OUT p_got INT
 )
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_bytes BIGINT;
+    DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
     IF p_lanes THEN
-        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_fair, p_limit, p_now, v_ids);
+        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_fair, p_limit, p_moving, p_now, v_ids);
+    ELSEIF p_moving THEN
+        -- Passes by what is cancelled without a lock, and then locks what is left.
+        SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
+        FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
+            WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
+            AND (group_no IS NULL OR group_no NOT IN (
+                SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
+            ORDER BY rank1, rank2, id LIMIT v_window) c;
+        SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id) INTO v_ids
+        FROM (SELECT t.id, t.rank1, t.rank2 FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+            STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+            WHERE t.state = 'r' LIMIT p_count FOR UPDATE SKIP LOCKED) c;
     ELSE
         -- In index order and with a LIMIT, so that only what is taken is locked.
         SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id), SUM(c.bytes) INTO v_ids, v_bytes
@@ -185,7 +212,7 @@ taking: BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_place, v_got, v_count INT DEFAULT 0;
     DECLARE v_tubes INT DEFAULT JSON_LENGTH(p_tubes);
-    DECLARE v_paused, v_lanes, v_fair, v_limit INT;
+    DECLARE v_paused, v_moving, v_lanes, v_fair, v_limit INT;
     DECLARE v_tube INT UNSIGNED;
     DECLARE v_session, v_at, v_lapse, v_end, v_next BIGINT;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
@@ -211,25 +238,34 @@ taking: BEGIN
     WHILE v_place < v_tubes DO
         SET v_tube = JSON_EXTRACT(p_tubes, CONCAT('$[', v_place, ']')), v_paused = NULL, v_at = NULL;
         -- Shared: a drop waits for this take, and then sees what it took.
-        SELECT paused, lanes, fair, utube_limit INTO v_paused, v_lanes, v_fair, v_limit
+        SELECT paused, moving, lanes, fair, utube_limit INTO v_paused, v_moving, v_lanes, v_fair, v_limit
         FROM penstock_tube WHERE no = v_tube AND name IS NOT NULL LOCK IN SHARE MODE;
         IF v_paused IS NULL THEN
             CALL penstock_no_tube();
         END IF;
-        SELECT at INTO v_at FROM penstock_task FORCE INDEX (penstock_timer) 
+        SELECT at INTO v_at FROM penstock_task FORCE INDEX (penstock_timer)
         WHERE tube = v_tube AND at < 9007199254740991
         ORDER BY at LIMIT 1;
         IF v_session IS NOT NULL AND v_got = 0 THEN
+            SET v_count = 0;
             IF v_at <= v_now THEN
                 CALL penstock_due(v_tube, 1000, v_now, v_count);
             END IF;
-            IF NOT v_paused AND p_count > 0 THEN
-                CALL penstock_lease(v_tube, p_count, p_max, v_session, v_lanes, v_fair, v_limit, v_now, v_got);
+            IF v_moving THEN
+                CALL penstock_follow(v_tube, 1000 - v_count, v_now, v_moving);
             END IF;
-            IF v_at <= v_now OR v_got > 0 THEN
+            IF @penstock_works THEN
+                CALL penstock_put_works(v_now);  -- what follows may be what is taken
+            END IF;
+            IF NOT v_paused AND p_count > 0 THEN
+                CALL penstock_lease(v_tube, p_count, p_max, v_session, v_lanes, v_fair, v_limit, v_moving, v_now, v_got);
+            END IF;
+            IF v_moving THEN
+                SET v_at = v_now;
+            ELSEIF v_at <= v_now OR v_got > 0 THEN
                 SET v_at = NULL;
-                SELECT at INTO v_at FROM penstock_task FORCE INDEX (penstock_timer) 
-        WHERE tube = v_tube AND at < 9007199254740991
+                SELECT at INTO v_at FROM penstock_task FORCE INDEX (penstock_timer)
+                WHERE tube = v_tube AND at < 9007199254740991
                 ORDER BY at LIMIT 1;
             END IF;
         END IF;
@@ -237,6 +273,9 @@ taking: BEGIN
     END WHILE;
     IF v_session IS NOT NULL AND (p_blocked = 3 OR (p_blocked = 1 AND v_got = 0) OR (p_blocked = 2 AND v_got > 0)) THEN
         CALL penstock_register(p_tubes, p_handle, IF(p_blocked = 1, 1, -1));
+    END IF;
+    IF @penstock_works THEN
+        CALL penstock_put_works(v_now);
     END IF;
     SELECT 'taken', v_now, GREATEST(v_next - v_now, 0), v_session;
 END;
@@ -259,87 +298,4 @@ BEGIN
             DELETE FROM penstock_waiting WHERE handle = p_handle AND tube = v_tube AND takes <= 0;
         END IF;
     END WHILE;
-END;
-
-DROP PROCEDURE IF EXISTS penstock_advance;
-
--- Do what is due, at most p_limit tasks; all of it when p_limit is 0. Ends with a row: advanced, moment,
--- milliseconds to wait, whether more is due.
-CREATE PROCEDURE penstock_advance(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT)
-SQL SECURITY INVOKER
-BEGIN
-    DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
-    DECLARE v_count INT DEFAULT 0;
-    DECLARE v_deltas INT;
-    DECLARE v_at, v_next, v_lapse, v_end BIGINT;
-    SELECT COUNT(*) INTO v_count FROM penstock_id WHERE tube = p_tube;
-    IF v_count = 0 THEN
-        CALL penstock_no_tube();
-    END IF;
-    SELECT (SELECT MIN(lapses) FROM penstock_handle), (SELECT MIN(ends) FROM penstock_session) INTO v_lapse, v_end;
-    IF v_lapse <= v_now OR v_end <= v_now THEN
-        CALL penstock_end_lapsed(v_now);
-    END IF;
-    REPEAT
-        CALL penstock_due(p_tube, IF(p_limit = 0, 1000, p_limit), v_now, v_count);
-    UNTIL p_limit > 0 OR v_count < 1000 END REPEAT;
-    SELECT COUNT(*) INTO v_deltas FROM (SELECT 1 FROM penstock_delta LIMIT 64) d;
-    IF v_deltas = 64 THEN
-        CALL penstock_fold();
-    END IF;
-    SELECT MIN(at) INTO v_at FROM penstock_task FORCE INDEX (penstock_timer) 
-    WHERE tube = p_tube AND at < 9007199254740991;
-    SELECT MIN(m) INTO v_next FROM (SELECT v_at m UNION ALL SELECT MIN(lapses) FROM penstock_handle
-        UNION ALL SELECT MIN(ends) FROM penstock_session) n;
-    SELECT 'advanced', v_now, GREATEST(v_next - v_now, 0), p_limit > 0 AND v_count >= p_limit;
-END;
-
-DROP PROCEDURE IF EXISTS penstock_sweep_all;
-
--- After everything due: kick up to p_count buried tasks in take order, or release all that are taken.
-CREATE PROCEDURE penstock_sweep_all(p_tube INT UNSIGNED, p_what VARCHAR(10) CHARACTER SET ascii, p_count INT, p_now BIGINT)
-SQL SECURITY INVOKER
-BEGIN
-    DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
-    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
-    CALL penstock_advance(p_tube, 0, v_now);
-    IF p_what = 'kick' THEN
-        SELECT CONCAT('[', GROUP_CONCAT(b.id ORDER BY b.rank1, b.rank2, b.id), ']') INTO v_ids
-        FROM (SELECT id, rank1, rank2 FROM penstock_task FORCE INDEX (penstock_ready)
-            WHERE tube = p_tube AND state = '!' ORDER BY rank1, rank2, id LIMIT p_count) b;
-    ELSE
-        SELECT CONCAT('[', GROUP_CONCAT(id ORDER BY id), ']') INTO v_ids FROM penstock_task FORCE INDEX (penstock_ready)
-        WHERE tube = p_tube AND state = 't';
-    END IF;
-    SELECT 'mark', v_now, NULL, NULL;
-    IF v_ids IS NOT NULL THEN
-        CALL penstock_sweep(p_tube, p_what, v_ids, NULL, v_now);
-    END IF;
-END;
-
-DROP PROCEDURE IF EXISTS penstock_truncate;
-
--- Remove up to p_limit of the tasks up to an id; those behind their micro-queue first, so that none becomes ready
--- on the way. Ends with a row: truncated, moment, how many it were.
-CREATE PROCEDURE penstock_truncate(p_tube INT UNSIGNED, p_last BIGINT, p_limit INT, p_now BIGINT)
-SQL SECURITY INVOKER
-BEGIN
-    DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
-    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
-    DECLARE v_lanes, v_count INT DEFAULT 0;
-    SELECT lanes INTO v_lanes FROM penstock_tube WHERE no = p_tube;
-    IF v_lanes THEN
-        SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY t.id), ']'), COUNT(*) INTO v_ids, v_count
-        FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
-            WHERE tube = p_tube AND state = 'q' AND id <= p_last LIMIT p_limit) t;
-    END IF;
-    IF v_count = 0 THEN
-        SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY t.id), ']'), COUNT(*) INTO v_ids, v_count
-        FROM (SELECT id FROM penstock_task FORCE INDEX (PRIMARY)
-            WHERE tube = p_tube AND id <= p_last ORDER BY id LIMIT p_limit) t;
-    END IF;
-    IF v_count > 0 THEN
-        CALL penstock_sweep(p_tube, 'delete', v_ids, NULL, v_now);
-    END IF;
-    SELECT 'truncated', v_now, v_count, NULL;
 END;

@@ -11,7 +11,10 @@ CREATE TABLE {schema}.penstock_tube (
     newest_last boolean NOT NULL,          -- ordered by id: an arrival overtakes nobody
     capacity integer,
     temporary boolean NOT NULL,
-    paused boolean NOT NULL DEFAULT false
+    retention bigint NOT NULL,             -- how long outcomes are kept, in ms
+    plain jsonb NOT NULL,                  -- what a put without options is, as a penstock_entry
+    paused boolean NOT NULL DEFAULT false,
+    moving boolean NOT NULL DEFAULT false  -- tasks of a group may have to follow its record: read with the row
 );
 
 -- A task is written three times: at put, at take, at its end. State stands in the predicates of partial indexes, so
@@ -33,11 +36,16 @@ CREATE TABLE {schema}.penstock_task (
     lease integer NOT NULL DEFAULT 0,
     max_attempts integer,
     owner integer,                         -- the session that holds it
-    state "char" NOT NULL,                 -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried
+    group_no integer,
+    state "char" NOT NULL,                 -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried,
+                                           -- g delayed until its group is started
     utube text COLLATE "C",
     reason text,
     callback text,
-    data bytea NOT NULL
+    data bytea NOT NULL,
+    address text COLLATE "C",
+    reply_to text,
+    group_name text
 ) WITH (
     -- A queue's dead rows stand where takes look next: vacuum after some thousand, whatever the table's size.
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
@@ -55,11 +63,16 @@ CREATE INDEX penstock_laned ON {schema}.penstock_task (tube, utube, state, rank1
 -- What is taken, and by whom.
 CREATE INDEX penstock_held ON {schema}.penstock_task (tube, owner, key) WHERE state = 't';
 -- What is delayed or buried, in id order, and buried in take order, for kick.
-CREATE INDEX penstock_aside ON {schema}.penstock_task (tube, state, key) WHERE state = '~' OR state = '!';
+CREATE INDEX penstock_aside ON {schema}.penstock_task (tube, state, key)
+    WHERE state = '~' OR state = '!' OR state = 'g';
 CREATE INDEX penstock_buried ON {schema}.penstock_task (tube, rank1, rank2, key) WHERE state = '!';
 -- The next moment of every task that has one: delay, ttr and ttl in one index. Without the key, equal moments share an
 -- entry: 8 bytes instead of 35 a task of one put_many.
 CREATE INDEX penstock_timer ON {schema}.penstock_task (tube, at) WHERE at IS NOT NULL;
+-- One live task per address and tube.
+CREATE UNIQUE INDEX penstock_address ON {schema}.penstock_task (tube, address) WHERE address IS NOT NULL;
+-- A group's tasks, and those that wait for its start in take order.
+CREATE INDEX penstock_grouped ON {schema}.penstock_task (group_no, state, rank1, rank2, key) WHERE group_no IS NOT NULL;
 
 -- Bounded text keeps the small tables without TOAST tables of their own.
 
@@ -132,20 +145,34 @@ CREATE INDEX penstock_waiting_handle ON {schema}.penstock_waiting (handle);
 CREATE TYPE {schema}.penstock_entry AS (
     place integer, base1 double precision, clock1 boolean, newest1 boolean,
     base2 double precision, clock2 boolean, newest2 boolean,
-    pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer, callback text, data bytea
+    pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer, callback text, data bytea,
+    address text, duplicate text, reply_to text, group_name text, group_no integer,
+    held boolean                           -- its group is not started
 );
--- One guarded step of one task, as core.lifecycle.Move; `verb` may also be due, back (session end), kick.
+-- One guarded step of one task, as core.lifecycle.Move; `verb` may also be due, back (session end), kick, start, hold
+-- (both of its group), or look, which changes only what is past its ttl or was cancelled. `place` is its answer's.
 CREATE TYPE {schema}.penstock_move AS (
-    place integer, key bigint, verb text, session integer, lease integer, extra bigint, reason text, unstarted boolean
+    place integer, key bigint, verb text, session integer, lease integer, extra bigint, reason text, unstarted boolean,
+    result bytea, code text
 );
+-- The end of a task that was tied to something. `rank` orders it among those of its step; `id` to `code` make its
+-- outcome.
+CREATE TYPE {schema}.penstock_end AS (
+    rank bigint, id bigint, address text, status text, result bytea, error text, code text, reply_to text,
+    group_no integer
+);
+-- A reply or a group's work that is to be put into the tube of that name.
+CREATE TYPE {schema}.penstock_work AS (rank bigint, tube text, data bytea);
 -- What becomes of a task, as core.lifecycle.Change; events are words.
 CREATE TYPE {schema}.penstock_change AS (
     state "char", events text, at bigint, expires bigint, attempts integer, reason text
 );
 -- One changed task as it is afterwards: what happened, for which move, and by how many takeable tasks it changed.
-CREATE TYPE {schema}.penstock_outcome AS (
+-- Without a task: events `told` (others were notified), `over` (of a group), `work` (to be put, see penstock_follow_up).
+CREATE TYPE {schema}.penstock_effect AS (
     tube integer, place integer, events text, ready integer,
     id bigint, state text, rank1 double precision, rank2 double precision, pri integer, utube text, attempts integer,
     lease integer, created bigint, taken bigint, expires bigint, at bigint, ttr bigint, max_attempts integer,
-    owner integer, reason text, callback text, data bytea
+    owner integer, reason text, callback text, data bytea, address text, reply_to text, group_name text,
+    group_no integer
 );

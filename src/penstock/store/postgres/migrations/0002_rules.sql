@@ -1,7 +1,15 @@
--- The rules of core.lifecycle and core.lane, row by row. Nothing here reads a clock or takes a lock.
+-- The rules of core.lifecycle, core.lane, core.group and core.reply, row by row. Nothing here reads a clock or takes a
+-- lock.
 
 CREATE FUNCTION {schema}.penstock_now(p_now bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+$$;
+
+-- task.Rank.value
+CREATE FUNCTION {schema}.penstock_rank(
+    p_base double precision, p_clock boolean, p_newest boolean, p_id bigint, p_now bigint
+) RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_base + CASE WHEN p_clock THEN p_now ELSE 0 END - CASE WHEN p_newest THEN p_id ELSE 0 END
 $$;
 
 -- lifecycle.came_back
@@ -30,6 +38,8 @@ BEGIN
         RETURN {schema}.penstock_came_back(r, p_now, 'ttr', 0, false);
     ELSIF r.state = '~' AND (r.expires IS NULL OR r.expires > p_now) THEN
         RETURN ROW('r', 'delay', r.expires, r.expires, r.attempts, r.reason)::{schema}.penstock_change;
+    ELSIF r.state = 'g' AND (r.expires IS NULL OR r.expires > p_now) THEN
+        RETURN ROW('g', '', r.expires, r.expires, r.attempts, r.reason)::{schema}.penstock_change;
     END IF;
     RETURN ROW('-', 'ttl', NULL, r.expires, r.attempts, NULL)::{schema}.penstock_change;
 END $$;
@@ -67,9 +77,47 @@ BEGIN
     WHEN 'kick' THEN
         RETURN CASE WHEN r.state = '!'
             THEN ROW('r', 'kick', r.expires, r.expires, 0, NULL)::{schema}.penstock_change END;
+    WHEN 'start' THEN
+        IF r.at > p_now AND r.at IS DISTINCT FROM r.expires THEN  -- its delay is not over
+            RETURN ROW('~', '', r.at, r.expires, r.attempts, r.reason)::{schema}.penstock_change;
+        END IF;
+        RETURN ROW('r', '', r.expires, r.expires, r.attempts, r.reason)::{schema}.penstock_change;
+    WHEN 'hold' THEN
+        RETURN ROW('g', '', r.at, r.expires, r.attempts, r.reason)::{schema}.penstock_change;
+    WHEN 'look' THEN
+        RETURN NULL;
     END CASE;
     RETURN ROW('-', m.verb, NULL, r.expires, r.attempts, NULL)::{schema}.penstock_change;
 END $$;
+
+-- group.gate: what a change of a task becomes in a group of that state.
+CREATE FUNCTION {schema}.penstock_gate(r {schema}.penstock_task, c {schema}.penstock_change, p_group text)
+RETURNS {schema}.penstock_change LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_group = 'cancelling' AND c.state <> '-' THEN
+        RETURN ROW('-', 'delete', NULL, r.expires, r.attempts, NULL)::{schema}.penstock_change;
+    ELSIF p_group = 'open' AND c.state = 'r' THEN
+        c.state := 'g';
+    END IF;
+    RETURN c;
+END $$;
+
+-- reply.reply_payload. In bytes, because a result is stored as such.
+CREATE FUNCTION {schema}.penstock_reply(
+    p_id bigint, p_address text, p_status text, p_result bytea, p_error text, p_code text
+) RETURNS bytea LANGUAGE sql STABLE AS $$
+    SELECT convert_to(format('{"id":%s,"address":%s,"status":"%s",', p_id, coalesce(to_json(p_address)::text, 'null'),
+        p_status), 'UTF8')
+        || CASE
+            WHEN p_status <> 'done' THEN convert_to(
+                '"error":' || coalesce(to_json(p_error)::text, 'null') || coalesce(',"code":' || p_code, ''), 'UTF8')
+            WHEN p_result IS NULL THEN '"result":null'
+            WHEN get_byte(p_result, 0) = 0 THEN convert_to(
+                '"result":"' || translate(encode(substr(p_result, 2), 'base64'), E'\n', '') || '","encoding":"base64"',
+                'UTF8')
+            ELSE '"result":'::bytea || p_result
+        END || '}'::bytea
+$$;
 
 -- Make heads of the first waiting tasks of a locked lane while it has room; how many.
 CREATE FUNCTION {schema}.penstock_promote(p_tube integer, p_utube text, p_count integer, p_turn bigint)
@@ -87,7 +135,7 @@ BEGIN
 END $$;
 
 -- A task becomes ready in a locked lane: the lane's numbers afterwards, and the task's state, r or q, and rank.
--- p_newest: there is nothing it could overtake. p_was: its state before, t when it gives its slot back.
+-- p_newest: there is nothing it could overtake. p_was: its state before; in the lane, it gives its slot back.
 CREATE FUNCTION {schema}.penstock_arrive(
     t {schema}.penstock_tube, p_utube text, INOUT taken integer, INOUT heads integer, INOUT waiting integer,
     INOUT turn bigint, p_was "char", p_newest boolean, p_key bigint, p_rank1 double precision, INOUT rank2 double precision,
@@ -105,6 +153,10 @@ BEGIN
     END IF;
     IF p_was = 't' THEN
         taken := taken - 1;
+    ELSIF p_was = 'r' THEN
+        heads := heads - 1;
+    ELSIF p_was = 'q' THEN
+        waiting := waiting - 1;
     END IF;
     state := 'r';
     IF t.utube_limit - taken - heads > 0 THEN

@@ -1,5 +1,6 @@
 -- What the verbs are made of: locks, lanes, counters, and the one loop that carries out changes. Order of locks, so that
--- no two calls wait for each other: tube and handle (advisory), then lanes by name, then tasks; takes wait for none.
+-- no two calls wait for each other: tube and handle (advisory), counter, addresses (advisory), groups by number, lanes by
+-- name, tasks; takes wait for none. Where what follows from an end must break it, a deadlock's victim is tried again.
 
 -- Its row; until commit nobody drops it. Puts and takes share the lock, which is no write.
 CREATE FUNCTION {schema}.penstock_open(p_tube integer) RETURNS {schema}.penstock_tube LANGUAGE plpgsql AS $$
@@ -37,6 +38,14 @@ BEGIN
         RETURN true;
     END IF;
     RETURN false;
+END $$;
+
+CREATE FUNCTION {schema}.penstock_told() RETURNS {schema}.penstock_effect LANGUAGE plpgsql IMMUTABLE AS $$
+DECLARE
+    e {schema}.penstock_effect;
+BEGIN
+    e.events := 'told';
+    RETURN e;
 END $$;
 
 -- Add the calls' own rows to the counters, those of tubes that no put with a capacity holds. One call does it at a
@@ -117,14 +126,46 @@ BEGIN
     END IF;
 END $$;
 
--- Carry out each move whose guard holds: tasks, lanes, counters. p_skip: pass over what others have locked.
+-- One verb for many tasks. p_numbered: the answers have places, from 1 in this order. Not in SQL, and neither is anything
+-- below that asks a table: a function in SQL that is not inlined is planned anew at every call.
+CREATE FUNCTION {schema}.penstock_moves(
+    p_verb text, p_keys bigint[], p_numbered boolean DEFAULT false, p_session integer DEFAULT NULL,
+    p_unstarted boolean DEFAULT false
+) RETURNS {schema}.penstock_move[] LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT ROW(CASE WHEN p_numbered THEN place END, key, p_verb, p_session, NULL, 0, NULL, p_unstarted, NULL,
+            NULL)::{schema}.penstock_move
+        FROM unnest(p_keys) WITH ORDINALITY u(key, place));
+END $$;
+
+-- Lock the groups of the moves' tasks; which are locked now. p_skip: not those that others have.
+CREATE FUNCTION {schema}.penstock_lock_groups(p_moves {schema}.penstock_move[], p_skip boolean)
+RETURNS integer[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_numbers integer[] := ARRAY(SELECT DISTINCT group_no FROM {schema}.penstock_task
+        WHERE key = ANY (ARRAY(SELECT key FROM unnest(p_moves))));
+BEGIN
+    IF p_skip THEN
+        RETURN ARRAY(SELECT no FROM {schema}.penstock_group WHERE no = ANY (v_numbers) ORDER BY no FOR UPDATE SKIP LOCKED);
+    END IF;
+    RETURN ARRAY(SELECT no FROM {schema}.penstock_group WHERE no = ANY (v_numbers) ORDER BY no FOR UPDATE);
+END $$;
+
+-- Carry out each move whose guard holds: tasks, lanes, counters, and what follows from tasks that end. p_skip: pass over
+-- what others have locked. p_put: also put replies and group work; else they are told as `work`.
 CREATE FUNCTION {schema}.penstock_apply(
     t {schema}.penstock_tube, p_moves {schema}.penstock_move[], p_now bigint, p_skip boolean,
-    p_process text
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+    p_process text, p_put boolean DEFAULT true
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     m {schema}.penstock_move;
+    v_order bigint;
     v_lane text;
+    v_linked boolean;        -- some of these tasks have a group or a reply to leave
+    v_groups integer[];      -- theirs, locked
+    v_group text;            -- the state of the task's
+    v_ends {schema}.penstock_end[] := '{}';
     r {schema}.penstock_task;
     c {schema}.penstock_change;
     l {schema}.penstock_lane;  -- the one that is locked, if any
@@ -139,12 +180,21 @@ DECLARE
     v_event text;
     v_owner integer;
 BEGIN
-    FOR m.place, m.key, m.verb, m.session, m.lease, m.extra, m.reason, m.unstarted, v_lane IN
-        SELECT u.place, u.key, u.verb, u.session, u.lease, u.extra, u.reason, u.unstarted,
-            CASE WHEN t.laned THEN k.utube END
-        FROM unnest(p_moves) u JOIN {schema}.penstock_task k ON k.key = u.key
-        ORDER BY CASE WHEN t.laned THEN k.utube END, CASE WHEN t.laned THEN u.place ELSE u.key END, u.place
+    FOR m.place, m.key, m.verb, m.session, m.lease, m.extra, m.reason, m.unstarted, m.result, m.code, v_order, v_lane,
+        v_linked IN
+        SELECT u.*, CASE WHEN t.laned THEN k.utube END,
+            bool_or(k.group_no IS NOT NULL OR k.reply_to IS NOT NULL) OVER ()
+        FROM unnest(p_moves) WITH ORDINALITY
+            u(place, key, verb, session, lease, extra, reason, unstarted, result, code, number)
+        JOIN {schema}.penstock_task k ON k.key = u.key
+        ORDER BY CASE WHEN t.laned THEN k.utube END, CASE WHEN t.laned THEN coalesce(u.place, 0) ELSE u.key END, u.number
     LOOP
+        IF v_linked AND v_groups IS NULL THEN
+            v_groups := {schema}.penstock_lock_groups(p_moves, p_skip);
+            IF t.laned AND NOT p_skip THEN  -- what follows may have to go there, and it is the first by name
+                PERFORM FROM {schema}.penstock_lane WHERE tube = t.no AND utube = '' FOR UPDATE;
+            END IF;
+        END IF;
         IF t.laned AND l.utube IS DISTINCT FROM v_lane THEN
             IF l.utube IS NOT NULL THEN
                 PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
@@ -159,13 +209,24 @@ BEGIN
         END IF;
         CONTINUE WHEN NOT FOUND;
         v_place := m.place;
-        IF r.state <> 't' AND r.expires <= p_now THEN
+        v_group := NULL;
+        IF r.group_no IS NOT NULL THEN
+            CONTINUE WHEN NOT r.group_no = ANY (v_groups);
+            SELECT state INTO v_group FROM {schema}.penstock_group WHERE no = r.group_no;
+        END IF;
+        IF v_group = 'cancelling' AND m.verb NOT IN ('due', 'back', 'kick') THEN
+            c := ROW('-', 'delete', NULL, r.expires, r.attempts, NULL)::{schema}.penstock_change;
+            v_place := NULL;
+        ELSIF r.state <> 't' AND r.expires <= p_now AND m.verb <> 'start' THEN
             c := {schema}.penstock_became_due(r, p_now);
             v_place := NULL;
         ELSE
             c := {schema}.penstock_decide(r, m, p_now);
         END IF;
         CONTINUE WHEN c.state IS NULL;
+        IF v_group IS NOT NULL THEN
+            c := {schema}.penstock_gate(r, c, v_group);
+        END IF;
 
         v_state := c.state;
         v_rank2 := CASE WHEN t.fair THEN 0 ELSE r.rank2 END;  -- a turn is its lane's: only heads carry it
@@ -173,6 +234,13 @@ BEGIN
         v_owner := CASE WHEN c.state = 't' THEN r.owner END;
         IF c.state = '-' THEN
             DELETE FROM {schema}.penstock_task WHERE key = r.key;
+            IF r.address IS NOT NULL OR r.reply_to IS NOT NULL OR r.group_no IS NOT NULL THEN
+                v_ends := v_ends || ROW(coalesce(m.place, 0)::bigint << 32 | v_order, r.key & 1099511627775, r.address,
+                    CASE c.events WHEN 'ack' THEN 'done' WHEN 'fail' THEN 'failed' WHEN 'delete' THEN 'deleted'
+                        ELSE 'expired' END,
+                    CASE c.events WHEN 'ack' THEN m.result END, CASE c.events WHEN 'fail' THEN m.reason END,
+                    CASE c.events WHEN 'fail' THEN m.code END, r.reply_to, r.group_no)::{schema}.penstock_end;
+            END IF;
         ELSE
             IF c.state = 'r' AND t.laned THEN
                 SELECT * INTO l.taken, l.heads, l.waiting, l.turn, v_rank2, v_state, v_ready
@@ -202,13 +270,13 @@ BEGIN
 
         CASE r.state
             WHEN 't' THEN d.taken := d.taken - 1;
-            WHEN '~' THEN d.delayed := d.delayed - 1;
+            WHEN '~', 'g' THEN d.delayed := d.delayed - 1;
             WHEN '!' THEN d.buried := d.buried - 1;
             ELSE d.ready := d.ready - 1;
         END CASE;
         CASE c.state
             WHEN 't' THEN d.taken := d.taken + 1;
-            WHEN '~' THEN d.delayed := d.delayed + 1;
+            WHEN '~', 'g' THEN d.delayed := d.delayed + 1;
             WHEN '!' THEN d.buried := d.buried + 1;
             WHEN '-' THEN d.done := d.done + 1;
             ELSE d.ready := d.ready + 1;
@@ -231,7 +299,8 @@ BEGIN
         v_gain := v_gain + v_ready;
         RETURN NEXT ROW(t.no, v_place, c.events, v_ready, r.key & 1099511627775, v_state, r.rank1, v_rank2, r.pri, r.utube,
             c.attempts, r.lease, r.created, r.taken, c.expires, c.at, r.ttr, r.max_attempts, v_owner, c.reason,
-            r.callback, r.data)::{schema}.penstock_outcome;
+            r.callback, CASE WHEN c.events <> '' THEN r.data END, r.address, r.reply_to, r.group_name,
+            r.group_no)::{schema}.penstock_effect;
     END LOOP;
     IF t.laned AND l.utube IS NOT NULL THEN
         PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
@@ -242,22 +311,28 @@ BEGIN
             nullif(d."delete", 0), nullif(d.bury, 0), nullif(d.kick, 0), nullif(d.touch, 0), nullif(d.ttl, 0),
             nullif(d.ttr, 0), nullif(d.delay, 0), nullif(d.fail, 0);
         PERFORM {schema}.penstock_fold_sometimes(0.002);
-        IF v_gain > 0 OR d.delayed > 0 OR (d.done > 0 AND t.capacity IS NOT NULL) THEN
-            PERFORM {schema}.penstock_tell(t.no, p_process, d.done > 0 AND t.capacity IS NOT NULL);
+        IF (v_gain > 0 OR d.delayed > 0 OR (d.done > 0 AND t.capacity IS NOT NULL))
+            AND {schema}.penstock_tell(t.no, p_process, d.done > 0 AND t.capacity IS NOT NULL)
+        THEN
+            RETURN NEXT {schema}.penstock_told();
+        END IF;
+        IF cardinality(v_ends) > 0 THEN
+            RETURN QUERY SELECT * FROM {schema}.penstock_follow_up(t, v_ends, p_now, p_process, p_put);
         END IF;
     END IF;
 END $$;
 
 -- Do what is due in a tube, at most p_limit tasks (penstock_timer). What others are at, they do.
 CREATE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
-    v_moves {schema}.penstock_move[] := ARRAY(
-        SELECT ROW(0, key, 'due', NULL, NULL, 0, NULL, false)::{schema}.penstock_move
-        FROM {schema}.penstock_task WHERE tube = t.no AND at <= p_now ORDER BY at LIMIT p_limit);
+    v_keys bigint[] := ARRAY(
+        SELECT key FROM (SELECT key, at FROM {schema}.penstock_task WHERE tube = t.no AND at <= p_now
+            ORDER BY at LIMIT p_limit) due ORDER BY at, key);
 BEGIN
-    IF cardinality(v_moves) > 0 THEN
-        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, p_now, true, p_process);
+    IF cardinality(v_keys) > 0 THEN
+        RETURN QUERY SELECT * FROM {schema}.penstock_apply(
+            t, {schema}.penstock_moves('due', v_keys), p_now, true, p_process);
     END IF;
     IF t.fair THEN
         DELETE FROM {schema}.penstock_lane WHERE (tube, utube) IN (
@@ -266,15 +341,29 @@ BEGIN
     END IF;
 END $$;
 
--- Everything that is due, however much.
+-- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
+-- done, others are at, and the next look is a little later.
+CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+    v_at bigint;
+BEGIN
+    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = p_tube AND at IS NOT NULL ORDER BY at LIMIT 1;
+    RETURN CASE WHEN v_at <= p_now AND p_done < p_limit THEN p_now + 20 ELSE v_at END;
+END $$;
+
+-- Everything that is due, and all tasks that must follow their group, however many.
 CREATE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_done bigint;
+    v_moved bigint;
 BEGIN
     LOOP
         RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, p_now, p_process);
         GET DIAGNOSTICS v_done = ROW_COUNT;
-        EXIT WHEN v_done < 1000;
+        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, p_now, p_process);
+        GET DIAGNOSTICS v_moved = ROW_COUNT;
+        EXIT WHEN v_done < 1000 AND v_moved < 1000;
     END LOOP;
 END $$;

@@ -20,13 +20,13 @@ END $$;
 -- End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released. What others
 -- are at, they do.
 CREATE FUNCTION {schema}.penstock_end_lapsed(p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_id text;
     v_until bigint;
     v_no integer;
     t {schema}.penstock_tube;
-    v_moves {schema}.penstock_move[];
+    v_keys bigint[];
 BEGIN
     FOR v_id, v_until IN
         SELECT id, until FROM {schema}.penstock_handle WHERE until <= p_now ORDER BY until FOR UPDATE SKIP LOCKED
@@ -38,12 +38,12 @@ BEGIN
     FOR v_no IN
         SELECT no FROM {schema}.penstock_session WHERE until <= p_now ORDER BY until FOR UPDATE SKIP LOCKED
     LOOP
-        FOR t IN SELECT * FROM {schema}.penstock_tube ORDER BY no LOOP
-            v_moves := ARRAY(
-                SELECT ROW(0, key, 'back', v_no, NULL, 0, NULL, false)::{schema}.penstock_move
-                FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' AND owner = v_no ORDER BY key);
-            IF cardinality(v_moves) > 0 THEN
-                RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, p_now, false, p_process);
+        FOR t IN SELECT * FROM {schema}.penstock_tube ORDER BY name LOOP
+            v_keys := ARRAY(
+                SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' AND owner = v_no ORDER BY key);
+            IF cardinality(v_keys) > 0 THEN
+                RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('back', v_keys, false, v_no),
+                    p_now, false, p_process);
             END IF;
         END LOOP;
         DELETE FROM {schema}.penstock_session WHERE no = v_no;
@@ -51,10 +51,11 @@ BEGIN
 END $$;
 
 -- When a handle lapses or a session ends next.
-CREATE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE sql AS $$
-    SELECT least((SELECT until FROM {schema}.penstock_handle ORDER BY until LIMIT 1),
-        (SELECT until FROM {schema}.penstock_session WHERE until IS NOT NULL ORDER BY until LIMIT 1))
-$$;
+CREATE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN least((SELECT until FROM {schema}.penstock_handle ORDER BY until LIMIT 1),
+        (SELECT until FROM {schema}.penstock_session WHERE until IS NOT NULL ORDER BY until LIMIT 1));
+END $$;
 
 -- Begin a session (p_fresh is its id) or join the live one of that id; no row when it is unknown or has lapsed.
 CREATE FUNCTION {schema}.penstock_join(
@@ -99,7 +100,7 @@ BEGIN
 END $$;
 
 CREATE FUNCTION {schema}.penstock_leave(p_handles text[], p_locus text, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint;
     v_id text;

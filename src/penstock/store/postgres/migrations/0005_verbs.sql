@@ -24,13 +24,14 @@ DECLARE
 BEGIN
     WITH new AS (
         INSERT INTO {schema}.penstock_task
-            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
+            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
+            reply_to, group_name, group_no)
         SELECT t.no::bigint << 40 | e.id,
-            e.base1 + CASE WHEN e.clock1 THEN p_now ELSE 0 END - CASE WHEN e.newest1 THEN e.id ELSE 0 END,
-            e.base2 + CASE WHEN e.clock2 THEN p_now ELSE 0 END - CASE WHEN e.newest2 THEN e.id ELSE 0 END,
+            {schema}.penstock_rank(e.base1, e.clock1, e.newest1, e.id, p_now),
+            {schema}.penstock_rank(e.base2, e.clock2, e.newest2, e.id, p_now),
             p_now, p_now + e.ttl + e.delay, CASE WHEN e.delay > 0 THEN p_now + e.delay ELSE p_now + e.ttl END, e.ttr,
-            t.no, e.pri, e.max_attempts, CASE WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char", e.utube, e.callback,
-            e.data
+            t.no, e.pri, e.max_attempts, CASE WHEN e.held THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char", e.utube,
+            e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no
         FROM (SELECT nextval(t.ids) AS id, * FROM unnest(p_entries)) e
         RETURNING key & 1099511627775 AS id
     ) SELECT array_agg(id ORDER BY id) INTO v_ids FROM new;
@@ -53,10 +54,10 @@ DECLARE
 BEGIN
     FOR e IN SELECT * FROM unnest(p_entries) u ORDER BY u.utube COLLATE "C", u.place LOOP
         v_id := v_ids[e.place];
-        v_rank1 := e.base1 + CASE WHEN e.clock1 THEN p_now ELSE 0 END - CASE WHEN e.newest1 THEN v_id ELSE 0 END;
-        v_rank2 := e.base2 + CASE WHEN e.clock2 THEN p_now ELSE 0 END - CASE WHEN e.newest2 THEN v_id ELSE 0 END;
-        v_state := '~';
-        IF e.delay = 0 THEN
+        v_rank1 := {schema}.penstock_rank(e.base1, e.clock1, e.newest1, v_id, p_now);
+        v_rank2 := {schema}.penstock_rank(e.base2, e.clock2, e.newest2, v_id, p_now);
+        v_state := CASE WHEN e.held THEN 'g' ELSE '~' END;
+        IF e.delay = 0 AND e.held IS NOT TRUE THEN
             IF l.utube IS DISTINCT FROM e.utube THEN
                 IF l.utube IS NOT NULL THEN
                     PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
@@ -70,15 +71,37 @@ BEGIN
             v_rank2 := 0;
         END IF;
         INSERT INTO {schema}.penstock_task
-            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
+            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
+            reply_to, group_name, group_no)
         VALUES (t.no::bigint << 40 | v_id, v_rank1, v_rank2, p_now, p_now + e.ttl + e.delay,
             CASE WHEN e.delay > 0 THEN p_now + e.delay ELSE p_now + e.ttl END, e.ttr, t.no, e.pri, e.max_attempts,
-            v_state, e.utube, e.callback, e.data);
+            v_state, e.utube, e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no);
     END LOOP;
     IF l.utube IS NOT NULL THEN
         PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
     END IF;
     RETURN v_ids;
+END $$;
+
+-- Insert entries and count them; the ids, in order.
+CREATE FUNCTION {schema}.penstock_store(
+    t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_count integer := cardinality(p_entries);
+    v_delayed integer;
+BEGIN
+    IF v_count = 0 THEN
+        RETURN '{}';
+    END IF;
+    SELECT count(*) INTO v_delayed FROM unnest(p_entries) e WHERE e.delay > 0 OR e.held;
+    INSERT INTO {schema}.penstock_delta (tube, ready, delayed, put)
+    VALUES (t.no, nullif(v_count - v_delayed, 0), nullif(v_delayed, 0), v_count);
+    PERFORM {schema}.penstock_fold_sometimes(0.002);
+    IF t.laned THEN
+        RETURN {schema}.penstock_store_laned(t, p_entries, p_now);
+    END IF;
+    RETURN {schema}.penstock_store_plain(t, p_entries, p_now);
 END $$;
 
 -- Store entries. Without room `ids` is NULL and `total` says what there is. `states` and `ranks` (the second ones) are
@@ -90,28 +113,20 @@ CREATE FUNCTION {schema}.penstock_put(
 ) LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
-    v_count integer := cardinality(p_entries);
-    v_delayed integer;
 BEGIN
     moment := {schema}.penstock_now(p_now);
     IF t.capacity IS NOT NULL THEN
-        total := {schema}.penstock_overfull(t, v_count);
+        total := {schema}.penstock_overfull(t, cardinality(p_entries));
         IF total IS NOT NULL THEN
             RETURN;
         END IF;
     END IF;
+    ids := {schema}.penstock_store(t, p_entries, moment);
     IF t.laned THEN
-        ids := {schema}.penstock_store_laned(t, p_entries, moment);
         SELECT array_agg(k.state::text ORDER BY k.key), array_agg(k.rank2 ORDER BY k.key) INTO states, ranks
         FROM {schema}.penstock_task k
         WHERE k.key = ANY (ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(ids) id));
-    ELSE
-        ids := {schema}.penstock_store_plain(t, p_entries, moment);
     END IF;
-    SELECT count(*) INTO v_delayed FROM unnest(p_entries) e WHERE e.delay > 0;
-    INSERT INTO {schema}.penstock_delta (tube, ready, delayed, put)
-    VALUES (t.no, nullif(v_count - v_delayed, 0), nullif(v_delayed, 0), nullif(v_count, 0));
-    PERFORM {schema}.penstock_fold_sometimes(0.002);
     told := {schema}.penstock_tell(t.no, p_process, false);
 END $$;
 
@@ -131,7 +146,7 @@ BEGIN
     IF t.laned OR t.capacity IS NOT NULL THEN
         SELECT * INTO moment, ids, total, states, ranks, told FROM {schema}.penstock_put(p_tube, ARRAY(
             SELECT ROW(place, p_base1, p_clock1, p_newest1, p_base2, p_clock2, p_newest2, p_pri, p_utube, p_ttl, p_ttr,
-                p_delay, p_max_attempts, p_callback, data)::{schema}.penstock_entry
+                p_delay, p_max_attempts, p_callback, data, NULL, NULL, NULL, NULL, NULL, NULL)::{schema}.penstock_entry
             FROM unnest(p_data) WITH ORDINALITY u(data, place)), p_now, p_process);
         RETURN;
     END IF;
@@ -199,10 +214,12 @@ BEGIN
     END IF;
 END $$;
 
--- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too.
+-- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
+-- tasks of cancelled groups, which may not be removed yet.
 CREATE FUNCTION {schema}.penstock_lease(
-    t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql AS $$
+    t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint,
+    p_cancelled integer[]
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_keys bigint[];
     v_utubes text[];
@@ -219,6 +236,7 @@ BEGIN
                 CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_lane l
                     WHERE l.tube = t.no AND l.utube = k.utube FOR UPDATE SKIP LOCKED) l
                 WHERE k.tube = t.no AND k.state = 'r' AND k.rank1 <= p_top AND (k.expires IS NULL OR k.expires > p_now)
+                    AND (k.group_no IS NULL OR k.group_no <> ALL (p_cancelled))
                 ORDER BY k.rank1, k.rank2, k.key LIMIT CASE WHEN v_singly THEN 1 ELSE p_count END
                 FOR UPDATE OF k SKIP LOCKED) found;
             FOR v_utube, v_number IN SELECT utube, count(*) FROM unnest(v_utubes) utube GROUP BY utube LOOP
@@ -230,6 +248,7 @@ BEGIN
             v_keys := ARRAY(
                 SELECT key FROM {schema}.penstock_task
                 WHERE tube = t.no AND state = 'r' AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
+                    AND (group_no IS NULL OR group_no <> ALL (p_cancelled))
                 ORDER BY rank1, rank2, key LIMIT p_count FOR UPDATE SKIP LOCKED);
         END IF;
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
@@ -237,7 +256,8 @@ BEGIN
             taken = p_now, at = p_now + k.ttr, owner = p_session, call = p_call
         WHERE k.key = ANY (v_keys)
         RETURNING k.tube, i, 'take', 0, k.key & 1099511627775, 't', k.rank1, k.rank2, k.pri, k.utube, k.attempts,
-            k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data;
+            k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
+            k.address, k.reply_to, k.group_name, k.group_no;
         IF v_singly THEN
             UPDATE {schema}.penstock_task k SET rank2 = l.turn FROM {schema}.penstock_lane l
             WHERE l.tube = t.no AND l.utube = v_utubes[1] AND k.tube = t.no AND k.utube = v_utubes[1] AND k.state = 'r';
@@ -265,18 +285,20 @@ END $$;
 CREATE FUNCTION {schema}.penstock_take(
     p_tubes integer[], p_count integer, p_handle text, p_top double precision, p_call bigint, p_blocked text,
     p_process text, p_notify text, p_now bigint
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint;
     v_next bigint;
     v_at bigint;
     v_session integer;
     v_tube integer;
+    v_cancelled integer[] := '{}';
+    v_done bigint;
     v_got bigint := 0;
     v_sync text := current_setting('synchronous_commit');
     v_durable boolean := false;
     t {schema}.penstock_tube;
-    last {schema}.penstock_outcome;
+    last {schema}.penstock_effect;
 BEGIN
     PERFORM pg_advisory_xact_lock_shared('{schema}.penstock_handle'::regclass::oid::integer, hashtext(p_handle));
     v_now := {schema}.penstock_now(p_now);
@@ -294,11 +316,19 @@ BEGIN
         SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
         IF v_at <= v_now THEN
             RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, v_now, p_notify);
-            SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
+            GET DIAGNOSTICS v_done = ROW_COUNT;
+            v_at := {schema}.penstock_next_due(t.no, v_done, 1000, v_now);
         END IF;
         v_next := least(v_next, v_at);
+        IF t.moving THEN
+            RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, v_now, p_notify);
+            GET DIAGNOSTICS v_done = ROW_COUNT;
+            v_next := least(v_next, {schema}.penstock_next_move(t.no, v_done, v_now));
+            v_cancelled := ARRAY(SELECT no FROM {schema}.penstock_group
+                WHERE tube = t.no AND moving AND state = 'cancelling');
+        END IF;
         CONTINUE WHEN t.paused OR p_count = 0;
-        RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now);
+        RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled);
         GET DIAGNOSTICS v_got = ROW_COUNT;
         IF v_got > 0 THEN
             INSERT INTO {schema}.penstock_delta (tube, ready, taken, take) VALUES (t.no, -v_got, v_got, v_got);
@@ -321,66 +351,72 @@ END $$;
 -- handle is had alone, so that the take is not under way any more.
 CREATE FUNCTION {schema}.penstock_give_back(
     p_tubes integer[], p_handle text, p_call bigint, p_now bigint, p_process text
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
+    v_session integer;
     t {schema}.penstock_tube;
 BEGIN
     PERFORM pg_advisory_xact_lock('{schema}.penstock_handle'::regclass::oid::integer, hashtext(p_handle));
+    SELECT session INTO v_session FROM {schema}.penstock_handle WHERE id = p_handle;
     FOR t IN SELECT * FROM {schema}.penstock_tube WHERE no = ANY (p_tubes) ORDER BY no LOOP
-        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
-            SELECT ROW(0, k.key, 'back', h.session, NULL, 0, NULL, true)::{schema}.penstock_move
-            FROM {schema}.penstock_handle h
-            JOIN {schema}.penstock_task k ON k.tube = t.no AND k.state = 't' AND k.owner = h.session
-            WHERE h.id = p_handle AND k.call = p_call), {schema}.penstock_now(p_now), false, p_process);
+        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('back', ARRAY(
+            SELECT key FROM {schema}.penstock_task
+            WHERE tube = t.no AND state = 't' AND owner = v_session AND call = p_call), false, v_session, true),
+            {schema}.penstock_now(p_now), false, p_process);
     END LOOP;
 END $$;
 
 -- Apply guarded moves, given as JSON in the fields of core.lifecycle.Move.
 CREATE FUNCTION {schema}.penstock_settle(p_tube integer, p_moves text, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
 BEGIN
     RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
-        SELECT ROW(m.place - 1, t.no::bigint << 40 | m.id, m.verb, m.session, m.lease, m.extra, m.reason,
-            m.unstarted)::{schema}.penstock_move
+        SELECT ROW(m.place - 1, t.no::bigint << 40 | m.id, m.verb, m.session, m.lease, m.extra, m.reason, m.unstarted,
+            decode(m.result, 'base64'), m.code)::{schema}.penstock_move
         FROM ROWS FROM (jsonb_to_recordset(p_moves::jsonb) AS (
-            verb text, id bigint, session integer, lease integer, extra bigint, reason text, unstarted boolean)
-        ) WITH ORDINALITY m(verb, id, session, lease, extra, reason, unstarted, place)
+            verb text, id bigint, session integer, lease integer, extra bigint, reason text, unstarted boolean,
+            result text, code text)
+        ) WITH ORDINALITY m(verb, id, session, lease, extra, reason, unstarted, result, code, place)
         WHERE m.id > 0 AND m.id < 1099511627776), {schema}.penstock_now(p_now), false, p_process);
 END $$;
 
 -- Acks of one session, each of another task: the most frequent way to settle. The ids are in order, a lease of 0 is
--- whichever there is; the place of an outcome is that of its id.
+-- whichever there is; p_results is NULL where there are none.
 CREATE FUNCTION {schema}.penstock_ack(
-    p_tube integer, p_ids bigint[], p_leases integer[], p_session integer, p_now bigint, p_process text
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+    p_tube integer, p_ids bigint[], p_leases integer[], p_places integer[], p_results bytea[], p_session integer,
+    p_now bigint, p_process text
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
     v_keys bigint[] := ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id);
-    v_gone bigint;
+    v_gone bigint := 0;
 BEGIN
-    IF t.laned THEN
-        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
-            SELECT ROW(m.place - 1, m.key, 'ack', p_session, nullif(m.lease, 0), 0, NULL, false)::{schema}.penstock_move
-            FROM unnest(v_keys, p_leases) WITH ORDINALITY m(key, lease, place)), v_now, false, p_process);
-        RETURN;
+    -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no
+    -- join, but the place of a key found by halving.
+    IF NOT t.laned THEN
+        RETURN QUERY DELETE FROM {schema}.penstock_task k
+        WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
+            AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+            AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
+        RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
+            k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
+            NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text, NULL::integer;
+        GET DIAGNOSTICS v_gone = ROW_COUNT;
     END IF;
-    -- By the primary key. Written so that no plan can prefer penstock_held: the state as text, and no join, but the
-    -- place of a key found by halving.
-    RETURN QUERY DELETE FROM {schema}.penstock_task k
-    WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
-        AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
-    RETURNING k.tube, width_bucket(k.key, v_keys) - 1, 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2, k.pri,
-        k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
-        NULL::integer, NULL::text, k.callback, k.data;
-    GET DIAGNOSTICS v_gone = ROW_COUNT;
     IF v_gone > 0 THEN
         INSERT INTO {schema}.penstock_delta (tube, taken, done, ack) VALUES (t.no, -v_gone, v_gone, v_gone);
         PERFORM {schema}.penstock_fold_sometimes(0.002);
-        IF t.capacity IS NOT NULL THEN
-            PERFORM {schema}.penstock_tell(t.no, p_process, true);
+        IF t.capacity IS NOT NULL AND {schema}.penstock_tell(t.no, p_process, true) THEN
+            RETURN NEXT {schema}.penstock_told();
         END IF;
+    END IF;
+    IF v_gone < cardinality(v_keys) THEN
+        RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
+            SELECT ROW(m.place, m.key, 'ack', p_session, nullif(m.lease, 0), 0, NULL, false, m.result,
+                NULL)::{schema}.penstock_move
+            FROM unnest(v_keys, p_leases, p_places, p_results) m(key, lease, place, result)), v_now, false, p_process);
     END IF;
 END $$;

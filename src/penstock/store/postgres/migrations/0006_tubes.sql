@@ -2,13 +2,14 @@
 
 CREATE FUNCTION {schema}.penstock_save_tube(
     p_name text, p_kind text, p_options text, p_laned boolean, p_fair boolean, p_limit integer, p_newest_last boolean,
-    p_capacity integer, p_temporary boolean,
+    p_capacity integer, p_temporary boolean, p_retention bigint, p_plain text,
     OUT made boolean, OUT no integer, OUT name text, OUT kind text, OUT options text
 ) LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.penstock_tube AS t
-        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary)
-    VALUES (p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary)
+        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary, retention, plain)
+    VALUES (p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary, p_retention,
+        p_plain::jsonb)
     ON CONFLICT ON CONSTRAINT penstock_tube_name_key DO NOTHING RETURNING t.no INTO no;
     made := FOUND;
     IF made THEN
@@ -21,18 +22,19 @@ BEGIN
     FROM {schema}.penstock_tube t WHERE t.name = p_name;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_drop_tube(p_tube integer, p_now bigint, p_process text) RETURNS void
-LANGUAGE plpgsql {plans} AS $$
+CREATE FUNCTION {schema}.penstock_drop_tube(p_tube integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube;
     v_now bigint;
     v_found bigint;
+    v_replies {schema}.penstock_work[];
 BEGIN
     PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, p_tube);
     t := {schema}.penstock_open(p_tube);
     v_now := {schema}.penstock_now(p_now);
-    PERFORM {schema}.penstock_end_lapsed(v_now, p_process);
-    PERFORM {schema}.penstock_all_due(t, v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_all_due(t, v_now, p_process);
     SELECT count(*) INTO v_found FROM {schema}.penstock_task WHERE tube = t.no AND state = 't';
     IF v_found > 0 THEN
         RAISE '% taken tasks', v_found USING ERRCODE = 'PS002';
@@ -41,11 +43,23 @@ BEGIN
     IF v_found > 0 THEN
         RAISE '% waiting takers', v_found USING ERRCODE = 'PS003';
     END IF;
+    v_replies := ARRAY(
+        SELECT ROW(key, reply_to, {schema}.penstock_reply(key & 1099511627775, address, 'deleted', NULL, NULL,
+            NULL))::{schema}.penstock_work
+        FROM {schema}.penstock_task
+        WHERE key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40 AND reply_to <> t.name);
     DELETE FROM {schema}.penstock_task WHERE key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40;
+    DELETE FROM {schema}.penstock_group WHERE tube = t.no;
+    DELETE FROM {schema}.penstock_outcome WHERE tube = t.no;
     DELETE FROM {schema}.penstock_lane WHERE tube = t.no;
     DELETE FROM {schema}.penstock_counter WHERE tube = t.no;
     DELETE FROM {schema}.penstock_tube WHERE no = t.no;
     EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
+    RETURN QUERY SELECT * FROM {schema}.penstock_put_works(v_replies, v_now, p_process);
+    IF {schema}.penstock_tell_end(t.no, p_process) THEN
+        RETURN NEXT {schema}.penstock_told();
+    END IF;
+    DELETE FROM {schema}.penstock_watching WHERE tube = t.no;
 END $$;
 
 CREATE FUNCTION {schema}.penstock_pause(p_tube integer, p_paused boolean, p_process text) RETURNS void
@@ -60,53 +74,59 @@ END $$;
 
 -- The last row has no tube: its id is the time until the next known moment, its events say whether more is due.
 CREATE FUNCTION {schema}.penstock_advance(p_tube integer, p_limit integer, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
     v_done bigint;
+    v_moved bigint;
     v_at bigint;
-    last {schema}.penstock_outcome;
+    v_move bigint;
+    last {schema}.penstock_effect;
 BEGIN
     IF {schema}.penstock_next_end() <= v_now THEN
         RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
     END IF;
     RETURN QUERY SELECT * FROM {schema}.penstock_due(t, p_limit, v_now, p_process);
     GET DIAGNOSTICS v_done = ROW_COUNT;
-    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
-    last.events := CASE WHEN v_done = p_limit AND v_at <= v_now THEN 'more' ELSE '' END;
-    last.id := greatest(least({schema}.penstock_next_end(), v_at) - v_now, 0);
+    IF t.moving THEN
+        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, p_limit, v_now, p_process);
+        GET DIAGNOSTICS v_moved = ROW_COUNT;
+        v_move := {schema}.penstock_next_move(t.no, v_moved, v_now);
+    END IF;
+    PERFORM {schema}.penstock_forget(t.no, 1000, v_now);
+    v_at := {schema}.penstock_next_due(t.no, v_done, p_limit, v_now);
+    last.events := CASE WHEN v_at <= v_now OR v_move <= v_now THEN 'more' ELSE '' END;
+    last.id := greatest(least({schema}.penstock_next_end(), v_at, v_move) - v_now, 0);
     RETURN NEXT last;
 END $$;
 
 -- Do what is due, then un-bury up to p_count tasks (penstock_buried), in take order.
 CREATE FUNCTION {schema}.penstock_kick(p_tube integer, p_count integer, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
 BEGIN
     RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
     RETURN QUERY SELECT * FROM {schema}.penstock_all_due(t, v_now, p_process);
-    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
-        SELECT ROW(row_number() OVER (), key, 'kick', NULL, NULL, 0, NULL, false)::{schema}.penstock_move FROM (
-            SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = '!'
-            ORDER BY rank1, rank2, key LIMIT p_count) buried), v_now, false, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('kick', ARRAY(
+        SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = '!'
+        ORDER BY rank1, rank2, key LIMIT p_count), true), v_now, false, p_process);
 END $$;
 
 -- Do what is due, then release every taken task (penstock_held).
 CREATE FUNCTION {schema}.penstock_release_all(p_tube integer, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
 BEGIN
     RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_process);
     RETURN QUERY SELECT * FROM {schema}.penstock_all_due(t, v_now, p_process);
-    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
-        SELECT ROW(row_number() OVER (), key, 'back', NULL, NULL, 0, NULL, false)::{schema}.penstock_move FROM (
-            SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' ORDER BY key + 0) taken
-        ), v_now, false, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('back', ARRAY(
+        SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND state = 't' ORDER BY key + 0), true),
+        v_now, false, p_process);
 END $$;
 
 -- Remove up to p_limit tasks with ids above p_after, up to p_last, which is the last one given when it is NULL. Those
@@ -114,17 +134,17 @@ END $$;
 -- its place how many tasks it found, and its created the id of the last of them.
 CREATE FUNCTION {schema}.penstock_truncate(
     p_tube integer, p_after bigint, p_last bigint, p_limit integer, p_now bigint, p_process text
-) RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_base bigint := t.no::bigint << 40;
     v_moves {schema}.penstock_move[];
-    last {schema}.penstock_outcome;
+    last {schema}.penstock_effect;
 BEGIN
     last.id := coalesce(p_last, pg_sequence_last_value(t.ids), 0);
     v_moves := ARRAY(
-        SELECT ROW(CASE WHEN state = 'q' THEN 0 ELSE 1 END, key, 'delete', NULL, NULL, 0, NULL,
-            false)::{schema}.penstock_move
+        SELECT ROW(CASE WHEN state = 'q' THEN 0 ELSE 1 END, key, 'delete', NULL, NULL, 0, NULL, false, NULL,
+            NULL)::{schema}.penstock_move
         FROM {schema}.penstock_task WHERE key > (v_base | p_after) AND key <= (v_base | last.id)
         ORDER BY key LIMIT p_limit);
     RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, {schema}.penstock_now(p_now), false, p_process);
@@ -135,15 +155,16 @@ END $$;
 
 -- looking: a tube that is there gives at least one row, with an id of NULL when there is nothing else to give
 
-CREATE FUNCTION {schema}.penstock_shown(k {schema}.penstock_task) RETURNS {schema}.penstock_outcome
-LANGUAGE sql IMMUTABLE AS $$
-    SELECT ROW(k.tube, NULL, NULL, NULL, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube, k.attempts,
-        k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback,
-        k.data)::{schema}.penstock_outcome
+CREATE FUNCTION {schema}.penstock_shown(
+    k {schema}.penstock_task, p_place integer DEFAULT NULL, p_events text DEFAULT NULL, p_ready integer DEFAULT NULL
+) RETURNS {schema}.penstock_effect LANGUAGE sql IMMUTABLE AS $$
+    SELECT ROW(k.tube, p_place, p_events, p_ready, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube,
+        k.attempts, k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
+        k.address, k.reply_to, k.group_name, k.group_no)::{schema}.penstock_effect
 $$;
 
 CREATE FUNCTION {schema}.penstock_get(p_tube integer, p_ids bigint[], p_now bigint)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
@@ -152,13 +173,16 @@ BEGIN
         SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k
         WHERE k.key = ANY (ARRAY(
             SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id WHERE id > 0 AND id < 1099511627776))
-            AND (k.state = 't' OR k.expires IS NULL OR k.expires > v_now) OFFSET 0) found;
+            AND (k.state = 't' OR k.expires IS NULL OR k.expires > v_now)
+            AND (k.group_no IS NULL OR NOT EXISTS (
+                SELECT FROM {schema}.penstock_group g WHERE g.no = k.group_no AND g.state = 'cancelling'))
+            OFFSET 0) found;
 END $$;
 
 -- By the primary key; taken, delayed and buried ones by penstock_held and penstock_aside. The + 0 keeps the few taken
 -- ones from being looked for among all, in key order.
 CREATE FUNCTION {schema}.penstock_find(p_tube integer, p_status text, p_after bigint, p_limit integer, p_now bigint)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE plpgsql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
@@ -171,10 +195,12 @@ BEGIN
             ORDER BY key + 0 LIMIT p_limit) k;
     ELSIF p_status IN ('~', '!') THEN
         RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
-            SELECT * FROM {schema}.penstock_task
-            WHERE tube = t.no AND (state = '~' OR state = '!') AND state = p_status::"char" AND key > v_low
-                AND (expires IS NULL OR expires > v_now)
-            ORDER BY key LIMIT p_limit) k;
+            SELECT found.* FROM unnest(CASE p_status WHEN '~' THEN '{~,g}' ELSE '{!}' END::"char"[]) letter
+            CROSS JOIN LATERAL (SELECT * FROM {schema}.penstock_task
+                WHERE tube = t.no AND (state = '~' OR state = '!' OR state = 'g') AND state = letter AND key > v_low
+                    AND (expires IS NULL OR expires > v_now)
+                ORDER BY key LIMIT p_limit) found
+            ORDER BY found.key LIMIT p_limit) k;
     ELSE
         RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
             SELECT * FROM {schema}.penstock_task
@@ -204,7 +230,7 @@ CREATE FUNCTION {schema}.penstock_ahead(
 $$;
 
 CREATE FUNCTION {schema}.penstock_lane_holders(p_tube integer, p_utube text, p_limit integer)
-RETURNS SETOF {schema}.penstock_outcome LANGUAGE sql {plans} AS $$
+RETURNS SETOF {schema}.penstock_effect LANGUAGE sql {plans} AS $$
     SELECT ({schema}.penstock_shown(k)).* FROM (
         SELECT * FROM {schema}.penstock_task WHERE tube = p_tube AND state = 't' AND utube = p_utube
         ORDER BY taken, key LIMIT p_limit) k
@@ -215,7 +241,7 @@ RETURNS TABLE (tube text, id bigint, what text, remedy text) LANGUAGE plpgsql AS
 DECLARE
     v_now bigint := {schema}.penstock_now(p_now);
     t {schema}.penstock_tube;
-    v_orphans {schema}.penstock_move[];
+    v_orphans bigint[];
     v_tube text;
     v_handle text;
     l record;
@@ -225,13 +251,13 @@ BEGIN
         IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
             PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
         END IF;
-        SELECT array_agg(ROW(0, k.key, 'back', NULL, NULL, 0, NULL, false)::{schema}.penstock_move ORDER BY k.key)
-        INTO v_orphans FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.state = 't'
-            AND NOT EXISTS (SELECT FROM {schema}.penstock_session s WHERE s.no = k.owner);
-        RETURN QUERY SELECT t.name, o.key & 1099511627775, 'taken, but no live session holds it', 'release it'
+        RETURN QUERY SELECT t.name, f.id, f.what, f.remedy FROM {schema}.penstock_check_links(t, p_repair, v_now) f;
+        v_orphans := ARRAY(SELECT k.key FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.state = 't'
+            AND NOT EXISTS (SELECT FROM {schema}.penstock_session s WHERE s.no = k.owner) ORDER BY k.key);
+        RETURN QUERY SELECT t.name, o & 1099511627775, 'taken, but no live session holds it', 'release it'
             FROM unnest(v_orphans) o;
-        IF p_repair AND v_orphans IS NOT NULL THEN
-            PERFORM {schema}.penstock_apply(t, v_orphans, v_now, false, NULL);
+        IF p_repair AND cardinality(v_orphans) > 0 THEN
+            PERFORM {schema}.penstock_apply(t, {schema}.penstock_moves('back', v_orphans), v_now, false, NULL);
         END IF;
         IF t.laned THEN
             FOR l IN SELECT * FROM {schema}.penstock_crooked_lanes(t) LOOP

@@ -52,7 +52,7 @@ CREATE FUNCTION {schema}.penstock_crooked_counts(p_tube integer) RETURNS TABLE (
 LANGUAGE sql AS $$
     WITH here AS (
         SELECT count(*) FILTER (WHERE state IN ('r', 'q')) AS ready, count(*) FILTER (WHERE state = 't') AS taken,
-            count(*) FILTER (WHERE state = '~') AS delayed, count(*) FILTER (WHERE state = '!') AS buried,
+            count(*) FILTER (WHERE state IN ('~', 'g')) AS delayed, count(*) FILTER (WHERE state = '!') AS buried,
             count(*) AS total
         FROM {schema}.penstock_task WHERE tube = p_tube
     )

@@ -35,7 +35,8 @@ local function end_sessions(most)
   return done
 end
 
--- Sessions and handles end, leases lapse, delays and ttls end: at most so many; true when more is due.
+-- Sessions and handles end, leases lapse, delays and ttls end, tasks follow their groups: at most so many; true when more
+-- is due.
 local function advance(most)
   local done = end_sessions(most)
   if done >= most then return true end
@@ -45,7 +46,8 @@ local function advance(most)
     if rec and rec.at then change(key, rec, became_due(rec)) else redis.call('ZREM', k_due, key) end
   end
   if forget_idle then forget_idle() end
-  return done + #due >= most
+  done = done + #due
+  return done >= most or (follow and done + follow(most - done) >= most)
 end
 
 local function first_score(key)
@@ -55,6 +57,7 @@ end
 
 -- So long until the next known moment; -1: none is known.
 local function wait_ms()
+  if is_moving and is_moving() then return 0 end
   local task, session = first_score(k_due), first_score(k_ends)
   local soonest = math.min(task or math.huge, session or math.huge)
   return soonest == math.huge and -1 or math.max(0, soonest - now)

@@ -2,11 +2,14 @@
 -- KEYS: meta due
 -- The hash meta holds the last id, the counters, `paused`, and two flags that keep news rare: `asked` while a blocked
 -- take has looked in vain and was told nothing since, with the moment until which it then sleeps; `full` while a put
--- found no room. Without meta there is no tube.
-local head = redis.call('HMGET', k_meta, 'last', 'paused', 'asked', 'full')
+-- found no room. `facts` is there once a task of it had an address, a reply tube or a group. Without `last` there is
+-- no tube.
+local head = redis.call('HMGET', k_meta, 'last', 'paused', 'asked', 'full', 'facts')
 if not head[1] then return { -1 } end
 
 local counted, readied, removed = {}, 0, 0
+-- What follows elsewhere: the groups that ended, and replies for other tubes; empty where there is none of either.
+local follows, awaited = {}, false
 
 local function count(name, by) counted[name] = (counted[name] or 0) + by end
 
@@ -30,5 +33,5 @@ local function finish()
   local room = removed > 0 and head[4]
   if heard then redis.call('HDEL', k_meta, 'asked') end
   if room then redis.call('HDEL', k_meta, 'full') end
-  if heard or room then tell() end
+  if heard or room or awaited then tell() end
 end

@@ -6,17 +6,20 @@ local function order_of(flags)
   local order = orders[flags]
   if not order then
     local names = {
-      'rank1', 'rank2', 'pri', 'attempts', 'expires', 'at', '', 'ttr', 'max', 'owner', 'utube', 'reason', 'callback',
+      'rank1', 'rank2', 'pri', 'attempts', 'expires', 'at', '', 'ttr', 'max', 'owner', 'utube', 'reason', 'callback', '',
+      'address', 'reply_to',
     }
-    local flag = 1
+    local i, flag = 1, 1
     order = {}
-    for i = 1, 13 do
-      if band(flags, flag) ~= 0 and flag ~= 64 then order[#order + 1] = names[i] end
-      if band(flags, flag) ~= 0 and flag == 8 then
-        order[#order + 1] = 'lease'
-        order[#order + 1] = 'taken'
+    while flag <= flags do
+      if band(flags, flag) ~= 0 and names[i] ~= '' then
+        order[#order + 1] = names[i]
+        if flag == 8 or flag == 32768 then
+          order[#order + 1] = flag == 8 and 'lease' or 'group_no'
+          order[#order + 1] = flag == 8 and 'taken' or 'group'
+        end
       end
-      flag = flag + flag
+      i, flag = i + 1, flag + flag
     end
     orders[flags] = order
   end
@@ -32,6 +35,8 @@ local function read(value)
   for i = 1, #order do rec[order[i]] = fields[i + 2] end
   if band(flags, 64) ~= 0 then rec.at = rec.expires end
   if band(flags, 8192) ~= 0 then rec.rank1 = rec.pri end
+  if rec.reply_to == '' then rec.reply_to = nil end
+  if rec.group_no == 0 then rec.group_no, rec.group = nil, nil end
   rec.payload = string.sub(value, fields[#fields])
   return rec
 end

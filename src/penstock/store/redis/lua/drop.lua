@@ -1,10 +1,23 @@
--- drop: remove the tube, unless tasks are taken or someone waits.
--- ARGV: now
--- Answer: now, taken, waiting; both 0: it is gone
+-- drop: remove the tube, unless tasks are taken or someone waits. One that may have to reply leaves a ghost: `ghost` of
+-- meta is its name; its tasks are there, until outbox has made their replies.
+-- ARGV: now, name
+-- Answer: now, taken, waiting, 1 when it left a ghost; taken and waiting 0: it is gone
 -- KEYS: tasks ready due buried taken lanes queue idle lapses handles ends stones waits
+-- KEYS: addresses outcomes kept groups members moving outbox inbox
 -- WITH: moment base
 -- FLAGS: allow-oom
-local taken = redis.call('ZCARD', k_taken)
-local waiting = redis.call('HLEN', k_waits)
-if taken == 0 and waiting == 0 then redis.call('UNLINK', unpack(KEYS)) end
-return { now, taken, waiting }
+local taken, waiting, replies = redis.call('ZCARD', k_taken), redis.call('HLEN', k_waits), 0
+if taken == 0 and waiting == 0 then
+  replies = redis.call('HEXISTS', k_meta, 'posted')
+  local gone = {}
+  for _, key in ipairs(KEYS) do
+    if replies == 0 or (key ~= k_meta and key ~= k_tasks and key ~= k_outbox) then gone[#gone + 1] = key end
+  end
+  redis.call('UNLINK', unpack(gone))
+  if replies == 1 then
+    redis.call('HDEL', k_meta, 'last')
+    redis.call('HSET', k_meta, 'ghost', ARGV[2])
+  end
+  tell()
+end
+return { now, taken, waiting, replies }

@@ -1,7 +1,7 @@
 -- kick: un-bury up to count tasks in take order, once nothing is due any more.
 -- ARGV: now, shape, limit, step of advance, count
--- Answer: now, readied, removed, log, more is due (then nothing was kicked), places in the log
--- WITH: moment base record decode step lanes? lifecycle advance_part
+-- Answer: now, readied, removed, log, follows, more is due (then nothing was kicked), places in the log
+-- WITH: moment base record decode step lanes? lifecycle links? advance_part
 -- FLAGS: allow-oom
 local more, places = advance(tonumber(ARGV[4])), {}
 if not more then
@@ -16,6 +16,5 @@ if not more then
     end
   end
 end
-if save_lanes then save_lanes() end
-finish()
-return { now, readied, removed, log, more and 1 or 0, places }
+close()
+return { now, readied, removed, log, follows, more and 1 or 0, places }

@@ -122,20 +122,21 @@ local function served(lane, utube)
   end
 end
 
-local function step_out(lane, key, rec, before_state)
+-- `stood`: its spot, where its ranks have changed since.
+local function step_out(lane, key, rec, before_state, stood)
   if before_state == 't' then
     lane.taken = lane.taken - 1
   elseif before_state == 'r' then
     lane.heads = lane.heads - 1
-    redis.call('ZREM', k_queue, spot(key, rec, 'h'))
+    redis.call('ZREM', k_queue, stood or spot(key, rec, 'h'))
   elseif before_state == 'q' then
     lane.waiting = lane.waiting - 1
-    redis.call('ZREM', k_queue, spot(key, rec, 'w'))
+    redis.call('ZREM', k_queue, stood or spot(key, rec, 'w'))
   end
 end
 
 -- A task changes its state: keep the numbers of its micro-queue, decide between r and q, promote and demote others.
-moved = function(key, rec, before_state, newest)
+moved = function(key, rec, before_state, newest, stood)
   if fair then rec.rank2 = 0 end
   local utube = rec.utube or ''
   local lane = lane_of(utube)
@@ -145,7 +146,7 @@ moved = function(key, rec, before_state, newest)
     lanes[utube] = lane
   end
   local was_empty = empty(lane)
-  step_out(lane, key, rec, before_state)
+  step_out(lane, key, rec, before_state, stood)
   if rec.state == 'r' then
     arrive(lane, key, rec, was_empty, newest)
   elseif rec.state == 't' then

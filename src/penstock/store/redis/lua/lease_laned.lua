@@ -1,26 +1,33 @@
 -- Part: hand-outs of micro-queue tubes, one by one, because each decides who may come next.
+local function lease_one(key, rec, session)
+  local timer = rec.at
+  leave(key, rec)
+  rec.state = 't'
+  hand_out(key, rec, session)
+  moved(key, rec, 'r')
+  save(key, rec)
+  set_timer(key, timer, rec.at)
+  enter(key, rec)
+  leased[#leased + 1] = id_of(key)
+  leased[#leased + 1] = encode(rec)
+end
+
 lease = function(wanted, session)
   local passed = 0
   while #leased < 2 * wanted and passed <= 1000 do
-    local name = candidates(passed, 1)[1]
-    if not name then break end
-    local key = key_in(name)
-    local rec = fetch(key)
-    if not rec then
-      redis.call('ZREM', k_ready, name)
-    elseif expired(rec) then
-      passed = passed + 1
-    else
-      local timer = rec.at
-      leave(key, rec)
-      rec.state = 't'
-      hand_out(key, rec, session)
-      moved(key, rec, 'r')
-      save(key, rec)
-      set_timer(key, timer, rec.at)
-      enter(key, rec)
-      leased[#leased + 1] = id_of(key)
-      leased[#leased + 1] = encode(rec)
+    local names = candidates(passed, 1)
+    if #names == 0 then break end
+    for _, name in ipairs(names) do
+      local key = key_in(name)
+      local rec = fetch(key)
+      if not rec then
+        redis.call('ZREM', k_ready, name)
+      elseif gone(rec) then
+        passed = passed + 1
+      else
+        lease_one(key, rec, session)
+        break -- it decides who comes next
+      end
     end
   end
 end

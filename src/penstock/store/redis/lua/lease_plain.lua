@@ -1,14 +1,16 @@
 -- Part: hand-outs of tubes without micro-queues, whole batches in few commands.
-local function lease_batch(members, values, session)
+local function lease_batch(members, values, wanted, session)
   local ready, tasks, taken, due, undue, passed = {}, {}, {}, {}, {}, 0
   for i, name in ipairs(members) do
+    if #leased == 2 * wanted then break end
     local key, rec = key_in(name), values[i] and decode(values[i])
-    if rec and expired(rec) then
+    local left_alone = rec and gone(rec)
+    if left_alone then
       passed = passed + 1
     else
       ready[#ready + 1] = name
     end
-    if rec and not expired(rec) then
+    if rec and not left_alone then
       local timer = rec.at
       rec.state = 't'
       hand_out(key, rec, session)
@@ -44,7 +46,7 @@ lease = function(wanted, session)
     if #members == 0 then break end
     local keys = {}
     for i, name in ipairs(members) do keys[i] = key_in(name) end
-    passed = passed + lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), session)
+    passed = passed + lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), wanted, session)
   end
   count('taken', #leased / 2)
 end

@@ -23,9 +23,12 @@ local function expired(rec) return rec.expires and rec.expires <= now and rec.st
 -- What the clock does to a task whose `at` has come.
 local function became_due(rec)
   if rec.state == 't' then return came_back(rec, 'ttr', 0, false) end
-  if rec.state == '~' and not expired(rec) then
+  if (rec.state == '~' or rec.state == 'g') and not expired(rec) then
+    -- The delay of one whose group is not started is over: from now on only its ttl counts.
+    local ready = rec.state == '~'
     return {
-      state = 'r', events = 'delay', at = rec.expires, expires = rec.expires, attempts = rec.attempts, reason = rec.reason,
+      state = ready and 'r' or 'g', events = ready and 'delay' or '', at = rec.expires, expires = rec.expires,
+      attempts = rec.attempts, reason = rec.reason,
     }
   end
   return removed_by(rec, 'ttl')

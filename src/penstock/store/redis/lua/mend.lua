@@ -1,21 +1,22 @@
 -- mend: set the indexes right for some tasks and index entries; the record is believed.
 -- ARGV: now, shape, limit, then pairs: `tasks` and a task's key, or an index and a name in it
 -- Answer: now
--- WITH: moment base record decode step lanes?
+-- WITH: moment base record decode step lanes? lifecycle links
 -- FLAGS: allow-oom
-local INDEXES = { ready = k_ready, buried = k_buried, taken = k_taken, due = k_due }
+local INDEXES = { ready = k_ready, buried = k_buried, taken = k_taken, due = k_due, members = k_members }
 if spot_of then INDEXES.queue = k_queue end
 
--- Where a task must stand: index, score, name, …
+-- Where a task must stand: index -> name -> score.
 local function places(key, rec)
-  local found = {}
-  local function add(index, score, name) found[index] = { score, name } end
-  if rec.state == 'r' then add('ready', rec.rank1, member(key, rec)) end
-  if rec.state == '!' then add('buried', rec.rank1, member(key, rec)) end
-  if rec.state == 't' then add('taken', rec.owner or 0, key) end
-  if rec.at then add('due', rec.at, key) end
+  local found = { ready = {}, buried = {}, taken = {}, due = {}, members = {}, queue = {} }
+  if rec.state == 'r' then found.ready[member(key, rec)] = rec.rank1 end
+  if rec.state == '!' then found.buried[member(key, rec)] = rec.rank1 end
+  if rec.state == 't' then found.taken[key] = rec.owner or 0 end
+  if rec.at then found.due[key] = rec.at end
+  if rec.group_no then found.members[key_of(rec.group_no) .. 'm' .. key] = 0 end
+  if rec.state == 'g' then found.members[waiting(key, rec)] = 0 end
   if spot_of and (rec.state == 'r' or rec.state == 'q') then
-    add('queue', 0, spot_of(key, rec, rec.state == 'r' and 'h' or 'w'))
+    found.queue[spot_of(key, rec, rec.state == 'r' and 'h' or 'w')] = 0
   end
   return found
 end
@@ -26,8 +27,10 @@ for i = 4, #ARGV, 2 do
   local rec = fetch(key)
   local wanted = rec and places(key, rec) or {}
   if index == 'tasks' then
-    for other, place in pairs(wanted) do redis.call('ZADD', INDEXES[other], place[1], place[2]) end
-  elseif not wanted[index] or wanted[index][2] ~= name then
+    for other, names in pairs(wanted) do
+      for place, score in pairs(names) do redis.call('ZADD', INDEXES[other], score, place) end
+    end
+  elseif not (wanted[index] and wanted[index][name]) then
     redis.call('ZREM', INDEXES[index], name)
   end
 end

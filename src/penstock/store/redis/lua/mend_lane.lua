@@ -1,6 +1,6 @@
 -- mend_lane: count a micro-queue anew from its index, and make heads of its first tasks, at most so many moves.
 -- ARGV: now, shape, limit, micro-queue, by how much its taken tasks are counted wrong, most moves
--- Answer: now, readied, removed, log, more
+-- Answer: now, readied, removed, log, follows, more
 -- WITH: moment base record decode step lanes
 -- FLAGS: allow-oom
 local utube, moves = ARGV[4], tonumber(ARGV[6])
@@ -23,6 +23,5 @@ while moves > 0 do
   end
 end
 if fair and lane.heads > 0 then served(lane, utube) end
-save_lanes()
-finish()
-return { now, readied, removed, log, moves == 0 and 1 or 0 }
+close()
+return { now, readied, removed, log, follows, moves == 0 and 1 or 0 }

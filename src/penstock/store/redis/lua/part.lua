@@ -1,8 +1,8 @@
 -- part: in one tube, a handle goes, and its session ends when its end has come.
 -- ARGV: now, shape, limit, session, its end, step, handle or ''
--- Answer: now, readied, removed, log, more
+-- Answer: now, readied, removed, log, follows, more
 -- KEYS: stones
--- WITH: moment base record decode step lanes? lifecycle advance_part
+-- WITH: moment base record decode step lanes? lifecycle links? advance_part
 -- FLAGS: allow-oom
 local session, over, more = ARGV[4], tonumber(ARGV[5]), false
 if ARGV[7] ~= '' then forget_handle(ARGV[7]) end
@@ -15,6 +15,5 @@ if over <= now then
 else
   redis.call('ZADD', k_ends, 'XX', over, session)
 end
-if save_lanes then save_lanes() end
-finish()
-return { now, readied, removed, log, more and 1 or 0 }
+close()
+return { now, readied, removed, log, follows, more and 1 or 0 }

@@ -1,9 +1,8 @@
 -- put: store tasks in order, or none.
--- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], …], payload, …; spec is
---   rank1 base, clock, newest, rank2 base, clock, newest, pri, utube, ttl, ttr, delay, max_attempts, callback
+-- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], …], payload, …
 -- Answer: now, first id; or now, -1, total when there is no room.
 -- KEYS: tasks ready due
--- WITH: moment base record spec
+-- WITH: moment base record made room spec
 local id = tonumber(head[1])
 local first, tasks, ready, due, delayed = id + 1, {}, {}, {}, 0
 local second = string.find(ARGV[2], '2', 1, true) ~= nil

@@ -8,12 +8,14 @@ local formats = { [0] = '>I2I6' }
 local function format_of(flags)
   local format = formats[flags]
   if not format then
-    local codes = { 'd', 'd', 'I4', 'I4I4I6', 'I6', 'I6', '', 'I6', 'I4', 'I6', 'Bc0', 'Hc0', 'Hc0' }
-    local flag = 1
+    local codes = {
+      'd', 'd', 'I4', 'I4I4I6', 'I6', 'I6', '', 'I6', 'I4', 'I6', 'Bc0', 'Hc0', 'Hc0', '', 'Bc0', 'Bc0I6Bc0',
+    }
+    local i, flag = 1, 1
     format = '>I2I6'
-    for i = 1, 13 do
+    while flag <= flags do
       if band(flags, flag) ~= 0 then format = format .. codes[i] end
-      flag = flag + flag
+      i, flag = i + 1, flag + flag
     end
     formats[flags] = format
   end
@@ -54,6 +56,17 @@ local function encode(rec)
   if rec.callback then
     add(4096, #rec.callback)
     add(0, rec.callback)
+  end
+  if rec.address then
+    add(16384, #rec.address)
+    add(0, rec.address)
+  end
+  if rec.reply_to or rec.group_no then
+    add(32768, #(rec.reply_to or ''))
+    add(0, rec.reply_to or '')
+    add(0, rec.group_no or 0)
+    add(0, #(rec.group or ''))
+    add(0, rec.group or '')
   end
   out[1] = flags
   return rec.state .. struct.pack(format_of(flags), unpack(out, 1, n)) .. rec.payload

@@ -1,7 +1,7 @@
 -- release_all: release up to count taken tasks, whoever holds them, once nothing is due any more.
 -- ARGV: now, shape, limit, step of advance, count
--- Answer: now, readied, removed, log, more is due (then nothing was released), places in the log, still taken
--- WITH: moment base record decode step lanes? lifecycle advance_part
+-- Answer: now, readied, removed, log, follows, more is due (then nothing was released), places in the log, still taken
+-- WITH: moment base record decode step lanes? lifecycle links? advance_part
 -- FLAGS: allow-oom
 local more, places = advance(tonumber(ARGV[4])), {}
 if not more then
@@ -18,6 +18,5 @@ if not more then
     end
   end
 end
-if save_lanes then save_lanes() end
-finish()
-return { now, readied, removed, log, more and 1 or 0, places, redis.call('ZCARD', k_taken) }
+close()
+return { now, readied, removed, log, follows, more and 1 or 0, places, redis.call('ZCARD', k_taken) }

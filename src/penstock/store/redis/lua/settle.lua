@@ -1,7 +1,8 @@
 -- settle: apply each move whose guard still holds.
--- ARGV: now, shape, limit, moves: msgpack [[verb, id, session, lease, extra, reason, unstarted], …]
--- Answer: now, readied, removed, log, for each move its place in the log, or 0
--- WITH: moment base record decode step lanes? lifecycle
+-- ARGV: now, shape, limit, moves: msgpack [[verb, id, session, lease, extra, reason, unstarted, code, which of the results,
+--   the same as base64 where it is bytes], …], result, …; code: fail's, as JSON; result: ack's, as data is stored
+-- Answer: now, readied, removed, log, follows, for each move its place in the log, or 0
+-- WITH: moment base record decode step lanes? lifecycle links?
 -- FLAGS: allow-oom
 local LEASED = { ack = true, fail = true, release = true, touch = true }
 
@@ -16,10 +17,18 @@ local function allowed(rec, verb, session, lease)
   return lease == nil or alive(rec, lease)
 end
 
-local function decide(rec, verb, extra, reason, unstarted)
+-- How it ended, for those who wait for its address and for its reply; nil where nobody can ask.
+local function ending_of(rec, move)
+  if not rec.address and not rec.reply_to then return nil end
+  if move[1] == 'ack' then return { status = 'done', result = move[9] and ARGV[4 + move[9]], base64 = move[10] } end
+  if move[1] == 'fail' then return { status = 'failed', error = move[6], code = move[8] } end
+end
+
+local function decide(rec, move)
+  local verb, extra, reason = move[1], move[5], move[6]
   if verb == 'release' then
     if reason then rec.reason = reason end
-    return came_back(rec, 'release', extra, unstarted)
+    return came_back(rec, 'release', extra, move[7])
   elseif verb == 'touch' then
     local at = rec.at and rec.at + extra
     return {
@@ -33,7 +42,9 @@ local function decide(rec, verb, extra, reason, unstarted)
   elseif verb == 'kick' then
     return { state = 'r', events = 'kick', at = rec.expires, expires = rec.expires, attempts = 0 }
   end
-  return removed_by(rec, verb)
+  local to = removed_by(rec, verb)
+  to.ending = ending_of(rec, move)
+  return to
 end
 
 -- Acked tasks leave by few commands together. Where other verbs are among the moves they leave one by one, because
@@ -53,13 +64,14 @@ for i, move in ipairs(moves) do
   local key = gathered[i]
   local rec = fetch(key)
   places[i] = 0
-  if rec and expired(rec) then
+  if rec and rec.group_no and cancelled(rec) then
+    change(key, rec, removed_by(rec, 'delete'))
+  elseif rec and expired(rec) then
     change(key, rec, became_due(rec))
   elseif rec and allowed(rec, move[1], move[3], move[4]) then
-    places[i] = change(key, rec, decide(rec, move[1], move[5], move[6], move[7]))
+    places[i] = change(key, rec, decide(rec, move))
   end
 end
 if leavers then take_out_leavers() end
-if save_lanes then save_lanes() end
-finish()
-return { now, readied, removed, log, places }
+close()
+return { now, readied, removed, log, follows, places }

@@ -1,25 +1,10 @@
--- Part: new tasks from what a put says of them; refuses a put that finds no room.
+-- Part: the tasks of a put; refuses those that find no room.
 local runs, wanted = cmsgpack.unpack(ARGV[5]), #ARGV - 5
 
 if ARGV[4] ~= '' then
-  local gone = redis.call('HMGET', k_meta, 'ack', 'fail', 'delete', 'ttl')
-  local total = head[1] - (gone[1] or 0) - (gone[2] or 0) - (gone[3] or 0) - (gone[4] or 0)
-  if total + wanted > tonumber(ARGV[4]) then
+  local there = total()
+  if there + wanted > tonumber(ARGV[4]) then
     redis.call('HSET', k_meta, 'full', '1')
-    return { now, -1, total }
+    return { now, -1, there }
   end
-end
-
-local function rank(base, clock, newest, id) return base + (clock and now or 0) - (newest and id or 0) end
-
-local function made(spec, id)
-  local ttl, delay = spec[9], spec[11]
-  local rec = {
-    state = delay > 0 and '~' or 'r', attempts = 0, lease = 0, created = now, payload = '',
-    rank1 = rank(spec[1], spec[2], spec[3], id), rank2 = rank(spec[4], spec[5], spec[6], id),
-    pri = spec[7], utube = spec[8], ttr = spec[10], max = spec[12], callback = spec[13],
-  }
-  rec.expires = ttl and now + ttl + delay
-  rec.at = delay > 0 and now + delay or rec.expires
-  return rec
 end

@@ -47,7 +47,7 @@ local function save(key, rec) redis.call('HSET', k_tasks, key, encode(rec)) end
 -- Its name in the ready and buried indexes, whose score is the first rank.
 local function member(key, rec) return second and sortable(rec.rank2) .. key or key end
 
-local COUNTER = { t = 'taken', ['~'] = 'delayed', ['!'] = 'buried' }
+local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried' }
 
 local function leave(key, rec)
   if rec.state == 'r' then
@@ -56,6 +56,8 @@ local function leave(key, rec)
     redis.call('ZREM', k_buried, member(key, rec))
   elseif rec.state == 't' then
     take_out('ZREM', k_taken, key)
+  elseif rec.state == 'g' then
+    unhold(key, rec)
   end
   if COUNTER[rec.state] then count(COUNTER[rec.state], -1) end
 end
@@ -68,6 +70,8 @@ local function enter(key, rec)
     redis.call('ZADD', k_buried, rec.rank1, member(key, rec))
   elseif rec.state == 't' then
     redis.call('ZADD', k_taken, rec.owner, key)
+  elseif rec.state == 'g' then
+    hold(key, rec)
   end
   if COUNTER[rec.state] then count(COUNTER[rec.state], 1) end
 end
@@ -77,8 +81,16 @@ local function set_timer(key, old, new)
   if new then redis.call('ZADD', k_due, new, key) else take_out('ZREM', k_due, key) end
 end
 
+-- Tell what happened to a task; the place of that in the log.
+local function note(events, key, rec)
+  local last = #log
+  log[last + 1], log[last + 2], log[last + 3] = events, id_of(key), encode(rec)
+  return last / 3 + 1
+end
+
 -- Carry out what lifecycle decided: `to` has the next state, its events and fields.
 local function change(key, rec, to)
+  if rec.group_no then to = gate(rec, to) end
   local before, timer = rec.state, rec.at
   leave(key, rec)
   rec.state, rec.at, rec.attempts, rec.reason = to.state, to.at, to.attempts, to.reason
@@ -95,7 +107,14 @@ local function change(key, rec, to)
   end
   enter(key, rec)
   for event in string.gmatch(to.events, '%a+') do count(event, 1) end
-  local last = #log
-  log[last + 1], log[last + 2], log[last + 3] = to.events, id_of(key), encode(rec)
-  return last / 3 + 1
+  if left and rec.state == '-' then left(key, rec, to) end
+  return note(to.events, key, rec)
+end
+
+-- Put what follows from the step, and write everything that was gathered.
+local function close()
+  if follow_up then follow_up() end
+  if save_last then save_last() end
+  if save_lanes then save_lanes() end
+  finish()
 end

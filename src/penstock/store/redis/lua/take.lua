@@ -1,9 +1,9 @@
 -- take: look after the tube, then lease up to count tasks to the handle's session, and count its blocked call in or out.
 -- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', enter, stay, leave), step of advance;
 --   and, when the handle is new here: session, when the handle lapses, when the session ends
--- Answer: now, readied, removed, log, alive, wait_ms, id, record, …
+-- Answer: now, readied, removed, log, follows, alive, wait_ms, id, record, …
 -- KEYS: stones
--- WITH: moment base record decode step lanes? lifecycle advance_part lease lease_plain|lease_laned
+-- WITH: moment base record decode step lanes? lifecycle links? advance_part lease lease_plain|lease_laned
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 
@@ -15,7 +15,10 @@ if ARGV[9] and not redis.call('ZSCORE', k_stones, ARGV[9]) then
 end
 
 local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
-if soonest <= now then advance(tonumber(ARGV[8])) end
+if soonest <= now or (is_moving and is_moving()) then
+  advance(tonumber(ARGV[8]))
+  if put_works then put_works() end -- what follows may be what is taken
+end
 
 local session = redis.call('HGET', k_handles, handle)
 local alive = session and tonumber(redis.call('ZSCORE', k_lapses, handle) or 0) > now
@@ -30,11 +33,10 @@ if alive then
     if redis.call('HINCRBY', k_waits, handle, -1) <= 0 then redis.call('HDEL', k_waits, handle) end
   end
 end
-if save_lanes then save_lanes() end
-finish()
+close()
 local wait = wait_ms()
 if alive and #leased == 0 and (blocked == 'enter' or blocked == 'stay') then
   -- It has looked, and from now on waits for news: of ready work, or of anything due sooner than it knows.
   redis.call('HSET', k_meta, 'asked', wait < 0 and 9007199254740991 or now + wait)
 end
-return { now, readied, removed, log, alive and 1 or 0, wait, leased }
+return { now, readied, removed, log, follows, alive and 1 or 0, wait, leased }

@@ -1,0 +1,74 @@
+"""What every call of the store is made of: a function of the database, its moment, its answer, and what it refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import SimpleNamespace
+from typing import NoReturn
+
+import psycopg
+
+from penstock.core.address import duplicate
+from penstock.core.group import ended
+from penstock.core.options import Tube
+from penstock.errors import NoSuchTube, TubeBusy
+from penstock.store.base import Effects, tube_full
+from penstock.store.postgres import faults, rows
+from penstock.store.postgres.connection import Connections, Row
+from penstock.store.postgres.listener import Listener, Teller
+
+
+class Calls:
+    """One schema of a database, and its clock."""
+
+    _connections: Connections
+    _clock: Callable[[], int] | None
+    _ask: SimpleNamespace
+    _teller: Teller
+    _listener: Listener | None
+
+    def _time(self, now: int | None) -> int | None:
+        """What a function is given as its moment: None is the server's own."""
+        return now if now is not None or self._clock is None else self._clock()
+
+    def _read(self, query: str, values: Iterable[object]) -> list[Row]:
+        """A call that may be made twice."""
+        return self._connections.call(query, tuple(values), twice=True)
+
+    def _call(
+        self, tube: Tube, query: str, values: tuple[object, ...], *, twice: bool = False, patience: float | None = None
+    ) -> list[Row]:
+        """A call on a tube, which must be there."""
+        try:
+            return self._connections.call(query, values, twice=twice, patience=patience)
+        except psycopg.DatabaseError as error:
+            _refused(tube, error)
+
+    def _gather(self, found: Iterable[Row], effects: Effects | None = None) -> rows.Gathered:
+        """What a step did, once it is noted whether it has notified."""
+        gathered = rows.gather(found, effects)
+        if gathered.told:
+            self._teller.told()
+        return gathered
+
+
+def _refused(tube: Tube, error: psycopg.DatabaseError) -> NoReturn:
+    """What a function said no to, in the contract's words."""
+    said, detail = error.diag.message_primary or "", error.diag.message_detail or ""
+    match error.sqlstate:
+        case faults.TUBE_TAKEN:
+            raise TubeBusy(f"tube {tube.name} has {said}: ack or release them, or truncate() it first") from error
+        case faults.TUBE_AWAITED:
+            raise TubeBusy(f"tube {tube.name} has {said}: let their takes time out or close them first") from error
+        case faults.ADDRESS_IN_USE:
+            raise duplicate(said, detail) from error
+        case faults.GROUP_ENDED:
+            raise ended(said) from error
+        case faults.TUBE_FULL:
+            raise tube_full(tube, int(said), int(detail)) from error
+    raise no_such_tube(tube) from error
+
+
+def no_such_tube(tube: Tube) -> NoSuchTube:
+    """The error for a handle whose tube was dropped."""
+    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")

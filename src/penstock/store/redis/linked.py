@@ -1,0 +1,98 @@
+"""The store's calls about addresses, outcomes, replies and groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from penstock.core import group as rules
+from penstock.core.address import duplicate
+from penstock.core.ending import Sought
+from penstock.core.group import Group
+from penstock.core.options import Tube
+from penstock.core.task import Entry
+from penstock.errors import PenstockError
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored, tube_full
+from penstock.store.redis import putting
+from penstock.store.redis.keys import MAX_ID, task_key
+from penstock.store.redis.link import Reply
+from penstock.store.redis.links import LETTERS, read_group, read_outcome
+from penstock.store.redis.listener import Listener
+from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.runner import Runner, known
+from penstock.store.redis.steps import Steps
+
+
+class LinkedCalls:
+    """Keeps the contract of `store.linked`."""
+
+    _runner: Runner
+    _steps: Steps
+    _outbox: Outbox
+    _listener: Listener
+
+    def _put_linked(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
+        """A put of which some have addresses, reply tubes or groups."""
+        if any(entry.reply_to is not None for entry in entries):
+            self._outbox.register(tube)
+        capacity = "" if tube.capacity is None else tube.capacity
+        effects, packed = Effects(), putting.pack_linked(tube, entries)
+        records, rest = self._steps.attempt("put_linked", tube, effects, capacity, *packed, now=now)
+        if records is None:
+            raise self._refusal(tube, entries, rest)
+        return Stored([records[place - 1] for place in cast("list[int]", rest[0])], effects)
+
+    def _refusal(self, tube: Tube, entries: Sequence[Entry], why: list[Reply]) -> PenstockError:
+        if why[0] == b"full":
+            self._listener.interests.add(tube.no)
+            return tube_full(tube, cast(int, why[1]), len(entries))
+        entry = entries[cast(int, why[1]) - 1]
+        if why[0] == b"ended":
+            return rules.ended(entry.group or "")
+        return duplicate(entry.address, cast(bytes, why[2]).decode())
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        reply = self._runner.on_tag("seek", tube.no, self._runner.moment(now), address, again=True)
+        _, id, *outcome = known(tube, cast("list[Reply]", reply))
+        return Sought(cast(int, id)) if id else _ended(outcome)
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        key = task_key(id) if 0 < id <= MAX_ID else b""
+        reply = self._runner.on_tag("sought", tube.no, self._runner.moment(now), key, again=True)
+        _, there, *outcome = known(tube, cast("list[Reply]", reply))
+        if there:
+            self._listener.interests.add(tube.no)
+            return Sought(id)
+        return _ended(outcome)
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        reply = self._runner.on_tube("open_group", tube, name, putting.pack_facts(tube), again=True, now=now)
+        return read_group(cast(int, reply[1]), cast(bytes, reply[2]))
+
+    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
+        reply = self._runner.on_tube("get_group", tube, no, again=True, now=now)
+        if len(reply) == 1:
+            return None
+        group = read_group(no, cast(bytes, reply[1]))
+        if group.until is None:
+            self._listener.interests.add(tube.no)
+        return group
+
+    def set_group_work(
+        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
+    ) -> bool:
+        reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", again=True, now=now)
+        return bool(reply[1])
+
+    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+        effects, capacity = Effects(), "" if tube.capacity is None else tube.capacity
+        turn = (no, LETTERS[to], capacity, ADVANCE_STEP)
+        records, rest = self._steps.attempt("turn_group", tube, effects, *turn, now=now)
+        if records is None:
+            raise tube_full(tube, cast(int, rest[0]), 1)
+        return Advanced(bool(rest[0]), 0 if rest[0] else None, effects)
+
+
+def _ended(outcome: list[Reply]) -> Sought:
+    found = cast("bytes | None", outcome[0] if outcome else None)
+    return Sought() if found is None else Sought(ending=read_outcome(found)[1])

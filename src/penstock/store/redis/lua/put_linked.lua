@@ -1,0 +1,114 @@
+-- put_linked: store tasks with addresses, reply tubes or groups in order, or none. Where an address is in use, give the task
+-- that is there new content, or leave it.
+-- ARGV: now, shape, limit, capacity or '', facts, entries: msgpack [[spec, address, on_duplicate, reply_to, group, number of
+--   the one group it may go to], …], data, …
+-- Answer: now, readied, removed, log, follows, for each entry its place in the log; or now, 0, -1 and why nothing was stored:
+--   'full', total; 'duplicate', place of the entry, state of the task that is there; 'ended', place of the entry
+-- WITH: moment base record decode step lanes? lifecycle links room
+local entries = cmsgpack.unpack(ARGV[6])
+-- A place is a number among the fresh, or the key of a task that is there.
+local fresh, places, held, gone, there, replaced, renewing = {}, {}, {}, {}, {}, {}, {}
+
+local function holder(address)
+  local key = redis.call('HGET', k_addresses, address)
+  local rec = key and fetch(key)
+  if rec and (cancelled(rec) or expired(rec)) then
+    gone[#gone + 1] = id_of(key) -- it makes way
+  elseif rec then
+    there[#there + 1] = key
+    return key
+  end
+end
+
+-- What a replacing put says anew: ranks, pri, ttl and delay.
+local function renewed(spec, by)
+  for _, i in ipairs({ 1, 2, 3, 4, 5, 6, 7, 9, 11 }) do spec[i] = by[i] end
+end
+
+for i, entry in ipairs(entries) do
+  local address = entry[2]
+  local place = address and (held[address] or holder(address))
+  if not place then
+    fresh[#fresh + 1] = { entry = entry, payload = ARGV[6 + i], at = i }
+    place = #fresh
+  elseif entry[3] == 'replace' and type(place) == 'number' then
+    renewed(fresh[place].entry[1], entry[1])
+    fresh[place].payload = ARGV[6 + i]
+  elseif entry[3] == 'replace' then
+    local state = fetch(place).state
+    if state == 't' or state == '!' then return { now, 0, -1, 'duplicate', i, state } end
+    if not replaced[place] then renewing[#renewing + 1] = place end
+    replaced[place] = i
+  elseif entry[3] ~= 'ignore' then
+    return { now, 0, -1, 'duplicate', i, '' }
+  end
+  if address then held[address] = place end
+  places[i] = place
+end
+
+-- One that makes way may be the last of a group, which then is over.
+local leaving = {}
+table.sort(gone)
+for _, id in ipairs(gone) do
+  local no = fetch(key_of(id)).group_no
+  if no then leaving[no] = (leaving[no] or 0) + 1 end
+end
+for _, new in ipairs(fresh) do
+  local no = new.entry[6]
+  local group = no and group_of(no)
+  if no and not (group and live(group) and (group.state == 'o' or group.left > (leaving[no] or 0))) then
+    return { now, 0, -1, 'ended', new.at }
+  end
+end
+if ARGV[4] ~= '' and total() + #fresh - #gone > tonumber(ARGV[4]) then
+  redis.call('HSET', k_meta, 'full', '1')
+  return { now, 0, -1, 'full', total() }
+end
+
+if not head[5] then
+  head[5] = ARGV[5]
+  redis.call('HSET', k_meta, 'facts', head[5])
+end
+for _, id in ipairs(gone) do
+  local rec = fetch(key_of(id))
+  change(key_of(id), rec, cancelled(rec) and removed_by(rec, 'delete') or became_due(rec))
+end
+
+local function store(new)
+  local _, address, _, reply_to, name, no = unpack(new.entry, 1, 6)
+  local group
+  if no then group = group_of(no) elseif name then group, no = open_group(name) end
+  last = last + 1
+  local rec = made(new.entry[1], last)
+  rec.payload, rec.address, rec.reply_to, rec.group, rec.group_no = new.payload, address, reply_to, name, no
+  if group and group.state == 'o' then rec.state = 'g' end
+  if reply_to then redis.call('HSETNX', k_meta, 'posted', 0) end
+  arrived(key_of(last), rec, group)
+  return add(rec)
+end
+
+-- New data, delay, pri and ttl, at the place these give it; all else stays.
+local function replace(key, rec, spec, payload)
+  local before, timer, new = rec.state, rec.at, made(spec, id_of(key))
+  local stood = (before == 'r' or before == 'q') and spot_of and spot_of(key, rec, before == 'r' and 'h' or 'w')
+  leave(key, rec)
+  if before == 'r' then readied = readied - 1 end
+  for _, field in ipairs({ 'rank1', 'rank2', 'pri', 'created', 'expires', 'at' }) do rec[field] = new[field] end
+  rec.state, rec.payload = before == 'g' and 'g' or new.state, payload
+  if moved then moved(key, rec, before, false, stood) end
+  save(key, rec)
+  set_timer(key, timer, rec.at)
+  enter(key, rec)
+end
+
+local noted = {}
+for i, new in ipairs(fresh) do new.key = store(new) end
+for i, new in ipairs(fresh) do noted[i] = note('put', new.key, fetched[new.key]) end
+for _, key in ipairs(renewing) do
+  local i = replaced[key]
+  replace(key, fetch(key), entries[i][1], ARGV[6 + i])
+end
+for _, key in ipairs(there) do noted[key] = note(replaced[key] and 'put' or '', key, fetch(key)) end
+for i, place in ipairs(places) do places[i] = noted[place] end
+close()
+return { now, readied, removed, log, follows, places }

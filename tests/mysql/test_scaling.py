@@ -1,0 +1,125 @@
+"""What verbs of tied tasks cost as groups and addresses grow, counted in rows that the server touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import take
+from tests.mysql.conftest import Connection
+
+Rows: TypeAlias = Callable[[Callable[[], object]], int]
+
+SMALL, LARGE = 2_000, 20_000
+GROWTH = 1.5
+# Heartbeats and looks of the keeper in between.
+NOISE = 200
+
+
+@pytest.fixture
+def rows(own: Connection) -> Rows:
+    """How many rows the server read and wrote for one call."""
+
+    def count() -> int:
+        cursor = own.cursor()
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler%'")
+        return sum(int(str(value)) for name, value in cursor.fetchall() if "commit" not in name)
+
+    def of(call: Callable[[], object]) -> int:
+        before = count()
+        looking = count() - before
+        before = count()
+        call()
+        return count() - before - looking
+
+    return of
+
+
+def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:
+    grown = {name: (small[name], cost) for name, cost in large.items() if cost > small[name] * GROWTH + NOISE}
+    assert not grown
+
+
+def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
+    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    group, tasks = tube.group("g"), []
+    group.put_many(range(size))
+    group.on_end("end")
+
+    def take() -> None:
+        task = tube.take(0)
+        assert task is not None
+        tasks.append(task)
+
+    found = {"put": rows(lambda: group.put("x")), "start": rows(group.start)}
+    found["take"] = rows(take)
+    found["ack"] = rows(lambda: tasks[0].ack())
+    found["cancel"] = rows(group.cancel)
+    found["put of others"] = rows(lambda: tube.put("other"))
+    assert group.wait(0) == "cancelled"
+    return found
+
+
+def test_a_large_group_is_turned_in_bounded_steps(broker: penstock.Broker, rows: Rows) -> None:
+    tube = broker.tube("t", kind="fifo")
+    small = costs(broker.tube("warm", kind="fifo"), rows, SMALL)
+    must_not_grow(small, costs(tube, rows, LARGE))
+    stats = tube.stats()
+    assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
+
+
+def test_an_address_among_many_costs_no_more(broker: penstock.Broker, rows: Rows) -> None:
+    tube = broker.tube("t", kind="fifo")
+
+    def verbs(address: str) -> dict[str, int]:
+        found = {"put": rows(lambda: tube.put("x", address=address))}
+        found["duplicate"] = rows(lambda: tube.put("y", address=address, on_duplicate="ignore"))
+        found["replace"] = rows(lambda: tube.put("z", address=address, on_duplicate="replace"))
+        found["wait"] = rows(lambda: tube.wait("nobody"))
+        return found
+
+    small = verbs("a")
+    tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE))
+    tube.ack_many(tube.take_many(LARGE // 2))  # as many outcomes
+    must_not_grow(small, verbs("b"))
+
+
+TIES = {"penstock_address", "penstock_member", "penstock_outcome", "penstock_work", "penstock_group"}
+
+
+@pytest.fixture
+def touched(own: Connection) -> Iterator[Callable[[], set[str]]]:
+    """The tables that were read or written since the last look."""
+    cursor = own.cursor()
+
+    def look() -> set[str]:
+        cursor.execute("SELECT table_name FROM information_schema.table_statistics WHERE table_schema = DATABASE()")
+        found = {str(name) for (name,) in cursor.fetchall()}
+        cursor.execute("FLUSH TABLE_STATISTICS")
+        return found
+
+    cursor.execute("SET GLOBAL userstat = 1")
+    yield look
+    cursor.execute("SET GLOBAL userstat = 0")
+
+
+def test_plain_tasks_touch_nothing_of_it(broker: penstock.Broker, touched: Callable[[], set[str]]) -> None:
+    tube = broker.tube("t")
+    tube.put("first")
+    take(tube).ack()  # joined, connected
+    touched()
+    tube.put("one")
+    tube.put_many(range(10))
+    tasks = tube.take_many(5)
+    tube.ack_many(tasks[:3])
+    tasks[3].release()
+    tasks[4].bury()
+    plain = touched()
+    assert "penstock_task" in plain
+    assert not plain & TIES
+    tube.put("tied", address="a", group="g", reply_to="t")
+    tube.delete(13)
+    assert touched() >= TIES

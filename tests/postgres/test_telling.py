@@ -1,0 +1,73 @@
+"""What other processes are told: by a notification, and not found by their scan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import keeper
+from tests.behaviour.helpers import begin, take, until
+from tests.processes.peer import Peer
+
+SOON = 5.0  # the scan is switched off
+
+
+@pytest.fixture
+def peer(url: str, broker: penstock.Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Peer]:
+    """Another process that hears notifications alone."""
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+    with Peer(url) as peer:
+        peer.ask("without_scan")
+        yield peer
+
+
+def await_taker(broker: penstock.Broker) -> None:
+    until(lambda: any(session.waits for session in broker.sessions()))
+    time.sleep(0.3)  # past the look that follows a registration
+
+
+def test_a_put_right_after_an_ack_is_told(broker: penstock.Broker, peer: Peer) -> None:
+    broker.tube("work").put("held")
+    held = take(broker.tube("work"))
+    tube = broker.tube("quiet")
+    peer.tell("take", "quiet", 60)
+    await_taker(broker)
+    held.ack()
+    tube.put("x")
+    assert peer.answer(SOON)["id"] == 1
+
+
+def test_a_reply_is_told(broker: penstock.Broker, peer: Peer) -> None:
+    broker.tube("replies")
+    tube = broker.tube("work")
+    tube.put("x", reply_to="replies")
+    held = take(tube)
+    peer.tell("take", "replies", 60)
+    await_taker(broker)
+    held.ack()
+    assert peer.answer(SOON)["id"] == 1
+
+
+def test_the_start_of_a_group_is_told(broker: penstock.Broker, peer: Peer) -> None:
+    group = broker.tube("work").group("g")
+    group.put("x")
+    peer.tell("take", "work", 60)
+    await_taker(broker)
+    group.start()
+    assert peer.answer(SOON)["id"] == 1
+
+
+def test_an_end_is_told_to_those_who_wait(broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+    tube = broker.tube("work")
+    for number in range(3):  # the first one begins to listen, the others do already
+        tube.put(number, address="a")
+        peer.ask("take", "work", 0)
+        waiting = begin(lambda: tube.wait("a", 60))
+        until(lambda: len(broker._hub.room) == 1)
+        peer.ask("ack")
+        assert waiting.result(SOON).status == "done"

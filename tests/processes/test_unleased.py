@@ -1,0 +1,170 @@
+"""Round and reliable tubes of several processes on one file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable
+
+import penstock
+from tests.behaviour.helpers import until, waiters
+from tests.fault.invariants import counters_equal_a_recount, require
+from tests.processes.peer import Peer
+
+TAKERS = 6
+PERIOD = 0.15
+ELEMENTS = 12
+MESSAGES = 600
+Handed = list[tuple[str, int, float]]
+
+
+def for_a_while(url: str, hand_out: Callable[[penstock.Tube], list[penstock.Task]]) -> Handed:
+    """What was handed out in a second and a half, and when by the store's clock."""
+    found = []
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        ends = time.monotonic() + 1.5
+        while time.monotonic() < ends:
+            found += [(task.id, task.attempts, task.taken) for task in hand_out(tube)]
+    return found
+
+
+def go_round(url: str) -> Handed:
+    """Take, now waiting and now not."""
+    return for_a_while(url, lambda tube: [*filter(None, [tube.take(0.05)]), *tube.take_many(3)])
+
+
+def recover(url: str) -> Handed:
+    """Recover what was delivered a while ago."""
+    return for_a_while(url, lambda tube: tube.recover(5, 0.5))
+
+
+def put_elements(url: str) -> Handed:
+    """Put the same ids as everyone else."""
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        return [(task.id, task._record.id, 0) for n in range(50) for task in [tube.put(n, id=f"e{n}")]]
+
+
+def push(url: str) -> Handed:
+    """Push some alone and some together; their ids in the order of the puts."""
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        alone = [tube.put(n) for n in range(MESSAGES // TAKERS // 2)]
+        return [(task.id, 0, 0) for task in [*alone, *tube.put_many(range(MESSAGES // TAKERS // 2))]]
+
+
+def pop_and_ack(url: str) -> Handed:
+    """Pop until nothing is left, and ack by id what others popped, too; what was popped and what was removed."""
+    found = []
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t")
+        while popped := tube.take_many(7):
+            found += [(task.id, task.attempts, 0.0) for task in popped]
+            others = tube.inspect(0, 3, pending=True)
+            found += [(str(id), 0, 0.0) for id in tube.ack_many([*others, *popped])]
+    return found
+
+
+def in_processes(function: Callable[[str], Handed], url: str) -> list[Handed]:
+    """What each process answered."""
+    with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
+        return pool.map(function, [url] * TAKERS, chunksize=1)
+
+
+def gaps(handed: list[Handed]) -> list[float]:
+    """The times between two hand-outs of one element, whoever got them."""
+    times = defaultdict(list)
+    for id, _, taken in (one for found in handed for one in found):
+        times[id].append(taken)
+    return [round(b - a, 3) for each in times.values() for a, b in zip(sorted(each), sorted(each)[1:], strict=False)]
+
+
+def test_no_element_is_handed_out_twice_within_its_period(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="round", period=PERIOD)
+    tube.put_many([(n, {"id": str(n)}) for n in range(ELEMENTS)])
+    handed = in_processes(go_round, url)
+    between = gaps(handed)
+    require("I10", min(between) >= PERIOD, sorted(between)[:5])
+    counted = Counter((id, attempts) for found in handed for id, attempts, _ in found)
+    assert set(counted.values()) == {1}
+    assert sum(counted.values()) == tube.stats().calls.take
+    assert len({id for id, _ in counted}) == ELEMENTS
+    assert sum(map(bool, handed)) > 1, "one taker got all, so nothing was raced"
+
+
+def test_racing_puts_of_one_id_make_one_element(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="round", period=1)
+    answers = in_processes(put_elements, url)
+    assert [[id for id, _, _ in found] for found in answers] == [[f"e{n}" for n in range(50)]] * TAKERS
+    assert len({(id, number) for found in answers for id, number, _ in found}) == 50
+    assert len(tube) == tube.stats().calls.put == 50
+
+
+def test_ids_of_racing_puts_grow_and_each_message_is_popped_and_acked_once(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="reliable")
+    pushed = [[_mark(id) for id, _, _ in found] for found in in_processes(push, url)]
+    assert all(marks == sorted(marks) for marks in pushed)
+    listed = [_mark(task.id) for task in tube.inspect(0, MESSAGES * 2)]
+    assert listed == sorted(set(listed)) == sorted(mark for marks in pushed for mark in marks)
+    assert len(listed) == MESSAGES
+    done = Counter((id, attempts) for found in in_processes(pop_and_ack, url) for id, attempts, _ in found)
+    require("I4", set(done.values()) == {1} and len(done) == 2 * MESSAGES, done.most_common(3))
+    assert (len(tube), tube.stats().calls.ack) == (0, MESSAGES)
+    assert counters_equal_a_recount(broker, tube) == []
+
+
+def test_recover_hands_each_message_to_one_caller(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="reliable")
+    tube.put_many(range(60))
+    tube.take_many(60)
+    handed = in_processes(recover, url)
+    counted = Counter((id, attempts) for found in handed for id, attempts, _ in found)
+    assert set(counted.values()) == {1}
+    assert {id for id, attempts in counted if attempts == 2} == {task.id for task in tube.tasks()}
+    assert min(gaps(handed)) >= 0.5
+    assert counters_equal_a_recount(broker, tube) == []
+
+
+def test_a_taker_in_another_process_is_woken_when_the_period_is_over(
+    broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    tube = broker.tube("t", kind="round", period=0.4)
+    other = peer()
+    other.ask("without_scan")
+    tube.put("x", id="x")
+    first = tube.take(0)
+    assert first is not None
+    other.tell("take", "t", 10)
+    assert other.answer()["id"] == "x"
+    second = tube.peek("x")
+    assert 0.4 <= round(second.taken - first.taken, 3) < 0.8
+
+
+def test_a_taker_that_waits_for_a_period_is_woken_by_a_new_element(
+    broker: penstock.Broker, peer: Callable[[], Peer]
+) -> None:
+    tube = broker.tube("t", kind="round", period=1000)
+    other = peer()
+    other.ask("without_scan")
+    tube.put("x", id="x")
+    tube.take(0)
+    other.tell("take", "t", 10)
+    until(lambda: waiters(broker, "t") == 1)
+    tube.put("y", id="y")
+    assert other.answer()["id"] == "y"
+
+
+def test_what_a_killed_process_popped_stays_delivered(broker: penstock.Broker, peer: Callable[[], Peer]) -> None:
+    tube = broker.tube("t", kind="reliable")
+    put = tube.put("x")
+    other = peer()
+    assert other.ask("take", "t", 10)["id"] == put.id
+    other.kill()
+    assert tube.take(1) is None
+    assert [task.id for task in tube.recover(1, 0)] == [put.id]
+
+
+def _mark(id: str) -> tuple[int, ...]:
+    return tuple(map(int, id.split("-")))

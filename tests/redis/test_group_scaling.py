@@ -1,0 +1,70 @@
+"""What addresses and groups cost, however large a tube or group is, in Redis's own commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from tests.servers.redis import Redis
+
+SMALL, LARGE = 4_000, 100_000
+
+
+def commands(server: Redis, call: Callable[[], object]) -> int:
+    """How many commands a call makes, those of its scripts too."""
+    server.ask("CONFIG", "RESETSTAT")
+    call()
+    lines = server.ask("INFO", "commandstats").splitlines()
+    return sum(int(line.split("calls=")[1].split(",")[0]) for line in lines if line.startswith("cmdstat_"))
+
+
+def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
+    """Each verb while the tasks of a group of that size are still following its start or cancel."""
+    tasks, group = list[penstock.Task](), tube.group("g")
+    group.put_many(range(size))
+    group.on_end("end")
+
+    def take() -> None:
+        task = tube.take(0)
+        assert task is not None
+        tasks.append(task)
+
+    found = {"put": commands(server, lambda: group.put("x")), "start": commands(server, group.start)}
+    found["take"] = commands(server, take)
+    found["ack"] = commands(server, lambda: tasks[0].ack())
+    found["cancel"] = commands(server, group.cancel)
+    found["put of others"] = commands(server, lambda: tube.put("other"))
+    assert group.wait(0) == "cancelled"
+    return found
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        costs(own_server, broker.tube("warm", kind=kind), 1)
+        small = costs(own_server, broker.tube("small", kind=kind), SMALL)
+        tube = broker.tube("t", kind=kind)
+        large = costs(own_server, tube, LARGE)
+        assert all(large[verb] <= small[verb] + 50 for verb in small), (small, large)
+        stats = tube.stats()
+        assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
+
+
+def test_an_address_among_a_hundred_thousand_costs_no_more(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        tube = broker.tube("t", kind="fifo")
+
+        def round_trip(address: str) -> dict[str, int]:
+            found = {"put": commands(own_server, lambda: tube.put("x", address=address))}
+            found["duplicate"] = commands(own_server, lambda: tube.put("y", address=address, on_duplicate="ignore"))
+            found["wait"] = commands(own_server, lambda: tube.wait("nobody"))
+            return found
+
+        round_trip("warm")
+        small = round_trip("a")
+        tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE // 2))
+        large = round_trip("b")
+        assert all(large[verb] <= small[verb] + 5 for verb in small), (small, large)

@@ -1,0 +1,105 @@
+"""Addresses, outcomes, replies and groups where the way Redis keeps them could show."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.store.redis.store import RedisStore
+from penstock.testing import Clock
+from tests.behaviour.helpers import drain, take, tasks
+from tests.servers.redis import Redis
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
+    with penstock.connect(url, clock=clock) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+def test_one_that_makes_way_may_be_the_last_of_its_group(broker: penstock.Broker, clock: Clock) -> None:
+    """Then the group is over in that very step: its handle takes no more, and its name begins a new one."""
+    tube = broker.tube("t")
+    group = tube.group("g")
+    group.put("x", address="a", ttl=1)
+    group.on_end("end")
+    group.start()
+    clock.advance(1)
+    with pytest.raises(penstock.NotFound):
+        group.put("y", address="a")
+    assert tube.put("z", address="a", group="g").id == 2
+    assert group.wait(0) == "done"
+    assert drain(tube) == ["end"]
+    tube.group("g").start()
+    assert drain(tube) == ["z"]
+
+
+def test_truncate_counts_no_work_of_a_cancelled_group(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    group = tube.group("g")
+    group.put_many(range(2_500))
+    group.on_cancel("cancelled")
+    tube.put("plain")
+    group.cancel()  # only a step of it
+    assert tube.truncate() == 1
+    assert group.wait(0) == "cancelled"
+    assert drain(tube) == ["cancelled"]
+
+
+def test_a_plain_tube_learns_of_its_first_address_from_another_process(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["x", "y"])
+    tube.ack_many(tube.take_many(1))
+    with penstock.connect(url) as other:
+        other.tube("t").put("z", address="a", reply_to="replies", pri=0)
+    held = tube.take_many(2)
+    assert [task.data for task in held] == ["y", "z"]
+    held[1].ack("r")
+    assert tube.wait("a", 0).result == "r"
+
+
+def test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        tube, replies = broker.tube("t", ttr=60), broker.tube("replies")
+        group = tube.group("g")
+        group.put("x", address="a", reply_to="replies")
+        group.on_end("end")
+        tube.group("h").put_many([b"x" * 100] * 2000)
+        group.start()
+        held = take(tube)
+        own_server.ask("CONFIG", "SET", "maxmemory", "1mb")
+        for options in ({"address": "b"}, {"group": "g"}, {"reply_to": "replies"}):
+            with pytest.raises(penstock.StoreFull, match="maxmemory"):
+                tube.put("y", **options)  # type: ignore[arg-type]
+        held.ack("r")
+        tube.group("h").cancel()
+        assert (tube.wait("a", 0).result, group.wait(0)) == ("r", "done")
+        assert drain(tube) == ["end"]
+        own_server.ask("CONFIG", "SET", "maxmemory", "0")
+        assert drain(replies) == [{"id": 1, "address": "a", "status": "done", "result": "r"}]
+        assert tasks(tube)["done"] == 2002
+        assert broker.check() == []
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_an_older_schema_is_taken_over_and_a_newer_one_is_refused(
+    url: str, broker: penstock.Broker, schema: int
+) -> None:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    key = store._keys.name("tubes", "store")
+    store._servers.command(key, "HSET", key, "schema", schema)
+    if schema == 1:
+        penstock.connect(url).close()
+        assert store._servers.command(key, "HGET", key, "schema") == b"2"
+    else:
+        with pytest.raises(penstock.SchemaMismatch, match="upgrade"):
+            penstock.connect(url)

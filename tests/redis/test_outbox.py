@@ -1,0 +1,210 @@
+"""Replies over slots: what a crash between the two tubes leaves is put once, by whoever comes by next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+import penstock
+from penstock.core.lifecycle import Move
+from penstock.store.base import Effects
+from penstock.store.redis.outbox import Outbox, read_letter
+from penstock.store.redis.store import RedisStore, _encode, _packed
+from penstock.testing import Clock
+from tests.behaviour.helpers import drain, take
+from tests.servers.redis import Redis, RedisCluster
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["server", "cluster"])
+def url(request: pytest.FixtureRequest, server: Redis, cluster: RedisCluster) -> str:
+    return server.fresh_url() if request.param == "server" else cluster.fresh_url()
+
+
+@pytest.fixture
+def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
+    with penstock.connect(url, clock=clock) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+@pytest.fixture
+def other(url: str, clock: Clock) -> Iterator[penstock.Broker]:
+    """Another process's broker, as far as the store can tell."""
+    with penstock.connect(url, clock=clock) as broker:
+        yield broker
+
+
+def store_of(broker: penstock.Broker) -> RedisStore:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    return store
+
+
+def end_and_die(broker: penstock.Broker, tube: penstock.Tube, ids: list[int]) -> list[bytes]:
+    """The step that ends tasks, by one who dies before it has put their replies; what is in the outbox then."""
+    packed = _encode([_packed(Move("delete", id), []) for id in ids])
+    reply = store_of(broker)._runner.on_tube("settle", tube._stored, packed)
+    return cast("list[list[bytes]]", reply[4])[1]
+
+
+def ids(replies: list[object]) -> list[int]:
+    return [reply["id"] for reply in replies if isinstance(reply, dict)]
+
+
+def in_outbox(broker: penstock.Broker, tube: penstock.Tube) -> object:
+    key = store_of(broker)._keys.name(tube._stored.no, "outbox")
+    return store_of(broker)._servers.command(key, "ZCARD", key)
+
+
+def look_at_once(broker: penstock.Broker) -> None:
+    """As if the last look for what was left behind were long ago."""
+    store_of(broker)._outbox._next_look = 0.0
+
+
+def drain_fast(tube: penstock.Tube) -> list[object]:
+    return [task.data for task in tube.take_many(10_000)]
+
+
+def left_of(store: RedisStore, tube: penstock.Tube) -> int:
+    """How many keys of a tube there are."""
+    parts = ("meta", "tasks", "outbox", "groups", "members", "addresses", "outcomes", "kept", "moving", "ready", "due")
+    keys = [store._keys.name(tube._stored.no, part) for part in parts]
+    found = [store._servers.command(key, "EXISTS", key) for key in keys]
+    key = store._keys.name("tubes", "senders")
+    return sum(cast("list[int]", [*found, store._servers.command(key, "SISMEMBER", key, tube._stored.no)]))
+
+
+LOOKS: dict[str, Callable[[penstock.Broker], object]] = {
+    "take from the task's tube": lambda broker: broker.tube("t").take(0),
+    "stats of the task's tube": lambda broker: broker.tube("t").stats(),
+    "stats of the reply tube": lambda broker: broker.tube("replies").stats(),
+    "stats of any other": lambda broker: broker.tube("other").stats(),
+    "an ack with a reply": lambda broker: take(broker.tube("t")).ack(),
+    "drop of the task's tube": lambda broker: broker.tube("t").drop(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_was_left_behind_is_put_once_by_whoever_comes_by(broker: penstock.Broker, clock: Clock, look: str) -> None:
+    tube = broker.tube("t", kind="fifo")
+    tube.put_many(["x", "y"], reply_to="replies")
+    if look == "an ack with a reply":
+        tube.put("z", reply_to="replies")
+    assert [read_letter(letter).tube for letter in end_and_die(broker, tube, [1, 2])] == ["replies"] * 2
+    clock.advance(1)
+    look_at_once(broker)
+    LOOKS[look](broker)
+    expected = [1, 2, 3] if look == "an ack with a reply" else [1, 2]
+    assert ids(drain(broker.tube("replies"))) == expected
+    if look != "drop of the task's tube":
+        assert in_outbox(broker, tube) == 0
+
+
+def test_a_take_from_the_reply_tube_gets_it(broker: penstock.Broker, clock: Clock) -> None:
+    replies, tube = broker.tube("replies"), broker.tube("t")
+    tube.put("x", reply_to="replies")
+    end_and_die(broker, tube, [1])
+    clock.advance(1)
+    look_at_once(broker)
+    assert take(replies).data == {"id": 1, "address": None, "status": "deleted", "error": None}
+
+
+def test_those_who_are_still_at_it_are_left_alone(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t")
+    tube.put("x", reply_to="replies")
+    end_and_die(broker, tube, [1])
+    clock.advance(0.999)
+    look_at_once(broker)
+    assert broker.tube("replies").take(0) is None
+    assert in_outbox(broker, tube) == 1
+    clock.advance(0.001)
+    assert tube.take(0) is None
+    assert ids(drain(broker.tube("replies"))) == [1]
+
+
+def test_letters_that_two_put_at_once_are_put_once(broker: penstock.Broker) -> None:
+    """Both read the outbox before either took anything out; the slower one had read less."""
+    tube, replies = broker.tube("t"), broker.tube("replies")
+    tube.put_many(range(5), reply_to="replies")
+    early = end_and_die(broker, tube, [1, 2])
+    late = end_and_die(broker, tube, [3, 4])
+    assert (len(early), len(late)) == (2, 4)
+    outbox = store_of(broker)._outbox
+    for letters in (late, early, late):
+        outbox._receive(tube._stored.no, "replies", [read_letter(letter) for letter in letters], Effects(), None)
+    tube.delete(5)
+    assert ids(drain(replies)) == [1, 2, 3, 4, 5]
+    assert in_outbox(broker, tube) == 0
+
+
+def test_more_than_a_page_is_put_at_once(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    tube.put_many(range(2_500), reply_to="replies")
+    tube.ack_many(tube.take_many(2_500))
+    assert ids(drain_fast(broker.tube("replies"))) == list(range(1, 2_501))
+    assert in_outbox(broker, tube) == 0
+
+
+def test_a_reply_tube_that_was_dropped_is_created_anew(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    for round in (1, 2):
+        tube.put("x", reply_to="replies")
+        tube.delete(round)
+        assert ids(drain(broker.tube("replies"))) == [round]
+        broker.tube("replies").drop()
+
+
+def test_a_reply_tube_out_of_reach_holds_up_no_ack_and_no_other_tube(
+    broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = broker.tube("t")
+    tube.put_many([("x", {"reply_to": "away"}), ("y", {"reply_to": "near"}), ("z", {"reply_to": "away"})])
+    original = Outbox._receive
+
+    def receive(self: Outbox, source: int, name: str, *rest: object) -> None:
+        if name == "away":
+            raise penstock.StoreUnavailable("its node is down")
+        original(self, source, name, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Outbox, "_receive", receive)
+    for _ in range(3):
+        take(tube).ack()
+    assert ids(drain(broker.tube("near"))) == [2]
+    assert in_outbox(broker, tube) == 2
+    monkeypatch.undo()
+    clock.advance(1)
+    tube.stats()
+    assert ids(drain(broker.tube("away"))) == [1, 3]
+    assert in_outbox(broker, tube) == 0
+
+
+def test_a_drop_whose_maker_died_is_finished_by_another(broker: penstock.Broker, other: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    tube.put_many(range(1_200), reply_to="replies")
+    tube.put("to itself", reply_to="t")
+    store = store_of(broker)
+    store._runner.on_tag("drop", tube._stored.no, store._runner.moment(None), "t")
+    assert [info.name for info in other.tubes()] == []
+    assert other.tube("t", kind="utube").put("new").id == 1
+    look_at_once(other)
+    other.tube("other").stats()
+    assert sorted(ids(drain_fast(other.tube("replies")))) == list(range(1, 1_201))
+    assert drain(other.tube("t")) == ["new"]
+    assert left_of(store, tube) == 0
+
+
+def test_nothing_is_left_of_a_dropped_tube(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put_many([("x", {"address": "a", "reply_to": "replies"}), ("y", {"group": "g"})])
+    tube.put("z", address="b", ttl=5)
+    tube.delete(3)
+    tube.drop()
+    assert left_of(store_of(broker), tube) == 0
+    assert ids(drain(broker.tube("replies"))) == [1]
