@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
 from tests.servers.base import Missing, find
 
@@ -40,15 +40,24 @@ def watched(browser: Browser, **settings: Any) -> Iterator[Page]:
     context = browser.new_context(**settings)
     page = context.new_page()
     found: list[str] = []
-    page.on("console", lambda message: found.append(message.text) if message.type in ("error", "warning") else None)
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            found.append(message.text)
+
+    def asked(dialog: Dialog) -> None:
+        found.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def failed(request: Request) -> None:
+        if "/api/events" not in request.url:  # a stream is cut when its page is left
+            found.append(f"failed: {request.url}")
+
+    page.on("console", said)
     page.on("pageerror", lambda error: found.append(str(error)))
-    page.on("dialog", lambda dialog: (found.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("requestfailed", lambda request: found.append(f"failed: {request.url}") if _matters(request) else None)
+    page.on("dialog", asked)
+    page.on("requestfailed", failed)
     yield page
     page.wait_for_load_state()
     context.close()
     assert not found, found
-
-
-def _matters(request: Any) -> bool:
-    return "/api/events" not in request.url  # a stream is cut when its page is left
