@@ -103,3 +103,65 @@ def test_roused_waiters_wake_whatever_they_wait_for(room: Room) -> None:
     first, second = room.enter((READY,)), room.enter((OTHER,))
     room.rouse([second])
     assert (awake(first), awake(second)) == (False, True)
+
+
+def calling(room: Room, woken: list[str], name: str, *, there: bool = True) -> Waiter:
+    """A waiter that sleeps without a thread."""
+    waiter = room.enter((READY,))
+
+    def call() -> bool:
+        if there:
+            woken.append(name)
+        return there
+
+    assert not waiter.call_when_woken(call)
+    return waiter
+
+
+def test_a_sleeper_without_a_thread_is_called_once(room: Room) -> None:
+    woken: list[str] = []
+    waiter = calling(room, woken, "a")
+    room.wake(READY)
+    room.again(waiter)
+    room.wake(READY)
+    assert woken == ["a"]
+    assert waiter.call_when_woken(lambda: True), "the second wake-up is for its next sleep"
+
+
+def test_a_sleeper_that_went_to_sleep_too_late_is_told(room: Room) -> None:
+    waiter = room.enter((READY,))
+    room.wake(READY)
+    assert waiter.call_when_woken(lambda: True)
+
+
+def test_a_sleeper_that_thinks_better_of_it_is_not_called(room: Room) -> None:
+    woken: list[str] = []
+    calling(room, woken, "a").call_when_woken(None)
+    room.wake(READY)
+    assert woken == []
+
+
+def test_a_sleeper_that_is_gone_is_dropped_and_the_next_is_woken(room: Room) -> None:
+    woken: list[str] = []
+    for name in "abc":
+        calling(room, woken, name, there=name == "c")
+    room.wake(READY)
+    assert woken == ["c"]
+    room.wake_all()
+    assert len(room) == 1
+
+
+def test_where_looks_are_shared_a_hint_that_brought_work_is_passed_on_to_two(room: Room) -> None:
+    woken: list[str] = []
+    waiters = [calling(room, woken, name) for name in "abcdefgh"]
+    room.wake(READY, hint=True)
+    room.leave(waiters[0], READY)
+    assert woken == ["a", "b", "c"]
+    room.leave(waiters[1], READY)
+    room.leave(waiters[2], READY)
+    assert woken == ["a", "b", "c", "d", "e", "f", "g"]
+    room.leave(waiters[3], None)
+    room.leave(waiters[4], None)
+    room.leave(waiters[5], None)
+    room.leave(waiters[6], None)
+    assert woken[7:] == ["h"]

@@ -54,10 +54,8 @@ class Bridge:
 
         Whoever awaits the future and is cancelled must call its `forsake`; cancelling the future itself is enough.
         """
-        if self._closing:
-            raise StoreUnavailable("this broker is closed: connect again")
         self.must_be_here()
-        return self._begin(flow)
+        return self._begin(flow, refused=self._closing)
 
     def must_be_here(self) -> None:
         """StoreUnavailable in any other loop or process than its own."""
@@ -105,14 +103,18 @@ class Bridge:
 
     # in the loop
 
-    def _begin(self, flow: Flow[R]) -> Run[R]:
+    def _begin(self, flow: Flow[R], *, refused: bool = False) -> Run[R]:
         run: Run[R] = Run(self, flow, loop=self._loop)
+        run._refused = refused
         self._runs += 1
         run._go(None)
         return run
 
     def _ask(self, run: Run[Any], step: Step) -> None:
         """A flow wants this step."""
+        if run._refused:
+            run._go(Failure(StoreUnavailable("this broker is closed: connect again")))
+            return
         if isinstance(step, Sleep):
             self._sleep(run, step)
             return
@@ -222,7 +224,7 @@ class Run(asyncio.Future[R]):
         self._asleep: Sleep | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._back: Step | None = None  # what takes back what it was given
-        self._quit = False
+        self._quit = self._refused = False
 
     def cancel(self, msg: object = None) -> bool:
         """As any future's; what it is given from now on goes back."""

@@ -49,6 +49,7 @@ def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
 
 
 def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
+    """A stored tube as a session holds it."""
     if stored.kind.leased:
         return Tube(hub, seat, stored)
     return ReliableTube(hub, seat, stored) if stored.kind.hand_out == DELIVER else UnleasedTube(hub, seat, stored)

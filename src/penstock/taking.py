@@ -10,11 +10,9 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.core.lifecycle import Move
 from penstock.core.task import Task
 from penstock.errors import PenstockError
 from penstock.flow import Failure, Step
-from penstock.steps import Moves
 from penstock.store.base import Blocked, Taken
 
 if TYPE_CHECKING:
@@ -94,11 +92,9 @@ class Takes(Step):
 
     def undo(self, answer: Got | None) -> Step | None:
         tasks = answer[0] if answer else []
-        if not tasks or not tasks[0]._home._stored.kind.leased:  # what is not leased stays handed out
+        if not tasks:
             return None
-        session = self.seat.number
-        moves = [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks]
-        return Moves(cast("Tube", tasks[0]._home), moves)
+        return cast("Tube", tasks[0]._home)._untaken(tasks)
 
 
 def _serve(line: Line, steps: Sequence[Takes]) -> list[Any]:

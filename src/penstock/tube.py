@@ -20,7 +20,7 @@ from penstock.core.options import PutOptions, encode_payload, make_entry, refuse
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
-from penstock.flow import Flow, verb
+from penstock.flow import Flow, Step, verb
 from penstock.group import Group
 from penstock.outcome import Outcome, await_outcome
 from penstock.stats import TubeStats, make_stats
@@ -270,6 +270,11 @@ class Tube:
         """Bury a task that was handed out and cannot be decoded."""
         self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
 
+    def _untaken(self, tasks: Iterable[Task]) -> Step | None:
+        """What gives back tasks that were handed out to a caller who never saw them."""
+        session = self._seat.number
+        return Moves(self, [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks])
+
     def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
         """Guarded moves; of each the task afterwards, or None where the guard failed."""
         settled = self._hub.store.settle(self._stored, moves)
@@ -395,7 +400,6 @@ class Tube:
 
         An address without a task gives its last outcome, or done without a result when none is known (any more).
         """
-        must_have(self._stored.kind, "wait")
         return (yield from await_outcome(self._hub, self._stored, address, timeout))
 
     def group(self, name: str) -> Group:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from typing import Any, cast
+from typing import cast
 
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
-from penstock.core.task import Facts, Record, Task, make_task
+from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
 from penstock.group import Group
+from penstock.outcome import Outcome
 from penstock.store.unleased import UnleasedStore
 from penstock.tube import TaskOrId, Tube
 
@@ -31,6 +32,9 @@ class UnleasedTube(Tube):
 
     def release_all(self) -> int:
         raise unsupported(self._stored.kind, "release_all")
+
+    def wait(self, address: str, timeout: float | None = None) -> Outcome:
+        raise unsupported(self._stored.kind, "wait")
 
     def group(self, name: str) -> Group:
         raise unsupported(self._stored.kind, "group")
@@ -61,6 +65,9 @@ class UnleasedTube(Tube):
             raise self._not_found(id)
         return record.id
 
+    def _untaken(self, tasks: Iterable[Task]) -> None:
+        """Nothing is held, so nothing is given back: an element waits for its next turn, a message for recover."""
+
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Nothing can be buried here: what cannot be decoded is passed over, for peek and inspect to show."""
         log.warning("task %s of tube %s was passed over: %s", record.address, self.name, error)
@@ -84,7 +91,7 @@ class ReliableTube(UnleasedTube):
         listed = self._unleased.inspect(self._stored, place, whole("count", count), pending=pending)
         return [make_task(record, self) for record in listed]
 
-    def _give_back(self, task: Facts[Any], error: BaseException) -> None:
+    def _give_back(self, task: Facts[Place], error: BaseException) -> None:
         """A block that raised leaves its message delivered: recover hands it out again."""
 
     def _not_taken(self, move: Move) -> NotTaken:

@@ -33,6 +33,12 @@ class Wire(asyncio.Transport):
     def abort(self) -> None:
         self.closed = True
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.options import Tube
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.resp.connection import ARRIVAL_SECONDS, TOKEN_SECONDS
+from penstock.server.resp.connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
 from penstock.server.resp.service import Service
 from tests.wire.conversation import Talk, serving
 
@@ -39,12 +39,26 @@ def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
     async def run() -> None:
         async with serving() as service:
             slow = Talk(service)
-            began = time.monotonic()
-            for byte in b"*1\r\n$4\r\nPI":
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            for byte in b"1\r\n$4\r\nPI":
                 slow.say(bytes([byte]))
                 await slow.heard()
-            slow.connection.cut_if_late(began + ARRIVAL_SECONDS + 1)
+            slow.connection.cut_if_late(time.monotonic() + 1)
             assert await slow.heard() == LATE
+            await slow.end()
+
+
+def test_the_time_begins_anew_with_the_next_request() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            slow = Talk(service)
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            slow.say(b"1\r\n$4\r\nPING\r\n*1\r\n")
+            assert await slow.heard() == b"+PONG\r\n"
+            slow.connection.cut_if_late(time.monotonic() + 1)
+            assert not slow.wire.closed
             await slow.end()
 
     asyncio.run(run())
@@ -68,6 +82,23 @@ def test_a_stranger_that_gives_no_token_is_cut_off(tmp_path: Path) -> None:
             assert (known.wire.closed, stranger.wire.closed) == (False, True)
             await known.end()
             await stranger.end()
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            stuck = Talk(service)
+            stuck.connection.pause_writing()
+            stuck.say(b"PING\r\n")
+            await asyncio.sleep(0)
+            stuck.say(b"PING\r\n" * 50_000)
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS - 1)
+            assert not stuck.wire.closed
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS + 1)
+            assert stuck.wire.closed
+            await stuck.end()
 
     asyncio.run(run())
 

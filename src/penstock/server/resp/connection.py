@@ -24,13 +24,17 @@ log = logging.getLogger("penstock")
 CHUNK = 250
 # With more bytes than that waiting to be read as requests, the socket is not read.
 MAX_PENDING = 256 * 1024
-# Replies are sent off when they are that large together, and wait while the peer does not read.
+# Replies are sent off when they are that large together.
 MAX_UNSENT = 64 * 1024
+# With more bytes than that sent off and not read by the peer, nothing more is carried out for it.
+MAX_UNREAD = 256 * 1024
 # Without a token there is little to say.
 MAX_STRANGER = 16 * 1024
 # A request must arrive whole within this, and a token, where one is needed.
 ARRIVAL_SECONDS = 60.0
 TOKEN_SECONDS = 30.0
+# A peer that sends and does not read would wait for us as we wait for it: after this it is cut off.
+STUCK_SECONDS = 60.0
 
 
 class Connection(asyncio.Protocol):
@@ -45,7 +49,8 @@ class Connection(asyncio.Protocol):
         self._unsent = bytearray()
         self._readable = asyncio.Event()  # the peer reads what it is sent
         self._readable.set()
-        self._paused = False
+        self._choked = 0.0  # since when it does not read
+        self._paused = False  # its socket is not read
         self._waiting = False
         self._ending = False  # what was asked for is answered, then it closes
         self._began = self._since = time.monotonic()  # the connection; the request that is arriving
@@ -56,6 +61,7 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client is there."""
         self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(MAX_UNREAD)
         peer = transport.get_extra_info("peername")
         self.session = Session(self._service, self._id, peer[0] if isinstance(peer, tuple) else "")
         _keep_alive(transport.get_extra_info("socket"))
@@ -81,6 +87,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """It does not read."""
+        self._choked = time.monotonic()
         self._readable.clear()
 
     def resume_writing(self) -> None:
@@ -110,14 +117,19 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def cut_if_late(self, now: float) -> None:
-        """Close if a request, or the token, has taken too long to arrive, or the end of it to be read."""
-        if self._ending:
-            if now - self._since > ARRIVAL_SECONDS:
+        """Close if a request, or the token, takes too long to arrive, or the last reply to be read."""
+        overdue = now - self._since > ARRIVAL_SECONDS
+        if self._paused and not self._readable.is_set() and now - self._choked > STUCK_SECONDS:
+            log.warning("%s sends and does not read, and is cut off: let it send less at a time", self.session.peer)
+            self._transport.abort()
+        elif self._ending:
+            if overdue:
                 self._transport.abort()
-            return
-        late = self._worker is None and self._requests.partial and now - self._since > ARRIVAL_SECONDS
-        if late or (now - self._began > TOKEN_SECONDS and self.session.role is None):
+        elif (overdue and self._worker is None and self._requests.partial) or self._gave_no_token(now):
             self._refuse("Protocol error: it took too long to arrive")
+
+    def _gave_no_token(self, now: float) -> bool:
+        return now - self._began > TOKEN_SECONDS and self.session.role is None
 
     async def settled(self) -> None:
         """Once it is gone: what it held is given back."""
@@ -132,6 +144,7 @@ class Connection(asyncio.Protocol):
         try:
             while not self.session.leaving and (requests := self._next()):
                 await self._serve(requests)
+                self._since = time.monotonic()
                 await self._send()
                 if len(requests) == CHUNK:
                     await asyncio.sleep(0)  # others have their turn
@@ -146,7 +159,6 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
         finally:
             self._worker = None
-            self._since = time.monotonic()
         if self._ending:
             self._transport.close()
         elif self._paused:

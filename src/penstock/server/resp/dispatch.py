@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from penstock.errors import PenstockError, StoreError
+from penstock.server.auth import Role
 from penstock.server.resp.arguments import Args
 from penstock.server.resp.commands import about, connection, mq, tasks, transaction, tubes
 from penstock.server.resp.commands.command import Command
@@ -52,7 +53,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
         try:
             command = _find(request)
             if command.role is not None and (role is None or role < command.role):
-                raise _forbidden(command, role is None)
+                raise _forbidden(command, command.role, role)
             args = request[1:]
             key = command.joins(args)
             if calls is not None and calls.join(command, args, key):
@@ -97,10 +98,11 @@ def _find(request: Request) -> Command:
     return command
 
 
-def _forbidden(command: Command, unknown: bool) -> Refused:
-    if unknown:
+def _forbidden(command: Command, needed: Role, role: Role | None) -> Refused:
+    if role is None:
         return Refused("NOAUTH", "Authentication required.")
-    return Refused("NOPERM", f"this token may not run '{command.name.lower()}': it needs the role {command.role!s}")
+    why = f"its role is {role.name.lower()}, and '{command.name.lower()}' needs {needed.name.lower()}"
+    return Refused("NOPERM", f"this token may not do that: {why}")
 
 
 async def carry_out(session: Session, calls: Calls) -> list[Reply]:

@@ -16,9 +16,13 @@ from penstock.server.auth import Role, hashed
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.replies import RESP2
 from penstock.server.resp.service import Service
+from penstock.session import session_id
 from penstock.tube import Tube
 
 R = TypeVar("R")
+
+# Handles that a connection keeps; then all are let go and made again.
+MAX_TUBES = 1000
 
 
 class Session:
@@ -68,7 +72,7 @@ class Session:
 
     async def join(self, id: str | None, ttr: int) -> None:
         """Join another session, or begin one whose tasks stay taken for ttr after it; what it held is given back."""
-        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=id)
+        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=session_id(id))
         former, self._seat = self._seat, joined
         self._tubes.clear()
         await self.service.ask(former.close)
@@ -104,7 +108,7 @@ class Session:
 
     def handle(self, stored: StoredTube) -> Tube:
         """A tube as this connection holds it."""
-        if len(self._tubes) > 1000:
+        if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
         tube = self._tubes[stored.name] = make_handle(self.service.hub, self._seat, stored)
         return tube

@@ -13,6 +13,7 @@ from penstock.store.base import Finding
 from penstock.store.mysql.linked import make_group
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
+from penstock.store.sql.group_checks import problems
 
 
 def check_links(link: Link, tube: Tube, now: int, repair: bool) -> Iterator[Finding]:
@@ -54,30 +55,13 @@ def _outcomes(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
 
 
 def _group(link: Link, tube: Tube, group: Group, states: Counter[str], now: int, repair: bool) -> Iterator[Finding]:
-    problems = list(_problems(group, states))
+    wrong = list(problems(group, states))
     if link.rows(Q.wrong_members, (tube.no, group.no, tube.no, group.no))[0][0]:
-        problems.append(("its list of tasks is not theirs", "list them anew"))
-    for what, remedy in problems:
+        wrong.append(("its list of tasks is not theirs", "list them anew"))
+    for what, remedy in wrong:
         yield Finding(tube.name, None, f"group {group.name}: {what}", remedy)
-    if repair and problems:
+    if repair and wrong:
         _mend(link, tube, group, states, now)
-
-
-def _problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
-    left = states.total()
-    if group.left != left:
-        yield f"says {group.left} tasks are left, there are {left}", "count them anew"
-    if group.total < left:
-        yield f"says {group.total} tasks were put, there are {left}", "count them anew"
-    if group.state in rules.OVER and left:
-        yield f"is {group.state}, but has {left} tasks left", "take it up again"
-    if group.state in (rules.STARTED, rules.CANCELLING) and not left:
-        yield "should have ended", "end it"
-    if group.state == rules.OPEN and (early := left - states[UNSTARTED] - states["!"]):
-        yield f"is not started, but {early} of its tasks can be taken", "hold them back"
-    waiting = states[UNSTARTED] if group.state == rules.STARTED else left if group.state == rules.CANCELLING else 0
-    if waiting and not group.moving:
-        yield f"{waiting} tasks do not follow its record", "let them follow"
 
 
 def _mend(link: Link, tube: Tube, group: Group, states: Counter[str], now: int) -> None:

@@ -1,1 +1,1 @@
-"""What the SQL stores share: named queries and migrations."""
+"""What the SQL stores share: named queries, migrations, checks of groups."""

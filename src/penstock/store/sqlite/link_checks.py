@@ -12,6 +12,7 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Effects, Finding
+from penstock.store.sql.group_checks import problems
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.links import load_group
 from penstock.store.sqlite.step import Step
@@ -42,28 +43,11 @@ def _outcomes(db: apsw.Connection, tube: Tube, repair: bool) -> Iterator[Finding
 
 def _group(db: apsw.Connection, tube: Tube, group: Group, now: int, repair: bool) -> Iterator[Finding]:
     states: Counter[str] = Counter(dict(db.execute(Q.recount_group, (group.no,))))
-    problems = list(_problems(group, states))
-    for what, remedy in problems:
+    wrong = list(problems(group, states))
+    for what, remedy in wrong:
         yield Finding(tube.name, None, f"group {group.name}: {what}", remedy)
-    if repair and problems:
+    if repair and wrong:
         _mend(db, tube, group.no, states, now)
-
-
-def _problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
-    left = states.total()
-    if group.left != left:
-        yield f"says {group.left} tasks are left, there are {left}", "count them anew"
-    if group.total < left:
-        yield f"says {group.total} tasks were put, there are {left}", "count them anew"
-    if group.state in rules.OVER and left:
-        yield f"is {group.state}, but has {left} tasks left", "take it up again"
-    if group.state in (rules.STARTED, rules.CANCELLING) and not left:
-        yield "should have ended", "end it"
-    if group.state == rules.OPEN and (early := left - states[UNSTARTED] - states["!"]):
-        yield f"is not started, but {early} of its tasks can be taken", "hold them back"
-    waiting = states[UNSTARTED] if group.state == rules.STARTED else left if group.state == rules.CANCELLING else 0
-    if waiting and not group.moving:
-        yield f"{waiting} tasks do not follow its record", "let them follow"
 
 
 def _mend(db: apsw.Connection, tube: Tube, no: int, states: Counter[str], now: int) -> None:

@@ -83,10 +83,13 @@ def verb(flow: Callable[[Tube, Args], Flow[Any]], show: Callable[[Any], Reply] =
     async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
         name = text("tube", calls[0][0])
         answers = await _attempt(session, name, flow, calls, anew=False)
-        again = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
-        if again:  # dropped since it was found, and perhaps created anew
-            retried = await _attempt(session, name, flow, [calls[at] for at in again], anew=True)
-            for at, answer in zip(again, retried, strict=True):
+        gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
+        if gone:  # dropped since it was found, and perhaps created anew
+            try:
+                retried = await _attempt(session, name, flow, [calls[at] for at in gone], anew=True)
+            except NoSuchTube as error:
+                retried = [error] * len(gone)  # not raised: the others may be done
+            for at, answer in zip(gone, retried, strict=True):
                 answers[at] = answer
         return [_shown(answer, show) for answer in answers]
 

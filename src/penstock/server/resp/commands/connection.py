@@ -85,7 +85,7 @@ async def _reset(session: Session, args: Args) -> Reply:
 async def _select(session: Session, args: Args) -> Reply:
     if not args[0].isdigit():
         raise Refused("ERR", "value is not an integer or out of range")
-    if int(args[0][:20]) != 0:
+    if args[0].strip(b"0"):
         raise Refused("ERR", "DB index is out of range")
     return OK
 

@@ -1,0 +1,29 @@
+"""The behaviour suite through awaited verbs: what holds for the blocking ones holds for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.timeout(300)
+def test_the_behaviour_suite_passes_awaited() -> None:
+    command = ["-m", "pytest", "-p", "tests.aio.blocking", "-q", "-x", "-k", "memory", "tests/behaviour"]
+    ran = subprocess.run(
+        [sys.executable, *command, "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+    )
+    assert ran.returncode == 0, ran.stdout[-5000:]
