@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 import penstock
@@ -9,7 +12,7 @@ from penstock import operating
 from penstock.core.task import Status
 from penstock.store.base import Event
 from tests.behaviour.helpers import calls, take, tasks
-from tests.conftest import FULL, Connect
+from tests.conftest import STORES, Connect
 
 
 def buried(tube: penstock.Tube) -> penstock.Task:
@@ -18,6 +21,13 @@ def buried(tube: penstock.Tube) -> penstock.Task:
     for task in put:
         tube.bury(task.id, "broken")
     return put[1]
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])
+def live_listing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[penstock.Tube]:
+    """A tube of each store that lists groups."""
+    with penstock.connect(STORES[request.param](tmp_path)) as broker:
+        yield broker.tube("mail")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
@@ -96,9 +106,8 @@ def test_the_hosts_of_callbacks_are_counted(broker: penstock.Broker) -> None:
     ]
 
 
-@FULL
-def test_live_groups_are_listed_by_name(broker: penstock.Broker) -> None:
-    tube = broker.tube("mail")
+def test_live_groups_are_listed_by_name(live_listing: penstock.Tube) -> None:
+    tube = live_listing
     for name in ("b", "a", "c", "over"):
         tube.group(name).put_many([1, 2])
     tube.group("over").cancel()
@@ -106,6 +115,24 @@ def test_live_groups_are_listed_by_name(broker: penstock.Broker) -> None:
     listed = [(group.name, group.state, group.total) for group in operating.live_groups(tube)]
     assert listed == [("a", "started", 2), ("b", "open", 2), ("c", "open", 2)]
     assert [group.name for group in operating.live_groups(tube, "a", 1)] == ["b"]
+
+
+@pytest.mark.parametrize("store_url", ["redis"], indirect=True)
+def test_a_store_that_cannot_list_groups_says_so(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    tube.group("a").put(1)
+    with pytest.raises(penstock.UnsupportedOption, match="does not list groups"):
+        operating.live_groups(tube)
+
+
+def test_a_live_group_is_found_and_not_begun(live_listing: penstock.Tube) -> None:
+    for name in ("a", "a.b", "aa", "b"):
+        live_listing.group(name).put(name)
+    assert operating.live_group(live_listing, "aa").total == 1
+    for name in ("a.", "ab", "A", "0"):
+        with pytest.raises(penstock.NotFound, match="is not live"):
+            operating.live_group(live_listing, name)
+    assert [group.name for group in operating.live_groups(live_listing)] == ["a", "a.b", "aa", "b"]
 
 
 def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:

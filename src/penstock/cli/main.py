@@ -10,6 +10,7 @@ import penstock
 from penstock.broker import DEFAULT_URL
 from penstock.cli.doctor import doctor
 from penstock.cli.serve import serve
+from penstock.cli.token import token
 
 EXIT_FAILED = 1  # the command could not do it
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
@@ -35,6 +36,7 @@ def cli(context: click.Context, url: str) -> None:
 
 cli.add_command(doctor)
 cli.add_command(serve)
+cli.add_command(token)
 
 
 def main() -> None:

@@ -48,7 +48,8 @@ class Address:
 
     def bind(self) -> socket.socket:
         """A socket bound to it; BadValue when another program has it."""
-        bound = socket.socket(self._family, socket.SOCK_STREAM)
+        # The protocol is named because asyncio sets TCP_NODELAY only then; without it each answer may wait 40 ms.
+        bound = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind((self._where, self._port))

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import penstock
+from tests.conftest import STORES
 from tests.server.http.serving import Serving, serving
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
-def store_url(request: pytest.FixtureRequest) -> str:
+def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The embedded stores and one behind a network."""
-    from tests.conftest import STORES
-
-    return STORES[request.param](request.getfixturevalue("tmp_path"))
+    return STORES[request.param](tmp_path)
 
 
 @pytest.fixture

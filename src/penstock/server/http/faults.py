@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from http import HTTPStatus
 
 import msgspec
 from starlette.responses import Response
@@ -27,6 +26,22 @@ STATUS: dict[type[Exception], int] = {
 }
 
 
+# What HTTP itself refuses; the standard library's phrases differ between versions of Python.
+_NAMES = {
+    400: "BadRequest",
+    401: "Unauthorized",
+    403: "Forbidden",
+    404: "NotFound",
+    405: "MethodNotAllowed",
+    408: "RequestTimeout",
+    413: "PayloadTooLarge",
+    415: "UnsupportedMediaType",
+    421: "MisdirectedRequest",
+    429: "TooManyRequests",
+    503: "ServiceUnavailable",
+}
+
+
 class Fault(msgspec.Struct, frozen=True):
     """What every refused call answers."""
 
@@ -40,7 +55,7 @@ class Refused(Exception):
     def __init__(self, status: int, message: str, **headers: str) -> None:
         super().__init__(message)
         self.status = status
-        self.name = HTTPStatus(status).phrase.title().replace(" ", "").replace("-", "")
+        self.name = _NAMES.get(status, "Refused")
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 

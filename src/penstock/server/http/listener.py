@@ -19,6 +19,7 @@ from penstock.errors import BadValue
 from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.http.app import App, make_app
+from penstock.server.http.connection import Connection
 from penstock.server.http.options import Options
 
 _BACKLOG = 2048
@@ -86,6 +87,7 @@ def http_listener(
 def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
     return uvicorn.Config(
         app.asgi,
+        http=Connection,
         log_config=None,
         access_log=False,  # it would hold search words, and whatever else stands in paths
         server_header=False,

@@ -108,9 +108,9 @@ class Pages:
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
         response = RedirectResponse(local_path(form.get("next", "/")), 303)
-        response.set_cookie(
-            COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=self._server.options.secure
-        )
+        # A trusted proxy says whether the browser came by https.
+        secure = self._server.options.secure or request.url.scheme == "https"
+        response.set_cookie(COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
         return response
 
     def _login_page(self, request: Request, after: str, problem: str) -> Response:
