@@ -188,7 +188,10 @@ def undocumented(path: Path) -> Iterator[str]:
     for node in module.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
-        if not ast.get_docstring(node):
+        overload = isinstance(node, ast.FunctionDef) and any(
+            isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list
+        )
+        if not ast.get_docstring(node) and not overload:
             yield node.name
 
 
