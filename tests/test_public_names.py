@@ -17,10 +17,10 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    Backoff BadValue Broker DuplicateAddress Finding Group Kind NoSuchTube NotFound NotTaken Outcome OutcomeUnknown
-    PayloadTooLarge PenstockError Progress SchemaMismatch Session SessionInfo Status StoreBusy StoreCorrupt StoreError
-    StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats
-    UnsupportedOption __version__ connect register_kind
+    App Backoff BadValue Broker Bury DuplicateAddress Finding Group Kind NoSuchTube NotFound NotTaken Outcome
+    OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo Status StoreBusy
+    StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo
+    TubeMismatch TubeStats UnsupportedOption __version__ connect current_task register_kind waiting
 """
 
 TUBE = (

@@ -303,6 +303,7 @@ def altered(record: Record, change: Change, state: str) -> Record:
         expires=change.expires if state != "-" else record.expires,
         attempts=change.attempts,
         reason=change.reason,
+        progress=change.progress,
         owner=record.owner if state == "t" else None,
     )
 

@@ -1,0 +1,102 @@
+"""An application: its functions that workers run, its schedules, and the store they share."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+
+from penstock.app.handler import Handler
+from penstock.app.rules import TaskOptions, make_rules
+from penstock.broker import Broker, connect
+from penstock.core import names
+from penstock.errors import BadValue
+from penstock.store.forks import reset_in_child
+from penstock.tube import Tube
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AnyHandler = Handler[..., Any, Any]
+
+
+class Decorator(Protocol):
+    """Makes a handler of a function, sync or async."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+
+
+class App:
+    """The handlers of a program. It connects when something is first put, and a forked child begins anew."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.url = url
+        self.handlers: dict[str, AnyHandler] = {}
+        self._lock = threading.Lock()
+        self._broker: Broker | None = None
+        self._tubes: dict[str, Tube] = {}
+        reset_in_child(self)
+
+    def __repr__(self) -> str:
+        return f"<App with {len(self.handlers)} handlers>"
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Make a handler of a function: `.put(…)` stores a task, and a worker calls it.
+
+        `name` is what tasks call it by, else the function's own. `executor` is thread, process or async, else what
+        the function needs. `backoff` is how long to wait after a failure. All other options are put options, for
+        every put that does not say otherwise.
+        """
+        if function is None:
+            return lambda function: self._add(function, options)
+        return self._add(function, options)
+
+    def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
+        if not callable(function):
+            raise BadValue(f"{names.shown(function)} is no function: @app.task stands before a def or an async def")
+        name = names.name("task name", options.get("name") or function.__name__)
+        if name in self.handlers:
+            raise BadValue(f"this app has a task {name} already: give one of them another name=")
+        handler: AnyHandler = Handler(self, name, function, make_rules(name, function, options))
+        self.handlers[name] = handler
+        return handler
+
+    @property
+    def broker(self) -> Broker:
+        """The broker of the app's store, connected when it is first asked for."""
+        with self._lock:
+            if self._broker is None:
+                self._broker = connect(self.url)
+            return self._broker
+
+    def tube(self, name: str) -> Tube:
+        """A tube of the app's store, created when it is missing."""
+        tube = self._tubes.get(name)
+        if tube is None:
+            tube = self._tubes[name] = self.broker.tube(name)
+        return tube
+
+    def forget_tubes(self) -> None:
+        """Open them anew, because one was dropped."""
+        self._tubes.clear()
+
+    def close(self) -> None:
+        """Let go of the store. The next put connects again."""
+        with self._lock:
+            broker, self._broker = self._broker, None
+            self._tubes.clear()
+        if broker is not None:
+            broker.close()
+
+    def after_fork(self) -> None:
+        """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
+        self._lock = threading.Lock()

@@ -1,0 +1,109 @@
+"""`penstock worker module:app`: take tasks and run their handlers until told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from penstock.app.app import App
+from penstock.errors import BadValue
+from penstock.worker import logs
+from penstock.worker.loading import load_app
+from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, Settings, make_settings
+from penstock.worker.status import Status
+from penstock.worker.worker import Worker
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP", required=False)
+@click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
+@click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; else all of the app, in turns.")
+@click.option(
+    "--concurrency", type=int, metavar="N", help=f"Handlers that run at once. [default: {DEFAULT_CONCURRENCY}]"
+)
+@click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one a core]")
+@click.option("--limit", "limits", multiple=True, metavar="P=N", help="Priority P and below start below N running.")
+@click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish at a stop.")
+@click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
+@click.option("--callbacks", is_flag=True, help="Also call the callback URLs of tasks.")
+@click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
+@click.pass_context
+def worker(
+    context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
+    processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool, json_logs: bool,
+) -> None:  # fmt: skip
+    """Run the handlers of an app until SIGTERM or Ctrl-C.
+
+    \b
+    penstock worker shop:app
+    penstock worker shop:app --tubes urgent,mail --concurrency 8
+    penstock worker shop:app --limit 0=16 --limit 5=4     keeps room for urgent work
+
+    The first signal: take no more, finish what runs within --grace. The second: give it back at once.
+    """
+    settings = make_settings(
+        tubes=tuple(name.strip() for name in tubes.split(",")) if tubes else (),
+        concurrency=concurrency,
+        processes=processes,
+        limits=dict(map(_limit, limits)),
+        grace=grace,
+        callbacks=callbacks,
+    )
+    console = Console(stderr=True)
+    logs.configure(console, json=json_logs)
+    app = _app(target, own_url or _given_url(context))
+    run(app, settings, console, live=console.is_terminal and not json_logs)
+
+
+def run(app: App, settings: Settings, console: Console, *, live: bool) -> None:
+    """Work until a signal comes, then stop well."""
+    stop = threading.Event()
+    running = Worker(app, settings)
+
+    def told(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            running.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+    status = Status(running, console, live=live)
+    status.banner(app.broker._hub.store.describe().where)
+    running.start()
+    with status.shown():
+        while not stop.wait(status.pause):
+            status.look()
+        status.look("stopping")
+        running.stop()
+    status.look("stopped")
+    app.close()
+
+
+def _app(target: str | None, url: str | None) -> App:
+    app = App() if target is None else load_app(target)
+    if url is not None:
+        app.close()
+        app.url = url
+    return app
+
+
+def _given_url(context: click.Context) -> str | None:
+    """The URL of `penstock --url` or of the environment; None where it is only the default."""
+    parent = context.parent
+    if parent is None or parent.get_parameter_source("url") is ParameterSource.DEFAULT:
+        return os.environ.get("PENSTOCK_URL") or None
+    return str(context.obj)
+
+
+def _limit(text: str) -> tuple[int, int]:
+    pri, _, most = text.partition("=")
+    try:
+        return int(pri), int(most)
+    except ValueError:
+        raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, as 5=4") from None

@@ -1,0 +1,90 @@
+"""Runs sync handlers in threads: as few as keep up, as many as there are slots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.app.current import set_run
+from penstock.worker.item import Item
+from penstock.worker.work import Work
+
+# A handler that takes longer than this leaves the rest of its batch to a second thread before it starts. For faster
+# ones the hand-over costs more than it brings.
+WORTH_A_THREAD = 0.0002
+
+
+class Threads:
+    """An executor. A thread holds its slot from its first task until it finds no more."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._slots = work.slots
+        self._buffer: deque[Item] = deque()
+        self._idle: list[threading.Lock] = []
+        self._lock = threading.Lock()
+        work.slots.on_free.append(self.wake)
+
+    def start(self, items: Sequence[Item]) -> None:
+        """Run these, in order, as threads and slots allow."""
+        self._buffer.extend(items)
+        self.wake()
+
+    def room(self) -> int | None:
+        """Slots alone decide."""
+        return None
+
+    def stop(self) -> None:
+        """A thread cannot be ended from outside; it ends with the process."""
+
+    def wake(self) -> None:
+        """Have one more thread look, if there is work and a slot for it."""
+        if not self._buffer or not self._slots.free():
+            return
+        with self._lock:
+            if self._idle:
+                self._idle.pop().release()
+                return
+        threading.Thread(target=self._run, name="penstock-runner", daemon=True).start()
+
+    def _run(self) -> None:
+        parked = threading.Lock()
+        parked.acquire()
+        while True:
+            if self._slots.acquire():
+                try:
+                    self._drain()
+                finally:
+                    set_run(None)
+                    self._slots.release()
+            with self._lock:
+                if self._buffer and self._slots.free():
+                    continue  # it came between the last look and now
+                self._idle.append(parked)
+            parked.acquire()
+
+    def _drain(self) -> None:
+        buffer, pace = self._buffer, self._work.pace
+        while not self._slots.wanted:
+            try:
+                item = buffer.popleft()
+            except IndexError:
+                return
+            if buffer and (pace.mean is None or pace.mean > WORTH_A_THREAD):
+                self.wake()
+            if self._work.claim(item):
+                self._call(item)
+
+    def _call(self, item: Item) -> None:
+        handler = item.handler
+        assert handler is not None
+        set_run(item)
+        began = time.perf_counter()
+        try:
+            result = handler.arguments.call(handler.function, item.stored)
+        except BaseException as error:
+            self._work.fail(item, error, began)
+        else:
+            self._work.finish(item, result, began)

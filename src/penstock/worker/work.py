@@ -1,0 +1,70 @@
+"""What the parts of a worker share."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from penstock.app.ends import Bury, Retry
+from penstock.worker import verdict
+from penstock.worker.item import Hand, Item
+from penstock.worker.settings import Settings
+from penstock.worker.settler import Settler
+from penstock.worker.slots import Slots
+from penstock.worker.tally import Pace, Tally
+
+log = logging.getLogger("penstock.worker")
+
+
+class Executor(Protocol):
+    """Where handlers run. Each item it is given ends as a verdict with the settler, unless someone else claims it."""
+
+    def start(self, items: Sequence[Item]) -> None:
+        """Run these when there are slots for them; from one thread only."""
+
+    def room(self) -> int | None:
+        """How many more it could begin at once; None where slots alone decide."""
+
+    def stop(self) -> None:
+        """End what still runs, where that can be done."""
+
+
+class Work:
+    """What is held, what runs, what is finished, and how fast it goes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.hand = Hand()
+        self.tally = Tally()
+        self.slots = Slots(settings.concurrency, settings.limits)
+        self.settler = Settler(self.hand, self.tally)
+        self.pace = Pace()
+        #: When no more than so many wait to be started, `on_low` is called, once.
+        self.low = -1
+        self.on_low: Callable[[], None] = lambda: None
+
+    def claim(self, item: Item) -> bool:
+        """Whether the caller, who has a slot, is to run it now."""
+        if not self.hand.claim(item):
+            return False  # it waited too long, and was given back
+        if len(self.hand.unstarted) <= self.low:
+            self.low = -1
+            self.on_low()
+        if self.slots.limited and not self.slots.may_start(item.task.pri):
+            self.settler.add(item, verdict.unstarted(item))
+            return False
+        return True
+
+    def finish(self, item: Item, result: object, began: float) -> None:
+        """Its handler returned."""
+        self.pace.note(time.perf_counter() - began)
+        self.settler.add(item, verdict.done(item, result))
+
+    def fail(self, item: Item, error: BaseException, began: float) -> None:
+        """Its handler raised, or could not be called."""
+        self.pace.note(time.perf_counter() - began)
+        ended = verdict.failed(item, error)
+        if not isinstance(error, (Retry, Bury)):
+            log.warning("%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason, exc_info=error)
+        self.settler.add(item, ended)

@@ -1,0 +1,97 @@
+"""A worker: its parts put together, started, and stopped without losing anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.app.app import App
+from penstock.errors import BadValue
+from penstock.opening import open_tube
+from penstock.seat import Seat
+from penstock.tube import check_max_pri
+from penstock.worker import verdict
+from penstock.worker.feeder import Feeder, Source
+from penstock.worker.heart import Heart
+from penstock.worker.settings import Settings
+from penstock.worker.threads import Threads
+from penstock.worker.work import Executor, Work
+
+log = logging.getLogger("penstock.worker")
+
+# To settle what is finished, at the end of the grace or after a second signal.
+LAST_SECONDS = 2.0
+_TICK = 0.02
+
+
+class Worker:
+    """Runs the handlers of an app, in threads of this process, from `start` until `stop`."""
+
+    def __init__(self, app: App, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self._app = app
+        self.work = Work(self.settings)
+        self._hurry = threading.Event()
+        hub = app.broker._hub
+        self._seat = Seat(hub, implicit=True)
+        self.sources = self._find_sources()
+        threads = Threads(self.work)
+        self._executors: dict[str, Executor] = {"thread": threads}
+        turns = not self.settings.tubes
+        self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
+        self._heart = Heart(self.work, self._seat, threads.wake)
+        self._feeder.on_taken = self._heart.poke
+
+    def _find_sources(self) -> list[Source]:
+        handlers = self._app.handlers.values()
+        names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
+        if not names:
+            raise BadValue("the app has no tasks, and no --tubes are given: there is nothing to take")
+        sources = []
+        for name in names:
+            tube = open_tube(self._app.broker._hub, self._seat, name, None, {})
+            if self.settings.limits:
+                check_max_pri(tube._stored, 0)
+            needs = frozenset(handler.rules.executor for handler in handlers if handler.rules.tube == name)
+            sources.append(Source(tube, needs))
+        return sources
+
+    @property
+    def handler_names(self) -> list[str]:
+        """The tasks that it can run."""
+        return sorted(self._app.handlers)
+
+    def start(self) -> None:
+        """Begin to take and run."""
+        self.work.settler.start()
+        self._heart.start()
+        self._feeder.start()
+
+    def hurry(self) -> None:
+        """Do not wait for handlers any longer; safe in a signal handler."""
+        self._hurry.set()
+
+    def stop(self) -> None:
+        """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
+        ends = time.monotonic() + self.settings.grace
+        self._feeder.stop()
+        for item in self.work.hand.claim_all():
+            self.work.settler.add(item, verdict.unstarted(item))
+        slots = self.work.slots
+        self._wait(lambda: not slots.running, ends)
+        self._wait(lambda: not slots.running and not slots.aside, ends)
+        for executor in self._executors.values():
+            executor.stop()
+        for item in list(self.work.hand.held):
+            if not item.finished:
+                log.warning("%r did not end in time and is released", item)
+                self.work.settler.add(item, verdict.stopped(item))
+        self._heart.stop()
+        self.work.settler.stop(max(LAST_SECONDS, ends - time.monotonic()))
+        self._seat.close()
+
+    def _wait(self, condition: Callable[[], bool], ends: float) -> None:
+        while not condition() and time.monotonic() < ends and not self._hurry.is_set():
+            self._hurry.wait(_TICK)
