@@ -73,7 +73,7 @@ def test_items_of_put_many(app: App) -> None:
     handles = add.put_many([1, (2, 3), {"a": 4, "pri": 7}, ((5,), {"b": 6})], pri=1)
     assert [handle.id for handle in handles] == [1, 2, 3, 4]
     tasks = app.tube("default").tasks()
-    assert [(task.data["args"], task.pri) for task in tasks] == [  # type: ignore[index, call-overload]
+    assert [(task.data["args"], task.pri) for task in tasks] == [  # type: ignore[index]
         ({"a": 1}, 1), ({"a": 2, "b": 3}, 1), ({"a": 4}, 7), ({"a": 5, "b": 6}, 1),
     ]  # fmt: skip
 
@@ -165,7 +165,7 @@ def test_a_plain_call_runs_here_and_stores_nothing(app: App) -> None:
         return 2 * number
 
     assert double(4) == 8
-    assert (double.__name__, double.__doc__) == ("double", "Twice as much.")
+    assert (double.name, double.__doc__) == ("double", "Twice as much.")
     assert "default" not in [tube.name for tube in app.broker.tubes()]
 
 

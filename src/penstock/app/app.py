@@ -78,6 +78,12 @@ class App:
                 self._broker = connect(self.url)
             return self._broker
 
+    def use(self, url: str | None) -> None:
+        """Put into the store of another URL from now on."""
+        if url != self.url:
+            self.close()
+            self.url = url
+
     def tube(self, name: str) -> Tube:
         """A tube of the app's store, created when it is missing."""
         tube = self._tubes.get(name)

@@ -96,6 +96,10 @@ class Handler(Generic[P, R, C]):
         """A handle on the task with that id, for a program that did not put it."""
         return Handle(self, self._app.tube(self.rules.tube), id)
 
+    def use(self, url: str | None) -> None:
+        """Put into the store of that URL from now on."""
+        self._app.use(url)
+
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""
         return values.read(f"the result of {self.name}", stored, self.arguments.hints.get("return", Any))

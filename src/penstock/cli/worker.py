@@ -88,8 +88,7 @@ def run(app: App, settings: Settings, console: Console, *, live: bool) -> None:
 def _app(target: str | None, url: str | None) -> App:
     app = App() if target is None else load_app(target)
     if url is not None:
-        app.close()
-        app.url = url
+        app.use(url)
     return app
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from penstock.app.app import App
 from penstock.app.current import set_run
+from penstock.app.ends import Bury, Retry
 from penstock.core.task import Task
 from penstock.seat import Seat
 from penstock.tube import Tube
@@ -27,7 +28,7 @@ def run_queued(app: App, *, raises: bool = True) -> int:
         for tube, task in _ready(app, seat):
             count += 1
             error = _run(app, Item(task, tube, seat.number, 0))
-            if error is not None and raises and not isinstance(error, (verdict.Retry, verdict.Bury)):
+            if error is not None and raises and not isinstance(error, (Retry, Bury)):
                 raise error
     finally:
         set_run(None)
@@ -49,7 +50,7 @@ def _ready(app: App, seat: Seat) -> Iterator[tuple[Tube, Task]]:
 def _run(app: App, item: Item) -> Exception | None:
     data = item.task.data
     handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
-    if handler is None:
+    if handler is None or not isinstance(data, dict):
         item.tube._settle([verdict.unknown(item).move])
         return None
     item.handler = handler

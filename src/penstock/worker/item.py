@@ -28,8 +28,8 @@ class Item:
     """
 
     __slots__ = (
-        "cancel", "current", "deadline", "ends", "finished", "handler", "lost", "session", "slots", "stored", "task",
-        "told", "ttr", "tube",
+        "cancel", "current", "deadline", "ends", "finished", "handler", "lost", "session", "slots", "stopped", "stored",
+        "task", "told", "ttr", "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -45,6 +45,7 @@ class Item:
         self.slots: Slots | None = None
         self.lost = False
         self.finished = False  # a verdict is on its way to the store
+        self.stopped = False  # the worker stops, and ends it
         self.current: CurrentTask | None = None
         self.told: float | None = None  # the progress that the store knows
         self.cancel: Callable[[], object] | None = None

@@ -44,11 +44,18 @@ class Settler:
         self._thread.start()
 
     def add(self, item: Item, verdict: Verdict) -> None:
-        """This one is finished. Cheap, and safe from any thread."""
+        """This one is finished. Cheap, and safe from any thread; only the first verdict on an item counts."""
+        if item.finished:
+            return
         item.finished = True
         self._done.append((item, verdict))
         if self._asleep:
             self._wake.set()
+
+    def forget(self, item: Item) -> None:
+        """Its lease is over, and so nothing is to be said of it."""
+        item.finished = True
+        self._hand.held.discard(item)
 
     def stop(self, timeout: float) -> bool:
         """Settle what is finished, give up after timeout; True when nothing is left."""

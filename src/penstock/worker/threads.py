@@ -19,8 +19,11 @@ WORTH_A_THREAD = 0.0002
 class Threads:
     """An executor. A thread holds its slot from its first task until it finds no more."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, most: int | None = None) -> None:
         self._work = work
+        self._most = most  # threads, those aside not counted; None: slots alone decide
+        self._threads = 0
+        self._aside = 0
         self._slots = work.slots
         self._buffer: deque[Item] = deque()
         self._idle: list[threading.Lock] = []
@@ -33,8 +36,11 @@ class Threads:
         self.wake()
 
     def room(self) -> int | None:
-        """Slots alone decide."""
-        return None
+        """Slots alone decide, unless there may only be so many threads."""
+        if self._most is None:
+            return None
+        with self._lock:
+            return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
 
     def stop(self) -> None:
         """A thread cannot be ended from outside; it ends with the process."""
@@ -47,6 +53,9 @@ class Threads:
             if self._idle:
                 self._idle.pop().release()
                 return
+            if self._most is not None and self._threads - self._aside >= self._most:
+                return
+            self._threads += 1
         threading.Thread(target=self._run, name="penstock-runner", daemon=True).start()
 
     def _run(self) -> None:

@@ -47,7 +47,12 @@ def failed(item: Item, error: BaseException) -> Verdict:
     if isinstance(error, Retry):
         delay = _backoff(item) if error.delay is None else error.delay
         return release(item, delay, error.reason)
-    return release(item, _backoff(item), f"{type(error).__name__}: {error}")
+    reason = error.args[0] if isinstance(error, HandlerFailed) else f"{type(error).__name__}: {error}"
+    return release(item, _backoff(item), reason)
+
+
+class HandlerFailed(Exception):
+    """What a handler elsewhere ended with, in words."""
 
 
 def bury(item: Item, reason: str | None) -> Verdict:

@@ -59,12 +59,19 @@ class Work:
     def finish(self, item: Item, result: object, began: float) -> None:
         """Its handler returned."""
         self.pace.note(time.perf_counter() - began)
-        self.settler.add(item, verdict.done(item, result))
+        if item.lost:
+            return self.settler.forget(item)
+        return self.settler.add(item, verdict.done(item, result))
 
     def fail(self, item: Item, error: BaseException, began: float) -> None:
         """Its handler raised, or could not be called."""
         self.pace.note(time.perf_counter() - began)
-        ended = verdict.failed(item, error)
-        if not isinstance(error, (Retry, Bury)):
-            log.warning("%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason, exc_info=error)
-        self.settler.add(item, ended)
+        if item.lost:
+            return self.settler.forget(item)
+        ended = verdict.stopped(item) if item.stopped else verdict.failed(item, error)
+        if not isinstance(error, (Retry, Bury)) and not item.stopped:
+            log.warning(
+                "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
+                exc_info=error if error.__traceback__ else None, extra={"item": item},
+            )  # fmt: skip
+        return self.settler.add(item, ended)

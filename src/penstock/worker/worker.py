@@ -15,6 +15,8 @@ from penstock.tube import check_max_pri
 from penstock.worker import verdict
 from penstock.worker.feeder import Feeder, Source
 from penstock.worker.heart import Heart
+from penstock.worker.loop import Loop
+from penstock.worker.processes import Processes, importable_module
 from penstock.worker.settings import Settings
 from penstock.worker.threads import Threads
 from penstock.worker.work import Executor, Work
@@ -37,11 +39,11 @@ class Worker:
         hub = app.broker._hub
         self._seat = Seat(hub, implicit=True)
         self.sources = self._find_sources()
-        threads = Threads(self.work)
-        self._executors: dict[str, Executor] = {"thread": threads}
+        self._threads = Threads(self.work)
+        self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
-        self._heart = Heart(self.work, self._seat, threads.wake)
+        self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
 
     def _find_sources(self) -> list[Source]:
@@ -57,6 +59,18 @@ class Worker:
             needs = frozenset(handler.rules.executor for handler in handlers if handler.rules.tube == name)
             sources.append(Source(tube, needs))
         return sources
+
+    def _make_executors(self) -> dict[str, Executor]:
+        """Those that a handler of these tubes needs, beside threads."""
+        needs = {need for source in self.sources for need in source.needs}
+        made: dict[str, Executor] = {}
+        if "async" in needs:
+            made["async"] = Loop(self.work)
+        if "process" in needs:
+            found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
+            modules = [importable_module(each.name, each.function) for each in found]
+            made["process"] = Processes(self.work, self.settings.processes, modules, self._app.url)
+        return made
 
     @property
     def handler_names(self) -> list[str]:
@@ -82,15 +96,21 @@ class Worker:
         slots = self.work.slots
         self._wait(lambda: not slots.running, ends)
         self._wait(lambda: not slots.running and not slots.aside, ends)
-        for executor in self._executors.values():
-            executor.stop()
-        for item in list(self.work.hand.held):
-            if not item.finished:
-                log.warning("%r did not end in time and is released", item)
-                self.work.settler.add(item, verdict.stopped(item))
+        self._give_back_running()
         self._heart.stop()
         self.work.settler.stop(max(LAST_SECONDS, ends - time.monotonic()))
         self._seat.close()
+
+    def _give_back_running(self) -> None:
+        """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""
+        running = [item for item in list(self.work.hand.held) if not item.finished]
+        for item in running:
+            log.warning("%r did not end in time and is released", item, extra={"item": item})
+            item.stopped = True
+        for executor in self._executors.values():
+            executor.stop()
+        for item in running:
+            self.work.settler.add(item, verdict.stopped(item))
 
     def _wait(self, condition: Callable[[], bool], ends: float) -> None:
         while not condition() and time.monotonic() < ends and not self._hurry.is_set():
