@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, overload
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.handler import Handler
 from penstock.app.rules import TaskOptions, make_rules
 from penstock.broker import Broker, connect
 from penstock.core import names
 from penstock.errors import BadValue
+from penstock.schedule.plan import Cron, Every, Plan
+from penstock.schedule.scheduler import Schedule
+from penstock.schedule.ticks import check_catch_up
 from penstock.store.forks import reset_in_child
 from penstock.tube import Tube
 
@@ -35,6 +38,7 @@ class App:
     def __init__(self, url: str | None = None) -> None:
         self.url = url
         self.handlers: dict[str, AnyHandler] = {}
+        self.schedules: list[Schedule] = []
         self._lock = threading.Lock()
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
@@ -59,6 +63,31 @@ class App:
         if function is None:
             return lambda function: self._add(function, options)
         return self._add(function, options)
+
+    def cron(
+        self, expression: str, *, timezone: str = "UTC", catch_up: str = "none", **options: Unpack[TaskOptions]
+    ) -> Decorator:
+        """Have a worker call the function at the times of a cron expression in a time zone.
+
+        catch_up says what becomes of times at which no worker was there, or the tube was paused: none of them is
+        run, one for all, or all. The other options are those of `task`.
+        """
+        return self._schedule(Cron(expression, timezone), catch_up, options)
+
+    def every(self, seconds: float, *, catch_up: str = "none", **options: Unpack[TaskOptions]) -> Decorator:
+        """Have a worker call the function every so many seconds, at multiples of them since the epoch."""
+        return self._schedule(Every(seconds), catch_up, options)
+
+    def _schedule(self, plan: Plan, catch_up: str, options: TaskOptions) -> Decorator:
+        checked = check_catch_up(catch_up)
+
+        def decorate(function: Any) -> Any:
+            handler = function if isinstance(function, Handler) else self._add(function, options)
+            handler.arguments.must_need_none()
+            self.schedules.append(Schedule(handler, plan, checked))
+            return handler
+
+        return cast(Decorator, decorate)
 
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
         if not callable(function):

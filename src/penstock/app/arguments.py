@@ -66,6 +66,13 @@ class Arguments:
         self._read(stored)
         return stored
 
+    def must_need_none(self) -> None:
+        """BadValue where the function cannot be called without arguments."""
+        try:
+            self._signature.bind()
+        except TypeError as error:
+            raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
+
     def call(self, function: Callable[..., Any], stored: object) -> Any:
         """Call the function with what was stored; BadValue, before it is called, when that does not fit."""
         given = astuple(self._read(stored))

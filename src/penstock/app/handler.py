@@ -124,24 +124,25 @@ class Handler(Generic[P, R, C]):
 
     def _put_into(self, tube: Tube, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
-        items = [self._item(tube, args, given) for args, given in calls]
+        items = [self._call(tube, args, given) for args, given in calls]
         return [Handle(self, tube, task.id) for task in tube.put_many(items, timeout=timeout)]
 
-    def _item(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
-        options: Any = dict(self.rules.options)
-        keywords: dict[str, object] = {}
-        for name, value in given.items():
-            (options if name in PUT_OPTIONS else keywords)[name] = value
+    def _call(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
+        keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
+        options = {name: value for name, value in given.items() if name in PUT_OPTIONS and name != "timeout"}
+        return self.make_item(tube, self.arguments.store(args, keywords), options)
+
+    def make_item(
+        self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
+    ) -> tuple[object, PutOptions]:
+        """What tube.put_many takes: a task that calls the function with stored arguments."""
+        options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
         if options.get("max_attempts") is None and tube._stored.max_attempts is None:
             options["max_attempts"] = DEFAULT_ATTEMPTS
         if self.keeps and options.get("address") is None:
             options["address"] = new_address()
-        return self.data(self.arguments.store(args, keywords)), options
-
-    def data(self, stored: dict[str, object], **more: object) -> dict[str, object]:
-        """What a task of this handler carries."""
-        return {"task": self.name, "args": stored, **more}
+        return {"task": self.name, "args": stored, **more}, options
 
 
 class Prepared(Generic[P, R]):

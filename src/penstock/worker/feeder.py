@@ -181,7 +181,7 @@ class Feeder:
             item.handler = self._handlers.get(name) if isinstance(name, str) else None
             if item.handler is not None:
                 item.slots, item.stored = self._work.slots, data.get("args")
-                if _is_double(item.task, data):
+                if is_double(item.task, data):
                     self._work.settler.add(item, verdict.dropped(item))
                     return None
                 return item.handler.rules.executor
@@ -191,7 +191,7 @@ class Feeder:
         return None
 
 
-def _is_double(task: Task, data: Mapping[str, object]) -> bool:
+def is_double(task: Task, data: Mapping[str, object]) -> bool:
     """Whether it is a tick that was put too late, so that another one of the same time may have been run."""
     before = data.get("before")
     return isinstance(before, int) and task._record.created >= before

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from penstock.app.app import App
 from penstock.errors import BadValue
 from penstock.opening import open_tube
+from penstock.schedule.scheduler import Scheduler
 from penstock.seat import Seat
 from penstock.tube import check_max_pri
 from penstock.worker import verdict
@@ -43,6 +44,7 @@ class Worker:
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
+        self._scheduler = Scheduler(app.schedules, {tube: app.tube(tube) for tube in self._schedule_tubes()})
         self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
 
@@ -59,6 +61,9 @@ class Worker:
             needs = frozenset(handler.rules.executor for handler in handlers if handler.rules.tube == name)
             sources.append(Source(tube, needs))
         return sources
+
+    def _schedule_tubes(self) -> list[str]:
+        return [schedule.handler.rules.tube for schedule in self._app.schedules]
 
     def _make_executors(self) -> dict[str, Executor]:
         """Those that a handler of these tubes needs, beside threads."""
@@ -82,6 +87,8 @@ class Worker:
         self.work.settler.start()
         self._heart.start()
         self._feeder.start()
+        if self._app.schedules:
+            self._scheduler.start()
 
     def hurry(self) -> None:
         """Do not wait for handlers any longer; safe in a signal handler."""
@@ -90,6 +97,7 @@ class Worker:
     def stop(self) -> None:
         """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
         ends = time.monotonic() + self.settings.grace
+        self._scheduler.stop()
         self._feeder.stop()
         for item in self.work.hand.claim_all():
             self.work.settler.add(item, verdict.unstarted(item))
