@@ -169,3 +169,11 @@ def fibonacci_process(number: int) -> int:
     handles = [fibonacci_process.put(number - 1), fibonacci_process.put(number - 2)]
     with penstock.waiting():
         return sum(handle.result(30) for handle in handles)
+
+
+@app.task(tube="slow")
+def read_fifo(path: str) -> None:
+    """Ends when somebody has written to the named pipe; needs no store for that."""
+    say("reading")
+    with open(path) as fifo:
+        fifo.read()

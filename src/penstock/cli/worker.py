@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from types import FrameType
 
 import click
@@ -12,7 +13,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from penstock.app.app import App
-from penstock.errors import BadValue
+from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
 from penstock.worker.loading import load_app
 from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, Settings, make_settings
@@ -82,7 +83,8 @@ def run(app: App, settings: Settings, console: Console, *, live: bool) -> None:
         status.look("stopping")
         running.stop()
     status.look("stopped")
-    app.close()
+    with suppress(PenstockError):  # a store that is away is left as it is
+        app.close()
 
 
 def _app(target: str | None, url: str | None) -> App:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
-from penstock.errors import BadValue
+from penstock.errors import BadValue, PenstockError
 from penstock.opening import open_tube
 from penstock.schedule.scheduler import Scheduler
 from penstock.seat import Seat
@@ -107,7 +107,10 @@ class Worker:
         self._give_back_running()
         self._heart.stop()
         self.work.settler.stop(max(LAST_SECONDS, ends - time.monotonic()))
-        self._seat.close()
+        try:
+            self._seat.close()
+        except PenstockError as error:  # others notice by its heartbeat
+            log.warning("the session could not be closed: %s", error)
 
     def _give_back_running(self) -> None:
         """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""
