@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 from types import FrameType
@@ -16,6 +17,7 @@ from penstock.app.app import App
 from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
 from penstock.worker.loading import load_app
+from penstock.worker.reload import run_reloading
 from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, Settings, make_settings
 from penstock.worker.status import Status
 from penstock.worker.worker import Worker
@@ -56,9 +58,12 @@ def worker(
         grace=grace,
         callbacks=callbacks,
     )
+    url = own_url or _given_url(context)
+    if reload:
+        sys.exit(run_reloading(_words(context), url))
     console = Console(stderr=True)
     logs.configure(console, json=json_logs)
-    app = _app(target, own_url or _given_url(context))
+    app = _app(target, url)
     run(app, settings, console, live=console.is_terminal and not json_logs)
 
 
@@ -100,6 +105,20 @@ def _given_url(context: click.Context) -> str | None:
     if parent is None or parent.get_parameter_source("url") is ParameterSource.DEFAULT:
         return os.environ.get("PENSTOCK_URL") or None
     return str(context.obj)
+
+
+def _words(context: click.Context) -> list[str]:
+    """The command line again, without what the one who reloads looks after."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        value = context.params[parameter.name or ""]
+        if parameter.name in ("reload", "own_url") or value in (None, False, ()):
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            words += [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+            words += [] if each is True else [str(each)]
+    return words
 
 
 def _limit(text: str) -> tuple[int, int]:

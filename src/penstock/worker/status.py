@@ -55,22 +55,24 @@ class Status:
         facts.add_row("stop", "Ctrl-C")
         self._console.print(Panel(facts, title="penstock worker", expand=False))
 
-    def look(self, doing: str = "") -> None:
-        """Show or log how it stands now."""
+    def look(self, doing: str = "working") -> None:
+        """Show or log how it stands now; what it is `doing` changes only on a terminal."""
         tally, slots, now = self._worker.work.tally, self._worker.work.slots, time.monotonic()
         if now - self._at >= 1:
             self._rate = (tally.done - self._done) / (now - self._at)
             self._at, self._done = now, tally.done
         counts = {"running": slots.running, "waiting": slots.aside, **tally.facts()}
-        if self._live is not None:
+        if self._live is not None and self._live.is_started:
             self._live.update(self._line(counts, doing), refresh=True)
+        elif self._live is not None:
+            self._console.print(self._line(counts, doing))
         elif counts != self._shown:
             self._shown = counts
             told = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
             log.info("%s", told or "idle", extra={"counts": counts})
 
     def _line(self, counts: dict[str, int], doing: str) -> Text:
-        line = Text(f"{doing or 'working'}  ", style="bold yellow" if doing else "bold green")
+        line = Text(f"{doing}  ", style="bold green" if doing == "working" else "bold yellow")
         line.append(f"{self._rate:,.0f}/s", style="cyan")
         for name, count in counts.items():
             if count or name in ("running", "done"):
