@@ -25,7 +25,7 @@ def app(store_url: str) -> Iterator[App]:
 
 
 def stored(app: App, tube: str = "default") -> list[object]:
-    return [task.data for task in app.tube(tube).tasks()]
+    return [task.data for task in app.broker.tube(tube).tasks()]
 
 
 def test_a_put_stores_the_name_and_the_arguments_by_name(app: App) -> None:
@@ -46,7 +46,7 @@ def test_put_options_stand_among_the_keywords(app: App) -> None:
 
     send.put("ada", delay=10, pri=3)
     send.options(max_attempts=2).put("bob")
-    one, two = app.tube("mail").tasks()
+    one, two = app.broker.tube("mail").tasks()
     assert (one.status, one.pri, one._record.max_attempts, one._record.ttr) == ("~", 3, 5, 30_000)
     assert (two.status, two.pri, two._record.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
 
@@ -62,8 +62,8 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
 
     plain.put()
     own.put()
-    assert app.tube("default").tasks()[0]._record.max_attempts == 20
-    assert app.tube("own").tasks()[0]._record.max_attempts == 3
+    assert app.broker.tube("default").tasks()[0]._record.max_attempts == 20
+    assert app.broker.tube("own").tasks()[0]._record.max_attempts == 3
 
 
 def test_items_of_put_many(app: App) -> None:
@@ -72,7 +72,7 @@ def test_items_of_put_many(app: App) -> None:
 
     handles = add.put_many([1, (2, 3), {"a": 4, "pri": 7}, ((5,), {"b": 6})], pri=1)
     assert [handle.id for handle in handles] == [1, 2, 3, 4]
-    tasks = app.tube("default").tasks()
+    tasks = app.broker.tube("default").tasks()
     assert [(task.data["args"], task.pri) for task in tasks] == [  # type: ignore[index]
         ({"a": 1}, 1), ({"a": 2, "b": 3}, 1), ({"a": 4}, 7), ({"a": 5, "b": 6}, 1),
     ]  # fmt: skip

@@ -25,8 +25,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
     """The same app as in the workers, in this process; afterwards everything that is stored must still fit."""
-    jobs.app.close()
-    jobs.app.url = url
+    jobs.app._link.use(url)
     yield jobs.app
     assert jobs.app.broker.check() == []
     jobs.app.close()

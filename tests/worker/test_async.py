@@ -30,7 +30,7 @@ def test_leases_are_extended_and_results_come_after_many_ttrs(app: App, start: S
     handle = jobs.hold_async.put("go")
     start()
     assert heard() == ["began", "go"]
-    assert app.tube("async").take(1.5) is None  # three times its ttr
+    assert app.broker.tube("async").take(1.5) is None  # three times its ttr
     tell("go")
     assert handle.result(PATIENCE) == "go"
 
@@ -40,7 +40,7 @@ def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
     worker = start("--grace", "0")
     assert heard() == ["began", "never"]
     worker.freeze()
-    task = app.tube("async").take(PATIENCE)
+    task = app.broker.tube("async").take(PATIENCE)
     assert task is not None
     worker.signal(signal.SIGCONT)
     assert heard() == ["cancelled", "never"]
@@ -54,5 +54,5 @@ def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -
     assert heard() == ["began", "never"]
     assert worker.stop() == 0
     assert heard() == ["cancelled", "never"]
-    task = app.tube("async").peek(handle.id)
+    task = app.broker.tube("async").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")

@@ -76,15 +76,15 @@ def test_urgent_work_finds_room_beside_less_urgent_work(app: App, start: Start, 
     assert {str(heard()), str(heard())} == {f"['began', '{word}', {pid(app)}]" for word in ("a", "b")}
     jobs.hold.options(pri=0).put("urgent")
     assert list_of(heard())[1] == "urgent"
-    assert app.tube("slow").stats().tasks.ready == 1  # "c", which may not start while two or more run
+    assert app.broker.tube("slow").stats().tasks.ready == 1  # "c", which may not start while two or more run
     tell("a")
-    until(lambda: app.tube("slow").stats().calls.ack == 1)
-    assert app.tube("said").take(0.3) is None
+    until(lambda: app.broker.tube("slow").stats().calls.ack == 1)
+    assert app.broker.tube("said").take(0.3) is None
     tell("urgent")
     assert list_of(heard())[1] == "c"
     tell("b")
     tell("c")
-    until(lambda: app.tube("slow").stats().tasks.total == 0)
+    until(lambda: app.broker.tube("slow").stats().tasks.total == 0)
 
 
 def pid(app: App) -> int:

@@ -32,7 +32,7 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     def noop(number: int) -> None: ...
 
     noop.put_many(range(5000))
-    tube, store, steps = app.tube("default"), app.broker._hub.store, list[int]()
+    tube, store, steps = app.broker.tube("default"), app.broker._hub.store, list[int]()
     settle = store.settle
 
     def counted(tube: Tube, moves: list[Move]) -> Settled:
@@ -58,7 +58,7 @@ def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> 
             entered.set()
             block.wait(30)
 
-    tube = app.tube("default")
+    tube = app.broker.tube("default")
     work.put_many(range(1200))
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
@@ -103,9 +103,9 @@ def test_other_tubes_are_left_alone(app: App) -> None:
     other.put()
     worker = Worker(app, Settings(tubes=("mine",)))
     worker.start()
-    until(lambda: tasks(app.tube("mine")) == {"done": 1})
+    until(lambda: tasks(app.broker.tube("mine")) == {"done": 1})
     worker.stop()
-    assert calls(app.tube("other")) == {"put": 1}
+    assert calls(app.broker.tube("other")) == {"put": 1}
 
 
 def test_a_failure_in_a_tube_without_delays_waits_in_the_worker(app: App) -> None:
@@ -120,10 +120,10 @@ def test_a_failure_in_a_tube_without_delays_waits_in_the_worker(app: App) -> Non
     fail.put()
     worker = Worker(app)
     worker.start()
-    until(lambda: app.tube("plain").stats().tasks.buried == 1)
+    until(lambda: app.broker.tube("plain").stats().tasks.buried == 1)
     worker.stop()
     assert attempts == [1, 2, 3]
-    assert app.tube("plain").peek(1).reason == "ValueError: no"
+    assert app.broker.tube("plain").peek(1).reason == "ValueError: no"
 
 
 def test_a_handler_may_settle_its_task_itself(app: App) -> None:
@@ -137,7 +137,7 @@ def test_a_handler_may_settle_its_task_itself(app: App) -> None:
     worker.start()
     assert handle.wait(10).result == "by hand"
     worker.stop()
-    assert calls(app.tube("default")) == {"put": 1, "take": 1, "ack": 1}
+    assert calls(app.broker.tube("default")) == {"put": 1, "take": 1, "ack": 1}
 
 
 def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
@@ -151,4 +151,4 @@ def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
     with pytest.raises(penstock.TaskFailed, match="its result cannot be kept"):
         handle.wait(10)
     worker.stop()
-    assert app.tube("default").peek(1).attempts == 1
+    assert app.broker.tube("default").peek(1).attempts == 1

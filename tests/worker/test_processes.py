@@ -47,8 +47,8 @@ def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) ->
     handle = jobs.spin.put()
     start("--processes", "1")
     pid = pid_heard(heard)
-    until(lambda: app.tube("processes").peek(handle.id).status == "!", PATIENCE)
-    assert app.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
+    until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
+    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
     until(lambda: not alive(pid))
     assert jobs.square.put(3).result(PATIENCE)[0] == 9  # a new process has taken its place
 
@@ -60,8 +60,8 @@ def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) ->
 def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str, attempts: int, reason: str) -> None:
     handle = jobs.crash.put(how)
     start("--processes", "1")
-    until(lambda: app.tube("processes").peek(handle.id).status == "!", PATIENCE)
-    task = app.tube("processes").peek(handle.id)
+    until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
+    task = app.broker.tube("processes").peek(handle.id)
     assert (task.attempts, task.reason) == (attempts, reason)
 
 
@@ -98,7 +98,7 @@ def test_the_end_of_the_grace_kills_it(app: App, start: Start, heard: Heard) -> 
     pid = pid_heard(heard)
     assert worker.stop() == 0
     assert not alive(pid)
-    task = app.tube("processes").peek(handle.id)
+    task = app.broker.tube("processes").peek(handle.id)
     assert (task.status, task.reason) == ("r", "the worker stopped before it was done")
 
 

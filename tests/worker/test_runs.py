@@ -21,12 +21,12 @@ def test_results_come_back(app: App, start: Start) -> None:
     handles = jobs.echo.put_many(range(50))
     start()
     assert [handle.result(PATIENCE) for handle in handles] == list(range(50))
-    assert tasks(app.tube("default")) == {"done": 50}
+    assert tasks(app.broker.tube("default")) == {"done": 50}
 
 
 def test_a_function_annotated_to_give_nothing_keeps_nothing(app: App, start: Start) -> None:
     handle = jobs.noop.put(1)
-    assert app.tube("default").peek(handle.id).address is None
+    assert app.broker.tube("default").peek(handle.id).address is None
     start()
     outcome = handle.wait(PATIENCE)
     assert (outcome.status, outcome.result) == ("done", None)
@@ -38,7 +38,7 @@ def test_a_task_that_used_up_its_attempts_is_buried_with_its_last_error(app: App
     assert [heard() for _ in range(3)] == [["attempt", 1], ["attempt", 2], ["attempt", 3]]
     with pytest.raises(penstock.TaskFailed, match="is buried: ValueError: no such user"):
         handle.wait(PATIENCE)
-    task = app.tube("default").peek(handle.id)
+    task = app.broker.tube("default").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("!", 3, "ValueError: no such user")
 
 
@@ -51,8 +51,8 @@ def test_retry_gives_it_back_and_counts(start: Start) -> None:
 def test_bury_puts_it_aside_at_once(app: App, start: Start) -> None:
     handle = jobs.bury.put("nobody knows how")
     start()
-    until(lambda: app.tube("default").peek(handle.id).status == "!")
-    task = app.tube("default").peek(handle.id)
+    until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
+    task = app.broker.tube("default").peek(handle.id)
     assert (task.attempts, task.reason) == (1, "nobody knows how")
 
 
@@ -100,7 +100,7 @@ def test_leases_are_extended_while_handlers_run(app: App, start: Start, heard: H
     start()
     began = heard()
     assert isinstance(began, list)
-    until(lambda: app.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr of 0.6 s
+    until(lambda: app.broker.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr of 0.6 s
     tell("go")
     assert handle.result(PATIENCE) == "go"
-    assert app.tube("slow").stats().calls.ttr == 0
+    assert app.broker.tube("slow").stats().calls.ttr == 0

@@ -26,7 +26,7 @@ def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
     tell("one")
     assert worker.wait() == 0
     assert first.wait(0).result == "one"
-    task = app.tube("slow").peek(second.id)
+    task = app.broker.tube("slow").peek(second.id)
     assert (task.status, task.attempts) == ("r", 0)
 
 
@@ -35,7 +35,7 @@ def test_after_the_grace_the_rest_is_released(app: App, start: Start, heard: Hea
     worker = start("--grace", "0.2")
     assert heard() == ["began", "never", worker.pid]
     assert worker.stop() == 0
-    task = app.tube("slow").peek(handle.id)
+    task = app.broker.tube("slow").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
     assert worker.pid not in [session.pid for session in app.broker.sessions()]
 
@@ -47,7 +47,7 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
     worker.signal(signal.SIGINT)
     worker.signal(signal.SIGTERM)
     assert worker.wait() == 0
-    assert app.tube("slow").peek(handle.id).status == "r"
+    assert app.broker.tube("slow").peek(handle.id).status == "r"
 
 
 def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
@@ -64,12 +64,12 @@ def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(app: App, start: S
     app.broker.tube("default")
     jobs.noop.put_many(range(2000))
     worker = start("--concurrency", "1")
-    until(lambda: app.tube("default").stats().tasks.done > 0)
+    until(lambda: app.broker.tube("default").stats().tasks.done > 0)
     assert worker.stop() == 0
-    left = app.tube("default").tasks(limit=10_000)
+    left = app.broker.tube("default").tasks(limit=10_000)
     assert all((task.status, task.attempts) == ("r", 0) for task in left)
-    assert calls(app.tube("default")).get("ttr") is None
-    assert tasks(app.tube("default"))["done"] + len(left) == 2000
+    assert calls(app.broker.tube("default")).get("ttr") is None
+    assert tasks(app.broker.tube("default"))["done"] + len(left) == 2000
 
 
 def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, heard: Heard, tell: Tell) -> None:
@@ -92,8 +92,8 @@ def test_a_task_that_kills_its_worker_ends_buried(app: App, start: Start, heard:
         worker = start()
         assert heard() == ["dying", attempt]
         assert worker.wait() == -signal.SIGKILL
-    until(lambda: app.tube("default").peek(handle.id).status == "!")
-    assert app.tube("default").peek(handle.id).reason == "handed out 2 times without an ack"
+    until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
+    assert app.broker.tube("default").peek(handle.id).reason == "handed out 2 times without an ack"
 
 
 def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, heard: Heard) -> None:
@@ -101,7 +101,7 @@ def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, hea
     worker = start()
     assert heard() == ["began", 1]
     worker.freeze()
-    task = app.tube("slow").take(PATIENCE)  # its ttr is over
+    task = app.broker.tube("slow").take(PATIENCE)  # its ttr is over
     assert task is not None
     assert task.lease == 2
     worker.signal(signal.SIGCONT)
@@ -116,6 +116,6 @@ def test_two_workers_share_the_work_and_run_nothing_twice(app: App, start: Start
     workers = [start(), start()]
     handles = jobs.echo.put_many(range(300))
     assert [handle.result(PATIENCE) for handle in handles] == list(range(300))
-    stats = app.tube("default").stats()
+    stats = app.broker.tube("default").stats()
     assert (stats.calls.ack, stats.calls.ttr) == (300, 0)
     assert [worker.stop() for worker in workers] == [0, 0]

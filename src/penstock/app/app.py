@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.handler import Handler
+from penstock.app.link import Link
 from penstock.app.rules import TaskOptions, make_rules
-from penstock.broker import Broker, connect
+from penstock.broker import Broker
 from penstock.core import names
 from penstock.errors import BadValue
 from penstock.schedule.plan import Cron, Every, Plan
 from penstock.schedule.scheduler import Schedule
 from penstock.schedule.ticks import check_catch_up
-from penstock.store.forks import reset_in_child
-from penstock.tube import Tube
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,13 +34,9 @@ class App:
     """The handlers of a program. It connects when something is first put, and a forked child begins anew."""
 
     def __init__(self, url: str | None = None) -> None:
-        self.url = url
         self.handlers: dict[str, AnyHandler] = {}
         self.schedules: list[Schedule] = []
-        self._lock = threading.Lock()
-        self._broker: Broker | None = None
-        self._tubes: dict[str, Tube] = {}
-        reset_in_child(self)
+        self._link = Link(url)
 
     def __repr__(self) -> str:
         return f"<App with {len(self.handlers)} handlers>"
@@ -95,43 +89,15 @@ class App:
         name = names.name("task name", options.get("name") or function.__name__)
         if name in self.handlers:
             raise BadValue(f"this app has a task {name} already: give one of them another name=")
-        handler: AnyHandler = Handler(self, name, function, make_rules(name, function, options))
+        handler: AnyHandler = Handler(self._link, name, function, make_rules(name, function, options))
         self.handlers[name] = handler
         return handler
 
     @property
     def broker(self) -> Broker:
         """The broker of the app's store, connected when it is first asked for."""
-        with self._lock:
-            if self._broker is None:
-                self._broker = connect(self.url)
-            return self._broker
-
-    def use(self, url: str | None) -> None:
-        """Put into the store of another URL from now on."""
-        if url != self.url:
-            self.close()
-            self.url = url
-
-    def tube(self, name: str) -> Tube:
-        """A tube of the app's store, created when it is missing."""
-        tube = self._tubes.get(name)
-        if tube is None:
-            tube = self._tubes[name] = self.broker.tube(name)
-        return tube
-
-    def forget_tubes(self) -> None:
-        """Open them anew, because one was dropped."""
-        self._tubes.clear()
+        return self._link.broker
 
     def close(self) -> None:
         """Let go of the store. The next put connects again."""
-        with self._lock:
-            broker, self._broker = self._broker, None
-            self._tubes.clear()
-        if broker is not None:
-            broker.close()
-
-    def after_fork(self) -> None:
-        """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
-        self._lock = threading.Lock()
+        self._link.close()

@@ -16,8 +16,15 @@ from penstock.app import values
 from penstock.core.options import PutOptions
 from penstock.errors import BadValue
 
-# What `.put` keeps for itself. `id` is not among them: only kinds that no worker takes from have it.
-PUT_OPTIONS = frozenset({*PutOptions.__annotations__, "timeout"} - {"id"})
+
+class CallOptions(PutOptions, total=False):
+    """What one `.put` may say beside the arguments."""
+
+    timeout: float | None
+
+
+# The names that `.put` keeps for itself. `id` is not among them: only kinds that no worker takes from have it.
+PUT_OPTIONS = frozenset(CallOptions.__annotations__) - {"id"}
 
 
 class Arguments:

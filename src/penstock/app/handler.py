@@ -5,23 +5,20 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import values
-from penstock.app.arguments import PUT_OPTIONS, Arguments
+from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
 from penstock.app.handle import Handle
+from penstock.app.link import Link
 from penstock.app.rules import Rules
 from penstock.core.options import PutOptions
 from penstock.errors import BadValue, NoSuchTube
 from penstock.tube import Tube
 
-if TYPE_CHECKING:
-    from penstock.app.app import App
-
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
-T = TypeVar("T")
 
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
 DEFAULT_ATTEMPTS = 20
@@ -30,8 +27,8 @@ DEFAULT_ATTEMPTS = 20
 class Handler(Generic[P, R, C]):
     """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
 
-    def __init__(self, app: App, name: str, function: Callable[P, C], rules: Rules) -> None:
-        self._app = app
+    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules) -> None:
+        self.link = link
         self.name = name
         self.function = function
         self.rules = rules
@@ -63,6 +60,8 @@ class Handler(Generic[P, R, C]):
     @overload
     def put(self, *args: object, group: str, **more: object) -> Handle[R]: ...
     @overload
+    def put(self, *args: object, callback: str, **more: object) -> Handle[R]: ...
+    @overload
     def put(self, *args: object, reply_to: str, **more: object) -> Handle[R]: ...
     @overload
     def put(self, *args: object, max_attempts: int, **more: object) -> Handle[R]: ...
@@ -74,31 +73,28 @@ class Handler(Generic[P, R, C]):
         """Store a task that calls the function with these arguments; put options may stand among the keywords."""
         return self._put([(args, given)])[0]
 
-    def put_many(self, items: Iterable[object], **shared: Any) -> list[Handle[R]]:
+    def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
         """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
 
         An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
         the one argument.
         """
-        for option in shared:
-            if option not in PUT_OPTIONS:
-                raise BadValue(f"{self.name}.put_many: {option} is no put option: arguments belong into the items")
+        self._must_be_options("put_many", shared)
         return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, items)])
 
-    def options(self, **options: Any) -> Prepared[P, R]:
+    def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
-        for option in options:
-            if option not in PUT_OPTIONS:
-                raise BadValue(f"{self.name}.options: {option} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
+        self._must_be_options("options", options)
         return Prepared(self, options)
+
+    def _must_be_options(self, verb: str, given: Iterable[str]) -> None:
+        for name in given:
+            if name not in PUT_OPTIONS:
+                raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
 
     def handle(self, id: int) -> Handle[R]:
         """A handle on the task with that id, for a program that did not put it."""
-        return Handle(self, self._app.tube(self.rules.tube), id)
-
-    def use(self, url: str | None) -> None:
-        """Put into the store of that URL from now on."""
-        self._app.use(url)
+        return Handle(self, self.link.tube(self.rules.tube), id)
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""
@@ -117,10 +113,10 @@ class Handler(Generic[P, R, C]):
 
     def _put(self, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
         try:
-            return self._put_into(self._app.tube(self.rules.tube), calls)
+            return self._put_into(self.link.tube(self.rules.tube), calls)
         except NoSuchTube:  # dropped since it was opened
-            self._app.forget_tubes()
-            return self._put_into(self._app.tube(self.rules.tube), calls)
+            self.link.forget_tubes()
+            return self._put_into(self.link.tube(self.rules.tube), calls)
 
     def _put_into(self, tube: Tube, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
@@ -148,7 +144,7 @@ class Handler(Generic[P, R, C]):
 class Prepared(Generic[P, R]):
     """A handler with put options, for one put or many."""
 
-    def __init__(self, handler: Handler[P, R, object], options: dict[str, Any]) -> None:
+    def __init__(self, handler: Handler[P, R, object], options: CallOptions) -> None:
         self._handler = handler
         self._options = options
 

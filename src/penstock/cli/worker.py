@@ -95,7 +95,7 @@ def run(app: App, settings: Settings, console: Console, *, live: bool) -> None:
 def _app(target: str | None, url: str | None) -> App:
     app = App() if target is None else load_app(target)
     if url is not None:
-        app.use(url)
+        app._link.use(url)
     return app
 
 

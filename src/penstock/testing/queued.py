@@ -41,7 +41,7 @@ def _ready(app: App, seat: Seat) -> Iterator[tuple[Tube, Task]]:
     while found:
         found = False
         for name in dict.fromkeys(handler.rules.tube for handler in app.handlers.values()):
-            tube = Tube(app.broker._hub, seat, app.tube(name)._stored)
+            tube = Tube(app.broker._hub, seat, app._link.tube(name)._stored)
             while task := tube.take(0):
                 found = True
                 yield tube, task

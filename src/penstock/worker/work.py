@@ -72,6 +72,14 @@ class Work:
         if not isinstance(error, (Retry, Bury)) and not item.stopped:
             log.warning(
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
-                exc_info=error if error.__traceback__ else None, extra={"item": item},
+                exc_info=_shown(error), extra={"item": item},
             )  # fmt: skip
         return self.settler.add(item, ended)
+
+
+def _shown(error: BaseException) -> BaseException | None:
+    """The error with a traceback that begins in the handler, not in here; None where that leaves nothing."""
+    at = error.__traceback__
+    while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
+        at = at.tb_next
+    return None if at is None else error.with_traceback(at)

@@ -44,7 +44,7 @@ class Worker:
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
-        self._scheduler = Scheduler(app.schedules, {tube: app.tube(tube) for tube in self._schedule_tubes()})
+        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in self._schedule_tubes()})
         self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
 
@@ -74,7 +74,7 @@ class Worker:
         if "process" in needs:
             found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
             modules = [importable_module(each.name, each.function) for each in found]
-            made["process"] = Processes(self.work, self.settings.processes, modules, self._app.url)
+            made["process"] = Processes(self.work, self.settings.processes, modules, self._app._link.url)
         return made
 
     @property
