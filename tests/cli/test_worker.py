@@ -25,6 +25,8 @@ other = "no app"
 
 @app.task(tube="mail")
 def send(to: str) -> None:
+    if to == "nobody":
+        raise ValueError(to)
     app.broker.tube("sent").put("{word} " + to)
 """
 
@@ -105,7 +107,7 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
 def test_json_logs_name_the_task_that_failed(folder: Path) -> None:
     url = f"sqlite:///{folder}/own.db"
     with penstock.connect(url) as broker:
-        broker.tube("mail").put({"task": "send", "args": {}}, max_attempts=1)
+        broker.tube("mail").put({"task": "send", "args": {"to": "nobody"}}, max_attempts=1)
         with Program(url, "--json-logs", target="shop:app") as worker:
             worker.await_log("failed in attempt 1")
             until(lambda: broker.tube("mail").stats().tasks.buried == 1)
@@ -114,7 +116,9 @@ def test_json_logs_name_the_task_that_failed(folder: Path) -> None:
     assert {name: line[name] for name in ("level", "tube", "id", "attempt", "task")} == {
         "level": "warning", "tube": "mail", "id": 1, "attempt": 1, "task": "send",
     }  # fmt: skip
-    assert "missing required field `to`" in line["error"]
+    first, *_, last = line["error"].splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ValueError: nobody")
+    assert "penstock/worker" not in line["error"]  # it begins in the handler
 
 
 def test_a_changed_file_starts_it_anew(folder: Path) -> None:

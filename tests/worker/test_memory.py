@@ -13,6 +13,7 @@ from penstock.app.app import App
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.store.base import Settled
+from penstock.worker.feeder import Feeder
 from penstock.worker.item import MAX_WAIT
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
@@ -32,11 +33,11 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     def noop(number: int) -> None: ...
 
     noop.put_many(range(5000))
-    tube, store, steps = app.broker.tube("default"), app.broker._hub.store, list[int]()
+    tube, store, acks = app.broker.tube("default"), app.broker._hub.store, list[int]()
     settle = store.settle
 
     def counted(tube: Tube, moves: list[Move]) -> Settled:
-        steps.append(len(moves))
+        acks.append(sum(move.verb == "ack" for move in moves))
         return settle(tube, moves)
 
     monkeypatch.setattr(store, "settle", counted)
@@ -44,8 +45,8 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     worker.start()
     until(lambda: tube.stats().tasks.done == 5000, 30)
     worker.stop()
-    assert sum(steps) == 5000
-    assert len(steps) < 500
+    assert sum(acks) == 5000
+    assert len(acks) < 500
 
 
 def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> None:
@@ -152,3 +153,50 @@ def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
         handle.wait(10)
     worker.stop()
     assert app.broker.tube("default").peek(1).attempts == 1
+
+
+def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
+    block, entered, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @app.task
+    def work(number: int) -> None:
+        if number:
+            ran.set()
+        else:
+            entered.set()
+            block.wait(30)
+
+    work.put(0)
+    worker = Worker(app, Settings(concurrency=1))
+    worker.start()
+    assert entered.wait(30)
+    app.broker.tube("default").truncate()
+    app.broker.tube("default").drop()
+    block.set()
+    work.put(1)
+    assert ran.wait(30)
+    worker.stop()
+
+
+def test_a_mistake_inside_the_worker_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def work() -> None: ...
+
+    monkeypatch.setattr(Feeder, "_take", lambda self: 1 / 0)
+    worker, crashed = Worker(app), threading.Event()
+    worker.work.on_crash = crashed.set
+    worker.start()
+    assert crashed.wait(30)
+    worker.stop()
+
+
+def test_threads_end_with_the_worker(app: App) -> None:
+    @app.task
+    def work(number: int) -> None: ...
+
+    work.put_many(range(100))
+    worker = Worker(app)
+    worker.start()
+    until(lambda: tasks(app.broker.tube("default")) == {"done": 100})
+    worker.stop()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "penstock-runner"])

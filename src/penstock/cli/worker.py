@@ -14,11 +14,11 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from penstock.app.app import App
-from penstock.errors import BadValue, PenstockError
+from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.worker import logs
 from penstock.worker.loading import load_app
 from penstock.worker.reload import run_reloading
-from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, Settings, make_settings
+from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, make_settings
 from penstock.worker.status import Status
 from penstock.worker.worker import Worker
 
@@ -50,46 +50,60 @@ def worker(
 
     The first signal: take no more, finish what runs within --grace. The second: give it back at once.
     """
+    if callbacks:
+        raise UnsupportedOption("--callbacks: this version of penstock calls no callbacks; leave it out")
     settings = make_settings(
         tubes=tuple(name.strip() for name in tubes.split(",")) if tubes else (),
         concurrency=concurrency,
         processes=processes,
         limits=dict(map(_limit, limits)),
         grace=grace,
-        callbacks=callbacks,
     )
     url = own_url or _given_url(context)
     if reload:
         sys.exit(run_reloading(_words(context), url))
+    signals = Signals()
     console = Console(stderr=True)
     logs.configure(console, json=json_logs)
     app = _app(target, url)
-    run(app, settings, console, live=console.is_terminal and not json_logs)
-
-
-def run(app: App, settings: Settings, console: Console, *, live: bool) -> None:
-    """Work until a signal comes, then stop well."""
-    stop = threading.Event()
-    running = Worker(app, settings)
-
-    def told(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            running.hurry()
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, told)
-    status = Status(running, console, live=live)
-    status.banner(app.broker._hub.store.describe().where)
-    running.start()
-    with status.shown():
-        while not stop.wait(status.pause):
-            status.look()
-        status.look("stopping")
-        running.stop()
-    status.look("stopped")
+    running = Worker(app, settings, signals.hurry)
+    running.work.on_crash = signals.crash
+    run(running, signals, Status(running, console, live=console.is_terminal and not json_logs))
     with suppress(PenstockError):  # a store that is away is left as it is
         app.close()
+    if signals.crashed:
+        sys.exit(1)
+
+
+class Signals:
+    """What the operator asks for: the first SIGTERM or Ctrl-C stops, a second one hurries."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.hurry = threading.Event()
+        self.crashed = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def crash(self) -> None:
+        """The worker itself has to stop."""
+        self.crashed = True
+        self.stop.set()
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+def run(worker: Worker, signals: Signals, status: Status) -> None:
+    """Work until a signal comes, then stop well."""
+    status.banner()
+    worker.start()
+    with status.shown():
+        while not signals.stop.wait(status.pause):
+            status.look()
+        status.look("stopping")
+        worker.stop()
+    status.look("stopped")
 
 
 def _app(target: str | None, url: str | None) -> App:

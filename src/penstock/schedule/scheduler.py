@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import codec
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from penstock.app.handler import Handler
 
 log = logging.getLogger("penstock.schedule")
+
+Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
 # The longest sleep: a pause that has ended, or a clock that was set, is noticed within it.
 LOOK_SECONDS = 30.0
@@ -72,12 +74,12 @@ class Schedule:
 class Scheduler:
     """One thread a worker. It puts ticks ahead of their time and sleeps until the next ones are near."""
 
-    def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube]) -> None:
+    def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube], thread: Thread) -> None:
         self._schedules = schedules
         self._tubes = tubes
         self._until: dict[Schedule, int | None] = dict.fromkeys(schedules)
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-scheduler", daemon=True)
+        self._thread = thread("scheduler", self._run)
         for schedule in schedules:
             _must_fit(tubes[schedule.handler.rules.tube])
 

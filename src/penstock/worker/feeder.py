@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.core.task import Task
-from penstock.errors import PenstockError
+from penstock.errors import NoSuchTube, PenstockError
+from penstock.opening import open_tube
 from penstock.seat import Seat
 from penstock.tube import Tube
 from penstock.worker import verdict
@@ -55,7 +56,7 @@ class Feeder:
         self._restricted = False  # blocked in a take that must begin again when there is more room
         self._changed = False
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="penstock-feeder", daemon=True)
+        self._thread = work.thread("feeder", self._run)
         self.on_taken: Callable[[], None] = lambda: None
         work.on_low = self.poke
         work.slots.on_free.append(self.poke)
@@ -85,6 +86,10 @@ class Feeder:
             try:
                 tasks = self._take()
                 pause = FIRST_PAUSE
+            except NoSuchTube as error:
+                log.warning("a tube was dropped and is opened anew: %s", error)
+                self._sources = [self._opened(source) for source in self._sources]
+                continue
             except PenstockError as error:
                 log.warning("cannot take now, trying again: %s", error)
                 self._room.wait(pause)
@@ -117,6 +122,9 @@ class Feeder:
             return self._seat.take_tasks(tubes, least, None, max_pri, self._over)
         finally:
             self._restricted = False
+
+    def _opened(self, source: Source) -> Source:
+        return Source(open_tube(self._seat._hub, self._seat, source.tube.name, None, {}), source.needs)
 
     def _over(self) -> bool:
         return self._stopping or self._changed
@@ -186,7 +194,7 @@ class Feeder:
                     return None
                 return item.handler.rules.executor
         ended = verdict.unknown(item)
-        log.warning("task %d of %s is released: %s", item.task.id, item.tube.name, ended.move.reason)
+        log.warning("%r is released: %s", item, ended.move.reason, extra={"item": item})
         self._work.settler.add(item, ended)
         return None
 

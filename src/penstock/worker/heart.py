@@ -37,7 +37,7 @@ class Heart:
         self._wake = threading.Event()
         self._slow = True  # asleep for longer than a task may wait
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="penstock-heart", daemon=True)
+        self._thread = work.thread("heart", self._run)
 
     def start(self) -> None:
         """Begin."""
@@ -55,37 +55,38 @@ class Heart:
             self._wake.set()
 
     def _run(self) -> None:
-        pause: float | None = None
         while not self._stopping:
+            self._slow = True  # what is taken during this look may need a sooner next one
+            pause = self._tick(time.monotonic())
             self._slow = pause is None or pause > MAX_WAIT / LOOKS
             self._wake.wait(pause)
-            self._slow = False
             self._wake.clear()
-            try:
-                pause = self._tick(time.monotonic())
-            except Exception:
-                log.exception("the heartbeat stumbled, and goes on")
-                pause = RUNNING_TICK
 
     def _tick(self, now: float) -> float | None:
         """Look after everything held; seconds until the next look, None when there is nothing to look after."""
         held = list(self._work.hand.held)
         if not held:
             return None
-        waiting = bool(self._work.hand.unstarted)
-        patience = min(item.patience for item in held) / LOOKS if waiting else RUNNING_TICK
-        for item in self._work.hand.claim_overdue(now + patience):
-            self._work.settler.add(item, verdict.unstarted(item))
+        pause = RUNNING_TICK
+        if self._work.hand.unstarted:
+            pause = min(item.patience for item in held) / LOOKS
+            self._give_back(now + pause)
         touches: dict[Tube, list[tuple[Item, Move]]] = {}
         for item in held:
             move = self._touch(item, now)
             if move is not None:
                 touches.setdefault(item.tube, []).append((item, move))
         for tube, pairs in touches.items():
-            self._send(tube, pairs, now)
+            self._send(tube, pairs)
         self._on_tick()
-        leases = [item.ttr for item in held if item.ttr is not None]
-        return min([patience, RUNNING_TICK, *([max(0.002, min(leases) / LEASE_LOOKS)] if leases else [])])
+        shortest = min((item.ttr for item in held if item.ttr is not None), default=60)
+        return min(pause, max(0.002, shortest / LEASE_LOOKS))
+
+    def _give_back(self, now: float) -> None:
+        """What has waited too long is another's: all handlers here are busy, and so nothing is taken ahead either."""
+        for item in self._work.hand.claim_overdue(now):
+            self._work.pace.forget()
+            self._work.settler.add(item, verdict.unstarted(item))
 
     def _touch(self, item: Item, now: float) -> Move | None:
         """What must be told to the store of this one, if anything."""
@@ -100,7 +101,7 @@ class Heart:
         record = item.task._record
         return Move("touch", record.id, item.session, record.lease, round(extra * 1000), progress=progress)
 
-    def _send(self, tube: Tube, pairs: list[tuple[Item, Move]], now: float) -> None:
+    def _send(self, tube: Tube, pairs: list[tuple[Item, Move]]) -> None:
         try:
             records = tube._settle([move for _, move in pairs]).records
         except PenstockError as error:
@@ -119,7 +120,7 @@ class Heart:
 
     def _lose(self, item: Item) -> None:
         if not item.finished:  # else it may just have been settled
-            log.warning("%r is not held any more: its handler is told, and its result will be dropped", item)
+            log.warning("%r is not held any more: its handler is told so", item, extra={"item": item})
             self._work.tally.lost += 1
             item.lose()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -11,6 +12,11 @@ from collections.abc import Sequence
 from penstock.app.current import set_run
 from penstock.worker.item import Item
 from penstock.worker.work import Work
+
+log = logging.getLogger("penstock.worker")
+
+# Seconds that cancelled coroutines have for their own ends.
+CLEAN_UP = 1.0
 
 
 class Loop:
@@ -41,7 +47,12 @@ class Loop:
 
     def stop(self) -> None:
         """Cancel what still runs, and give it a moment to clean up."""
-        asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result()
+        self._buffer.clear()
+        try:
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLEAN_UP)
+        except TimeoutError:
+            log.warning("the loop cannot be ended: a handler blocks it with a call that should be awaited")
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -82,7 +93,3 @@ class Loop:
             task.cancel()
         if running:
             await asyncio.wait(running, timeout=CLEAN_UP)
-
-
-# Seconds that cancelled coroutines have for their own ends.
-CLEAN_UP = 1.0

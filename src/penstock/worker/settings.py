@@ -24,12 +24,11 @@ class Settings(msgspec.Struct, frozen=True):
     processes: int = os.cpu_count() or 1
     limits: tuple[tuple[int, int], ...] = ()
     grace: float = DEFAULT_GRACE
-    callbacks: bool = False
 
 
 def make_settings(
     *, tubes: tuple[str, ...] = (), concurrency: int | None = None, processes: int | None = None,
-    limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE, callbacks: bool = False,
+    limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE,
 ) -> Settings:  # fmt: skip
     """The settings, everything checked. Without a concurrency, there is room for the largest limit."""
     ordered = check_limits(limits or {})
@@ -41,7 +40,6 @@ def make_settings(
         whole("processes", processes or Settings().processes, 1, 1000),
         ordered,
         span_ms("grace", grace) / 1000,
-        callbacks,
     )
 
 

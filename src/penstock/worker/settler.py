@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.task import Record
 from penstock.errors import PenstockError, StoreError
@@ -17,6 +17,8 @@ from penstock.worker.tally import Tally
 from penstock.worker.verdict import Verdict
 
 log = logging.getLogger("penstock.worker")
+
+Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
 # In one step: enough to make its commit cheap, few enough not to hold the store up.
 BATCH = 1000
@@ -28,7 +30,7 @@ LAST_PAUSE = 2.0
 class Settler:
     """One thread. A result is kept and tried again while the store is away; a lease that is over by then is told."""
 
-    def __init__(self, hand: Hand, tally: Tally) -> None:
+    def __init__(self, hand: Hand, tally: Tally, thread: Thread) -> None:
         self._hand = hand
         self._tally = tally
         self._done: deque[tuple[Item, Verdict]] = deque()
@@ -37,7 +39,7 @@ class Settler:
         self._wake = threading.Event()
         self._asleep = False
         self._until: float | None = None  # when stopping: the end of all attempts
-        self._thread = threading.Thread(target=self._run, name="penstock-settler", daemon=True)
+        self._thread = thread("settler", self._run)
 
     def start(self) -> None:
         """Begin."""
@@ -114,7 +116,7 @@ class Settler:
                 if left <= 0:
                     return log.error("%d finished tasks could not be settled and will run again: %s", len(pairs), error)
                 log.warning("%d finished tasks wait for the store: %s", len(pairs), error)
-                self._wake.wait(min(pause, left))
+                time.sleep(min(pause, left))
                 pause = min(pause * 2, LAST_PAUSE)
             except PenstockError as error:  # the tube is gone, and they with it
                 log.warning("%d finished tasks cannot be settled: %s", len(pairs), error)

@@ -36,8 +36,9 @@ class Status:
         """While this is entered, the live line stands."""
         return self._live or nullcontext()
 
-    def banner(self, where: str) -> None:
+    def banner(self) -> None:
         """Who starts, on what, with what."""
+        where = self._worker.where
         settings, sources = self._worker.settings, self._worker.sources
         tubes = ", ".join(source.tube.name for source in sources)
         if self._live is None:

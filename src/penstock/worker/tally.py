@@ -10,7 +10,7 @@ _FASTER = 0.05
 
 
 class Tally:
-    """Counts of ends. Written by one thread each, read by anyone."""
+    """Counts for people. Where two threads count the same at once, one may be missed."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -38,6 +38,10 @@ class Pace:
 
     def __init__(self) -> None:
         self.mean: float | None = None
+
+    def forget(self) -> None:
+        """It has become another one: the next run tells."""
+        self.mean = None
 
     def note(self, seconds: float) -> None:
         """One more run. Racing threads may lose a note; it is an estimate."""

@@ -28,6 +28,7 @@ class Threads:
         self._buffer: deque[Item] = deque()
         self._idle: list[threading.Lock] = []
         self._lock = threading.Lock()
+        self._over = False
         work.slots.on_free.append(self.wake)
 
     def start(self, items: Sequence[Item]) -> None:
@@ -43,7 +44,12 @@ class Threads:
             return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
 
     def stop(self) -> None:
-        """A thread cannot be ended from outside; it ends with the process."""
+        """End the idle threads; a busy one ends when its handler does, for it cannot be ended from outside."""
+        self._over = True
+        self._buffer.clear()
+        with self._lock:
+            while self._idle:
+                self._idle.pop().release()
 
     def wake(self) -> None:
         """Have one more thread look, if there is work and a slot for it."""
@@ -61,18 +67,19 @@ class Threads:
     def _run(self) -> None:
         parked = threading.Lock()
         parked.acquire()
-        while True:
-            if self._slots.acquire():
-                try:
-                    self._drain()
-                finally:
-                    set_run(None)
-                    self._slots.release()
+        while not self._over:
+            holding = self._slots.acquire()
+            if holding:
+                self._drain()
+                set_run(None)
             with self._lock:
-                if self._buffer and self._slots.free():
-                    continue  # it came between the last look and now
                 self._idle.append(parked)
-            parked.acquire()
+            if holding:
+                self._slots.release()  # only now, so that whoever is told of it finds this thread idle
+            else:
+                self.wake()  # a slot may have become free between the look at it and now
+            if not self._over:
+                parked.acquire()
 
     def _drain(self) -> None:
         buffer, pace = self._buffer, self._work.pace

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -34,15 +35,30 @@ class Executor(Protocol):
 class Work:
     """What is held, what runs, what is finished, and how fast it goes."""
 
+    #: Called when a part of the worker has died of a mistake in it.
+    on_crash: Callable[[], object] = staticmethod(lambda: None)
+
     def __init__(self, settings: Settings) -> None:
         self.hand = Hand()
         self.tally = Tally()
         self.slots = Slots(settings.concurrency, settings.limits)
-        self.settler = Settler(self.hand, self.tally)
+        self.settler = Settler(self.hand, self.tally, self.thread)
         self.pace = Pace()
         #: When no more than so many wait to be started, `on_low` is called, once.
         self.low = -1
         self.on_low: Callable[[], None] = lambda: None
+
+    def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
+        """A thread of the worker itself. Without it the others would go on in vain, so its death is told."""
+
+        def guarded() -> None:
+            try:
+                run()
+            except BaseException:
+                log.critical("the worker's %s has died and it cannot go on", name, exc_info=True)
+                self.on_crash()
+
+        return threading.Thread(target=guarded, name=f"penstock-{name}", daemon=True)
 
     def claim(self, item: Item) -> bool:
         """Whether the caller, who has a slot, is to run it now."""

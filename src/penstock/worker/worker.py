@@ -32,11 +32,15 @@ _TICK = 0.02
 class Worker:
     """Runs the handlers of an app, in threads of this process, from `start` until `stop`."""
 
-    def __init__(self, app: App, settings: Settings | None = None) -> None:
+    def __init__(
+        self, app: App, settings: Settings | None = None, hurry: threading.Event | None = None,
+        callbacks: Callable[[Work], Executor] | None = None,
+    ) -> None:  # fmt: skip
         self.settings = settings or Settings()
+        self._callbacks = callbacks  # makes the executor of tasks that have a callback
         self._app = app
         self.work = Work(self.settings)
-        self._hurry = threading.Event()
+        self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
         hub = app.broker._hub
         self._seat = Seat(hub, implicit=True)
         self.sources = self._find_sources()
@@ -44,13 +48,16 @@ class Worker:
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
-        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in self._schedule_tubes()})
+        tubes = {schedule.handler.rules.tube for schedule in app.schedules}
+        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
         self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
 
     def _find_sources(self) -> list[Source]:
         handlers = self._app.handlers.values()
         names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
+        if not names and self._callbacks is not None:
+            names = tuple(tube.name for tube in self._app.broker.tubes())
         if not names:
             raise BadValue("the app has no tasks, and no --tubes are given: there is nothing to take")
         sources = []
@@ -62,13 +69,12 @@ class Worker:
             sources.append(Source(tube, needs))
         return sources
 
-    def _schedule_tubes(self) -> list[str]:
-        return [schedule.handler.rules.tube for schedule in self._app.schedules]
-
     def _make_executors(self) -> dict[str, Executor]:
-        """Those that a handler of these tubes needs, beside threads."""
-        needs = {need for source in self.sources for need in source.needs}
+        """Those that the handlers need, beside threads."""
+        needs = {handler.rules.executor for handler in self._app.handlers.values()}
         made: dict[str, Executor] = {}
+        if self._callbacks is not None:
+            made["callback"] = self._callbacks(self.work)
         if "async" in needs:
             made["async"] = Loop(self.work)
         if "process" in needs:
@@ -76,6 +82,11 @@ class Worker:
             modules = [importable_module(each.name, each.function) for each in found]
             made["process"] = Processes(self.work, self.settings.processes, modules, self._app._link.url)
         return made
+
+    @property
+    def where(self) -> str:
+        """The store that it works on, without passwords."""
+        return self._app.broker._hub.store.describe().where
 
     @property
     def handler_names(self) -> list[str]:
@@ -90,10 +101,6 @@ class Worker:
         if self._app.schedules:
             self._scheduler.start()
 
-    def hurry(self) -> None:
-        """Do not wait for handlers any longer; safe in a signal handler."""
-        self._hurry.set()
-
     def stop(self) -> None:
         """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
         ends = time.monotonic() + self.settings.grace
@@ -106,7 +113,8 @@ class Worker:
         self._wait(lambda: not slots.running and not slots.aside, ends)
         self._give_back_running()
         self._heart.stop()
-        self.work.settler.stop(max(LAST_SECONDS, ends - time.monotonic()))
+        left = 0 if self._hurry.is_set() else ends - time.monotonic()
+        self.work.settler.stop(max(LAST_SECONDS, left))
         try:
             self._seat.close()
         except PenstockError as error:  # others notice by its heartbeat
