@@ -102,6 +102,12 @@ def test_limits_need_tubes_that_are_ordered_by_priority(app: App) -> None:
         Worker(app, Settings(tubes=("aged",), limits=((0, 4),)))
 
 
+def test_a_tube_that_leases_nothing_is_refused(app: App) -> None:
+    app.broker.tube("log", kind="reliable")
+    with pytest.raises(penstock.UnsupportedOption, match="tube log is of kind reliable"):
+        Worker(app, Settings(tubes=("log",)))
+
+
 def test_a_worker_without_anything_to_take_is_refused(url: str) -> None:
     empty = penstock.App(url)
     with pytest.raises(penstock.BadValue, match="nothing to take"):

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
-from penstock.errors import BadValue, PenstockError
+from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.opening import open_tube
 from penstock.schedule.scheduler import Scheduler
 from penstock.seat import Seat
@@ -63,6 +63,8 @@ class Worker:
         sources = []
         for name in names:
             tube = open_tube(self._app.broker._hub, self._seat, name, None, {})
+            if not tube._stored.kind.leased:
+                raise UnsupportedOption(f"tube {name} is of kind {tube.kind}, which leases nothing: use a leased kind")
             if self.settings.limits:
                 check_max_pri(tube._stored, 0)
             needs = frozenset(handler.rules.executor for handler in handlers if handler.rules.tube == name)
