@@ -16,7 +16,7 @@ from tests.worker.program import PATIENCE, Program
 Start = Callable[..., Program]
 
 
-@pytest.fixture(params=["sqlite"])
+@pytest.fixture(params=["sqlite"])  # a test on others gives their names by indirect parameters
 def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
     return STORES[request.param](tmp_path)

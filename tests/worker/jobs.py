@@ -177,3 +177,25 @@ def read_fifo(path: str) -> None:
     say("reading")
     with open(path) as fifo:
         fifo.read()
+
+
+def note(path: str, what: str) -> None:
+    """One line, written whole: what, which task, which hand-out, who, and when by the clock that all share."""
+    task = penstock.current_task()
+    line = f"{what} {task.tube} {task.id} {task.lease} {os.getpid()} {time.monotonic()}\n"
+    with open(path, "a") as journal:
+        journal.write(line)
+
+
+@app.task(tube="campaign", max_attempts=1000)
+def journal(path: str) -> None:
+    note(path, "start")
+    time.sleep(0.01)
+    note(path, "end")
+
+
+@app.task(tube="campaign-processes", max_attempts=1000, executor="process")
+def journal_process(path: str) -> None:
+    note(path, "start")
+    time.sleep(0.01)
+    note(path, "end")

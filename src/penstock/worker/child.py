@@ -23,8 +23,11 @@ from penstock.app.current import CurrentTask, set_run
 from penstock.app.ends import Bury, Retry
 from penstock.app.handler import Handler
 from penstock.core import codec
+from penstock.core.kind import find_kind
+from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
+from penstock.opening import DEFAULT_KIND
 
 # Seconds between looks at the progress that a handler sets.
 PROGRESS_TICK = 0.2
@@ -55,10 +58,7 @@ class Home:
 
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def _stored(self) -> Any:
-        return self._refuse()
+        self._stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UnsupportedOption(
