@@ -199,3 +199,16 @@ def journal_process(path: str) -> None:
     note(path, "start")
     time.sleep(0.01)
     note(path, "end")
+
+
+@app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
+def wait_for_ever() -> None:
+    """Is killed while its slot is another's."""
+    with penstock.waiting():
+        time.sleep(60)
+
+
+@app.task(tube="async", max_attempts=1)
+async def block_the_loop() -> None:
+    with penstock.waiting():
+        pass

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import pytest
+
+import penstock
 from penstock.app.app import App
 from tests.worker import jobs
 from tests.worker.conftest import Start
@@ -56,3 +59,11 @@ def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -
     assert heard() == ["cancelled", "never"]
     task = app.broker.tube("async").peek(handle.id)
     assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
+
+
+def test_a_waiting_that_would_block_the_loop_is_refused(app: App, start: Start) -> None:
+    handle = jobs.block_the_loop.put()
+    start("--concurrency", "1")
+    with pytest.raises(penstock.TaskFailed, match="in an async handler use `async with`"):
+        handle.wait(PATIENCE)
+    assert jobs.gather.put([1, 2]).result(PATIENCE) == 3

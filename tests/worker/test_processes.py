@@ -111,3 +111,12 @@ def test_a_function_that_no_process_could_import_is_refused(url: str) -> None:
     with pytest.raises(penstock.BadValue, match=r"cannot import tests\.worker.*<locals>"):
         Worker(app)
     app.close()
+
+
+def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:
+    tube = app.broker.tube("processes")
+    for _ in range(3):
+        jobs.wait_for_ever.put()
+    start("--processes", "1", "--concurrency", "1")
+    until(lambda: tube.stats().tasks.buried == 3, PATIENCE)
+    assert jobs.square.put(3).result(PATIENCE)[0] == 9

@@ -27,7 +27,7 @@ class Run(Protocol):
     """One run of one handler, as the worker keeps it."""
 
     def current_task(self) -> CurrentTask: ...
-    def step_aside(self) -> None: ...
+    def step_aside(self, *, awaited: bool) -> None: ...
     def step_back(self) -> None: ...
     async def step_back_async(self) -> None: ...
 
@@ -60,7 +60,7 @@ class Waiting:
 
     def __enter__(self) -> None:
         if self._run is not None:
-            self._run.step_aside()
+            self._run.step_aside(awaited=False)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._run is not None:
@@ -68,7 +68,7 @@ class Waiting:
 
     async def __aenter__(self) -> None:
         if self._run is not None:
-            self._run.step_aside()
+            self._run.step_aside(awaited=True)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None

@@ -79,7 +79,7 @@ class Run:
         """The task as the handler holds it."""
         return self.task
 
-    def step_aside(self) -> None:
+    def step_aside(self, *, awaited: bool) -> None:
         """Its slot is another's."""
         self._line.say(Message("aside"))
 

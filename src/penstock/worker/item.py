@@ -87,8 +87,10 @@ class Item:
             self.current.lost = self.lost
         return self.current
 
-    def step_aside(self) -> None:
+    def step_aside(self, *, awaited: bool = False) -> None:
         """The handler waits for other work: its slot is another's."""
+        if self.handler is not None and self.handler.rules.executor == "async" and not awaited:
+            raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
         if self.slots is not None:
             self.slots.step_aside()
 
@@ -96,20 +98,24 @@ class Item:
         """It goes on as soon as there is a slot."""
         if self.slots is None:
             return
-        if self.handler is not None and self.handler.rules.executor == "async":
-            raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
         granted = threading.Event()
         self.slots.step_back(granted.set)
         granted.wait()
 
     async def step_back_async(self) -> None:
-        """The same, awaited."""
+        """The same, awaited. Also one that is cancelled meanwhile comes back first: it will give a slot back."""
         if self.slots is None:
             return
-        loop = asyncio.get_running_loop()
-        granted = asyncio.Event()
+        loop, granted = asyncio.get_running_loop(), asyncio.Event()
         self.slots.step_back(lambda: loop.call_soon_threadsafe(granted.set))
-        await granted.wait()
+        cancelled: asyncio.CancelledError | None = None
+        while not granted.is_set():
+            try:
+                await granted.wait()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        if cancelled is not None:
+            raise cancelled
 
 
 class Hand:

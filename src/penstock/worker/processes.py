@@ -94,6 +94,7 @@ class Processes(Threads):
 
     def stop(self) -> None:
         """Kill what still runs, and see it dead."""
+        super().stop()
         children = list(self._children)
         for child in children:
             child.kill()
@@ -105,7 +106,6 @@ class Processes(Threads):
         if child is None:
             child = self._own.child = Child(self._modules)
             self._children.add(child)
-        item.cancel = child.kill
         began = time.perf_counter()
         try:
             child.await_ready()
@@ -127,35 +127,48 @@ class Processes(Threads):
         child.begin(Job(function.__module__, function.__qualname__, item.task._record, item.tube.name, self._url))
         limit = None if item.ttr is None else time.monotonic() + item.ttr
         item.ends = None if limit is None else limit + SETTLE_TIME
-        while True:
-            said = child.next(None if limit is None else max(0.0, limit - time.monotonic()))
-            if said is None:
-                raise TimeoutError(f"its process was killed at its ttr of {item.ttr:g} s")
-            if said.kind == "done":
-                return None if said.result is None else codec.decode(said.result)
-            self._hear(child, item, said)
+        item.cancel = child.kill
+        aside = False
+        try:
+            while True:
+                said = child.next(None if limit is None else max(0.0, limit - time.monotonic()))
+                if said is None:
+                    raise TimeoutError(f"its process was killed at its ttr of {item.ttr:g} s")
+                if said.kind in ("aside", "back"):
+                    aside = said.kind == "aside"
+                    self._step(child, item, aside=aside)
+                elif said.kind == "progress":
+                    item.current_task().progress = said.number
+                else:
+                    return _ended(said)
+        finally:
+            item.cancel = None
+            if aside:  # it died there: the slot that it has not is still given back
+                self._step(None, item, aside=False)
 
-    def _hear(self, child: Child, item: Item, said: Message) -> None:
-        match said.kind:
-            case "progress":
-                item.current_task().progress = said.number
-            case "aside":
-                self._count_aside(1)
-                item.step_aside()
-            case "back":
-                item.step_back()
-                self._count_aside(-1)
-                child.go_on()
-            case "retry":
-                raise Retry(said.number, said.text)
-            case "bury":
-                raise Bury(said.text)
-            case _:
-                raise HandlerFailed(said.text or "it failed")
-
-    def _count_aside(self, by: int) -> None:
+    def _step(self, child: Child | None, item: Item, *, aside: bool) -> None:
+        """The handler gives its slot back, or comes back for one; meanwhile another process may run."""
+        if not aside:
+            item.step_back()
         with self._lock:
-            self._aside += by
+            self._aside += 1 if aside else -1
+        if aside:
+            item.step_aside()
+        elif child is not None:
+            child.go_on()
+
+
+def _ended(said: Message) -> object:
+    """The result, or what the handler raised."""
+    match said.kind:
+        case "done":
+            return None if said.result is None else codec.decode(said.result)
+        case "retry":
+            raise Retry(said.number, said.text)
+        case "bury":
+            raise Bury(said.text)
+        case _:
+            raise HandlerFailed(said.text or "it failed")
 
 
 def importable_module(name: str, function: object) -> str:

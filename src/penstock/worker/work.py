@@ -35,15 +35,14 @@ class Executor(Protocol):
 class Work:
     """What is held, what runs, what is finished, and how fast it goes."""
 
-    #: Called when a part of the worker has died of a mistake in it.
-    on_crash: Callable[[], object] = staticmethod(lambda: None)
-
     def __init__(self, settings: Settings) -> None:
         self.hand = Hand()
         self.tally = Tally()
         self.slots = Slots(settings.concurrency, settings.limits)
         self.settler = Settler(self.hand, self.tally, self.thread)
         self.pace = Pace()
+        #: Called when a part of the worker has died of a mistake in it.
+        self.on_crash: Callable[[], object] = lambda: None
         #: When no more than so many wait to be started, `on_low` is called, once.
         self.low = -1
         self.on_low: Callable[[], None] = lambda: None
