@@ -24,8 +24,8 @@ log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
 MOST_AHEAD = 500
-# Handlers faster than this keep one thread busy; of slower ones, all slots run at once.
-FAST = 0.0002
+# So many free slots are filled with one take, however fast handlers are.
+AT_ONCE = 32
 # Seconds between attempts while the store is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
@@ -131,28 +131,26 @@ class Feeder:
 
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""
+        self._work.pace.look(time.monotonic())
         slots, buffered = self._work.slots, len(self._work.hand.unstarted)
         if slots.limited:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
-        count = slots.free() + ahead - buffered
+        # Free slots are not filled at once either: a loop starts coroutines one after the other.
+        count = min(slots.free(), AT_ONCE) + ahead - buffered
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
-        """How many tasks would start within half of what one may wait, if handlers go on as they do."""
-        mean = self._work.pace.mean
-        if mean is None:
-            return 0
-        lanes = 1 if mean < FAST else self._work.slots.most
-        return min(MOST_AHEAD, int(self._window / 2 / max(mean, 1e-6) * lanes))
+        """How many tasks will start within half of what one may wait, if all goes on as it does."""
+        return min(MOST_AHEAD, int(self._work.pace.rate * self._window / 2))
 
     def _room_of(self, source: Source) -> int | None:
         rooms = [self._executors[need].room() for need in source.needs]
         return min((room for room in rooms if room is not None), default=None)
 
     def _await_room(self) -> None:
-        low = self._ahead() // 2 - 1
-        self._work.low = low
+        buffered = len(self._work.hand.unstarted)
+        low = self._work.low = min(buffered - 1, self._ahead() // 2)
         if len(self._work.hand.unstarted) > low:
             self._room.wait(1.0)
 
@@ -175,6 +173,7 @@ class Feeder:
             hand.add(items, now)
             self._executors[executor].start(items)
         self.on_taken()
+        work.pace.begin(now)
         if self._turns:
             self._sources.append(self._sources.pop(0))
 

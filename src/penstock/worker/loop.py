@@ -26,6 +26,7 @@ class Loop:
         self._work = work
         self._buffer: deque[Item] = deque()
         self._running: set[asyncio.Task[None]] = set()
+        self._called = False  # a pump is on its way
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="penstock-loop", daemon=True)
         self._thread.start()
@@ -34,16 +35,18 @@ class Loop:
     def start(self, items: Sequence[Item]) -> None:
         """Run these, in order, as slots allow."""
         self._buffer.extend(items)
-        self._loop.call_soon_threadsafe(self._pump)
+        self.wake()
 
     def room(self) -> int | None:
         """Slots alone decide."""
         return None
 
     def wake(self) -> None:
-        """Begin what a slot has become free for."""
-        if self._buffer:
-            self._loop.call_soon_threadsafe(self._pump)
+        """Begin what a slot has become free for; many calls at one moment are one."""
+        if self._buffer and not self._called:
+            self._called = True
+            here = threading.current_thread() is self._thread  # then the loop need not be woken by a system call
+            (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._pump)
 
     def stop(self) -> None:
         """Cancel what still runs, and give it a moment to clean up."""
@@ -62,6 +65,7 @@ class Loop:
         self._loop.run_forever()
 
     def _pump(self) -> None:
+        self._called = False
         while self._buffer and self._work.slots.acquire():
             item = self._buffer.popleft()
             if self._work.claim(item):

@@ -6,7 +6,7 @@ import time
 
 # A slower handler is believed at once, a faster one only when it goes on: prefetching too much holds others up.
 _SLOWER = 0.5
-_FASTER = 0.05
+_FASTER = 0.1
 
 
 class Tally:
@@ -32,21 +32,41 @@ class Tally:
 
 
 class Pace:
-    """How long a handler takes, in seconds; leaning to the slow side."""
+    """How long a handler takes, and how many are finished a second while there is work; leaning to the slow side.
 
-    __slots__ = ("mean",)
+    Racing threads may lose a note; these are estimates.
+    """
+
+    __slots__ = ("_at", "_finished", "_seen", "mean", "rate")
 
     def __init__(self) -> None:
         self.mean: float | None = None
+        self.rate = 0.0
+        self._finished = 0
+        self._at, self._seen = 0.0, 0
 
     def forget(self) -> None:
-        """It has become another one: the next run tells."""
+        """It has become another one: the next runs tell."""
         self.mean = None
+        self.rate = 0.0
 
     def note(self, seconds: float) -> None:
-        """One more run. Racing threads may lose a note; it is an estimate."""
-        mean = self.mean
-        if mean is None:
-            self.mean = seconds
-        else:
-            self.mean = mean + (seconds - mean) * (_SLOWER if seconds > mean else _FASTER)
+        """One more run."""
+        self._finished += 1
+        self.mean = seconds if self.mean is None else _leaning(self.mean, seconds, slower=seconds > self.mean)
+
+    def begin(self, now: float) -> None:
+        """From now on there is work: time before this says nothing about the rate."""
+        self._at, self._seen = now, self._finished
+
+    def look(self, now: float) -> None:
+        """Take what was finished since the last look for the rate."""
+        count, seconds = self._finished - self._seen, now - self._at
+        if count and seconds > 0:
+            rate = count / seconds
+            self.rate = _leaning(self.rate, rate, slower=rate < self.rate) if self.rate else rate
+            self.begin(now)
+
+
+def _leaning(old: float, new: float, *, slower: bool) -> float:
+    return old + (new - old) * (_SLOWER if slower else _FASTER)

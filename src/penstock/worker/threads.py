@@ -11,8 +11,8 @@ from penstock.app.current import set_run
 from penstock.worker.item import Item
 from penstock.worker.work import Work
 
-# A handler that takes longer than this leaves the rest of its batch to a second thread before it starts. For faster
-# ones the hand-over costs more than it brings.
+# Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
+# faster ones the hand-over costs more than it brings.
 WORTH_A_THREAD = 0.0002
 
 
@@ -83,12 +83,14 @@ class Threads:
 
     def _drain(self) -> None:
         buffer, pace = self._buffer, self._work.pace
+        alone = True  # there is always one more thread about to look, in case that this one's handler blocks
         while not self._slots.wanted:
             try:
                 item = buffer.popleft()
             except IndexError:
                 return
-            if buffer and (pace.mean is None or pace.mean > WORTH_A_THREAD):
+            if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
+                alone = False
                 self.wake()
             if self._work.claim(item):
                 self._call(item)
