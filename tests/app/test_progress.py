@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
 import penstock
 from penstock.core.lifecycle import Move
 from tests.behaviour.helpers import take
-from tests.conftest import FULL
 
-pytestmark = FULL
+# The stores that keep it; the others take the touch and leave the rest.
+pytestmark = pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
 
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:
