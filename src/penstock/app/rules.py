@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from penstock.app.arguments import PUT_OPTIONS
 from penstock.core import names
 from penstock.core.backoff import Backoff
-from penstock.core.options import PutOptions
+from penstock.core.kind import Kind
+from penstock.core.options import PutOptions, Tube, make_entry
 from penstock.errors import BadValue
 
 DEFAULT_TUBE = "default"
+# Accepts every option that a task can have.
+_ANY_KIND = Kind("any", frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"}), per_utube=True)
 EXECUTORS = ("thread", "process", "async")
 
 
@@ -31,16 +34,18 @@ class Rules(NamedTuple):
     tube: str
     executor: str
     backoff: Backoff | None
-    options: Mapping[str, object]
+    options: PutOptions
 
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
     """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
     own = ("name", "tube", "executor", "backoff")
-    puts = {option: value for option, value in options.items() if option not in own}
+    puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
+    known = PUT_OPTIONS - {"timeout"}
     for option in puts:
-        if option not in PUT_OPTIONS:
-            raise BadValue(f"option {option} of {name} is unknown: known are {', '.join((*own, *sorted(PUT_OPTIONS)))}")
+        if option not in known:
+            raise BadValue(f"option {option} of {name} is unknown: known are {', '.join((*own, *sorted(known)))}")
+    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)  # a bad value is told here; what the kind has, at the put
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")

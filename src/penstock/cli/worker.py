@@ -32,7 +32,9 @@ from penstock.worker.worker import Worker
 )
 @click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one a core]")
 @click.option("--limit", "limits", multiple=True, metavar="P=N", help="Priority P and below start below N running.")
-@click.option("--grace", type=float, default=DEFAULT_GRACE, show_default=True, help="Seconds to finish at a stop.")
+@click.option(
+    "--grace", type=float, default=DEFAULT_GRACE, show_default=True, metavar="S", help="Seconds to finish at a stop."
+)
 @click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
 @click.option("--callbacks", is_flag=True, help="Also call the callback URLs of tasks.")
 @click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
