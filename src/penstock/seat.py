@@ -181,7 +181,7 @@ class Seat:
                     return []
                 room.again(waiter)
                 yield Sleep(waiter, left)  # when the time is over there is one last look
-                if self._closed or stop():
+                if stop() or self._closed:
                     return []
         except PenstockError:
             if self._closed or self._hub.closed:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:
     owner, lease = task._record.owner, task._record.lease
-    [after] = tube._settle([Move("touch", task.id, owner, lease, extra, progress=progress)]).records
+    [after] = tube._settle_now([Move("touch", task.id, owner, lease, extra, progress=progress)])
     assert after is not None
 
 

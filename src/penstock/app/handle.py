@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
+from penstock.flow import verb
 from penstock.outcome import Outcome, await_task, find_outcome
 from penstock.tube import Tube
 
@@ -31,7 +32,7 @@ class Handle(Generic[R]):
 
         TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
         """
-        return self._read(await_task(self._tube._hub, self._tube._stored, self.id, timeout))
+        return self._read(verb(await_task)(self._tube._hub, self._tube._stored, self.id, timeout))
 
     def result(self, timeout: float | None = None) -> R:
         """What the function returned, when it has; TaskFailed when it did not end well."""
@@ -41,7 +42,7 @@ class Handle(Generic[R]):
     def outcome(self) -> Outcome | None:
         """How the task ended; None while it is in its tube."""
         self._tube._current(self.id)  # does what is due, so that a ttl that is over is seen
-        found = find_outcome(self._tube._hub, self._tube._stored, self.id)
+        found = verb(find_outcome)(self._tube._hub, self._tube._stored, self.id)
         return None if found is None else self._read(found)
 
     @property

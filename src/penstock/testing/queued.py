@@ -51,7 +51,7 @@ def _run(app: App, item: Item) -> Exception | None:
     data = item.task.data
     handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
     if handler is None or not isinstance(data, dict):
-        item.tube._settle([verdict.unknown(item).move])
+        item.tube._settle_now([verdict.unknown(item).move])
         return None
     item.handler = handler
     set_run(item)
@@ -65,5 +65,5 @@ def _run(app: App, item: Item) -> Exception | None:
         error = raised
         ended = verdict.failed(item, raised)
     if not item.settled:
-        item.tube._settle([ended.move])
+        item.tube._settle_now([ended.move])
     return error

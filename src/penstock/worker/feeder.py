@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
+from penstock.flow import verb
 from penstock.opening import open_tube
 from penstock.seat import Seat
 from penstock.tube import Tube
@@ -47,6 +48,7 @@ class Feeder:
     ) -> None:  # fmt: skip
         self._work = work
         self._seat = seat
+        self._take_tasks = verb(seat.take_tasks)
         self._sources = list(sources)
         self._executors = executors
         self._handlers = handlers
@@ -111,7 +113,7 @@ class Feeder:
             return []
         if len(rooms) > 1:  # each tube as much as it has room for, and only then wait for any
             for room, tubes in rooms.items():
-                tasks = self._seat.take_tasks(tubes, count if room is None else min(count, room), 0, max_pri)
+                tasks = self._take_tasks(tubes, count if room is None else min(count, room), 0, max_pri)
                 if tasks:
                     return tasks
         self._changed = False
@@ -119,7 +121,7 @@ class Feeder:
         try:
             least = min(count if room is None else min(count, room) for room in rooms)
             tubes = [tube for some in rooms.values() for tube in some]
-            return self._seat.take_tasks(tubes, least, None, max_pri, self._over)
+            return self._take_tasks(tubes, least, None, max_pri, self._over)
         finally:
             self._restricted = False
 

@@ -103,7 +103,7 @@ class Heart:
 
     def _send(self, tube: Tube, pairs: list[tuple[Item, Move]]) -> None:
         try:
-            records = tube._settle([move for _, move in pairs]).records
+            records = tube._settle_now([move for _, move in pairs])
         except PenstockError as error:
             log.warning("%d leases could not be extended: %s", len(pairs), error)
             for item, _ in pairs:

@@ -109,8 +109,7 @@ class Settler:
         pause = FIRST_PAUSE
         while True:
             try:
-                records = pairs[0][0].tube._settle([verdict.move for _, verdict in pairs]).records
-                return self._settled(pairs, records)
+                return self._settled(pairs, pairs[0][0].tube._settle_now([verdict.move for _, verdict in pairs]))
             except StoreError as error:
                 left = LAST_PAUSE if self._until is None else self._until - time.monotonic()
                 if left <= 0:
