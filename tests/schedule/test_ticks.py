@@ -84,7 +84,7 @@ def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
     @app.every(2)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("default"), app.schedules
+    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
     untils: list[int | None] = [None, None, None]
     ran: list[float] = []
     for _ in range(12):
@@ -102,7 +102,7 @@ def test_a_worker_that_slept_over_its_put_runs_nothing_twice(app: App, clock: Cl
     @app.every(2, catch_up=catch_up)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("default"), app.schedules
+    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
     schedule.put_due(tube, None)
     stale = find_due(schedule.plan, catch_up, None, clock())
     clock.advance(5)
@@ -119,7 +119,7 @@ def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up:
     @app.every(2, catch_up=catch_up)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("default"), app.schedules
+    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
     schedule.put_due(tube, None)
     clock.advance(5)
     assert len(runs(tube)) == 2
@@ -137,7 +137,7 @@ def test_a_paused_tube_misses_its_ticks(app: App, clock: Clock) -> None:
     @app.every(2, catch_up="one")
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("default"), app.schedules
+    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
     schedule.put_due(tube, None)
     clock.advance(5)
     assert len(runs(tube)) == 2

@@ -12,7 +12,7 @@ from penstock.broker import Broker
 from penstock.core import names
 from penstock.errors import BadValue
 from penstock.schedule.plan import Cron, Every, Plan
-from penstock.schedule.scheduler import Schedule
+from penstock.schedule.scheduler import SCHEDULE_TUBE, Schedule
 from penstock.schedule.ticks import check_catch_up
 
 P = ParamSpec("P")
@@ -74,9 +74,10 @@ class App:
 
     def _schedule(self, plan: Plan, catch_up: str, options: TaskOptions) -> Decorator:
         checked = check_catch_up(catch_up)
+        where: TaskOptions = {**options, "tube": options.get("tube") or SCHEDULE_TUBE}
 
         def decorate(function: Any) -> Any:
-            handler = function if isinstance(function, Handler) else self._add(function, options)
+            handler = function if isinstance(function, Handler) else self._add(function, where)
             handler.arguments.must_need_none()
             self.schedules.append(Schedule(handler, plan, checked))
             return handler

@@ -50,9 +50,8 @@ class Move(msgspec.Struct, frozen=True):
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
     (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
     delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text;
-    `progress` goes with touch. In a
-    tube of an unleased kind `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's
-    session, None.
+    `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`, and a
+    delivered one is acked by nobody's session, None.
     """
 
     verb: str

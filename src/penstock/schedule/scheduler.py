@@ -6,6 +6,7 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.core import codec
@@ -26,6 +27,10 @@ Thread = Callable[[str, Callable[[], None]], threading.Thread]
 # The longest sleep: a pause that has ended, or a clock that was set, is noticed within it.
 LOOK_SECONDS = 30.0
 RETRY_SECONDS = 1.0
+
+
+# The tube of schedules whose decorator names none; the dashboard shows what waits in it.
+SCHEDULE_TUBE = "penstock.schedule"
 
 
 class Schedule:
@@ -54,18 +59,23 @@ class Schedule:
         return due.until
 
     def _item(self, tube: Tube, at: int, delay: int, before: int) -> object:
-        given = {"address": f"{self.key}@{at}", "on_duplicate": "ignore", "delay": delay / 1000}
+        moment = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        given = {"address": self._address(moment), "on_duplicate": "ignore", "delay": delay / 1000}
         return self.handler.make_item(tube, {}, given, tick=at, before=before)
+
+    def _address(self, of: str) -> str:
+        """For people to read, and with the key for the plan; the name is cut where it would not fit."""
+        return f"{self.handler.name.encode()[:100].decode(errors='ignore')} {of} #{self.key}"
 
     def _mark(self, until: int) -> list[object]:
         """What tells later workers which ticks were missed: a task that never comes up, with new data each time."""
         if self.catch_up == "none":
             return []
         data = {"schedule": self.handler.name, "plan": self.plan.text, "until": until}
-        return [(data, {"address": f"{self.key}@mark", "on_duplicate": "replace", "delay": MAX_SECONDS})]
+        return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
 
     def _read_mark(self, tube: Tube) -> int | None:
-        found = tube._hub.linked.seek(tube._stored, f"{self.key}@mark")
+        found = tube._hub.linked.seek(tube._stored, self._address("mark"))
         record = None if found.id is None else tube._hub.store.get(tube._stored, [found.id])[0]
         data: Any = None if record is None else codec.decode(record.payload)
         return None if data is None else int(data["until"])
