@@ -11,6 +11,7 @@ from penstock.broker import DEFAULT_URL
 from penstock.cli.doctor import doctor
 from penstock.cli.serve import serve
 from penstock.cli.token import token
+from penstock.cli.worker import worker
 
 EXIT_FAILED = 1  # the command could not do it
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
@@ -27,6 +28,7 @@ def cli(context: click.Context, url: str) -> None:
     """A durable work queue that starts on one SQLite file.
 
     \b
+    penstock worker shop:app                     run the tasks of an app
     penstock doctor                              is the store in order?
     penstock --url sqlite:///jobs.db doctor      another store
     penstock serve                               for Redis clients of any language
@@ -37,6 +39,7 @@ def cli(context: click.Context, url: str) -> None:
 cli.add_command(doctor)
 cli.add_command(serve)
 cli.add_command(token)
+cli.add_command(worker)
 
 
 def main() -> None:
