@@ -105,7 +105,8 @@ class Bridge:
 
     def _begin(self, flow: Flow[R], *, refused: bool = False) -> Run[R]:
         run: Run[R] = Run(self, flow, loop=self._loop)
-        run._refused = refused
+        if refused:
+            run._refused = True
         self._runs += 1
         run._go(None)
         return run
@@ -216,15 +217,18 @@ class Bridge:
 class Run(asyncio.Future[R]):
     """A flow on its way, and the future of its result."""
 
+    # On the class, because most runs never set them.
+    _asleep: Sleep | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _back: Step | None = None  # what takes back what it was given
+    _quit = False  # its flow knows that it was cancelled
+    _refused = False
+
     def __init__(self, bridge: Bridge, flow: Flow[R], *, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
         self._bridge = bridge
         self._flow = flow
         self._lane: _Lane | None = None  # where its step waits to go off
-        self._asleep: Sleep | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._back: Step | None = None  # what takes back what it was given
-        self._quit = self._refused = False
 
     def cancel(self, msg: object = None) -> bool:
         """As any future's; what it is given from now on goes back."""

@@ -55,25 +55,32 @@ def awaited(
 def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
 def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
     """The verb of a handle, awaited; handles and tasks that it gives have awaited verbs, too."""
+    name = verb.__name__
 
     @wraps(verb)
     async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
-        own: Callable[..., Any] = getattr(type(handle._sync), verb.__name__)  # tubes of some kinds have their own
-        flow = getattr(own, "flow", None) or partial(whole, own)
-        run = handle._bridge.run(flow(handle._sync, *args, **kwargs))
+        own = getattr(handle._sync, name)  # some kinds of tubes have verbs of their own
+        flow = getattr(own, "flow", None)
+        run = handle._bridge.run(whole(own, *args, **kwargs) if flow is None else flow(handle._sync, *args, **kwargs))
         try:
             result = await run
         except asyncio.CancelledError:
             run.forsake()
             raise
-        dress = DRESS.get(type(result))
-        return result if dress is None else dress(handle, result)
+        kind = type(result)
+        return (DRESS.get(kind) or _dress_of(kind))(handle, result)
 
     return call
 
 
-#: What a blocking verb gave -> what its awaited one gives.
-DRESS: dict[type, Callable[[Handle[Any], Any], Any]] = {}
+Dress = Callable[[Handle[Any], Any], Any]
+#: The type of what a blocking verb gave -> what makes of it what the awaited one gives.
+DRESS: dict[type, Dress] = {}
+
+
+def _dress_of(kind: type) -> Dress:
+    known = (DRESS[base] for base in kind.__mro__ if base in DRESS)
+    return DRESS.setdefault(kind, next(known, lambda handle, given: given))
 
 
 def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
