@@ -81,7 +81,7 @@ def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
     """The groups that have not ended, by name. UnsupportedOption where the store cannot list them."""
     store = tube._hub.store
     if not isinstance(store, ListsGroups):
-        raise UnsupportedOption("this store does not list groups yet: ask for one by its name")
+        raise UnsupportedOption("this store does not list groups: SQLite, PostgreSQL, MySQL and memory do")
     tube._hub.catch_up(tube._stored)
     return store.live_groups(tube._stored, after, limit)
 

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters
-from tests.conftest import FULL, UNLEASED
+from tests.conftest import UNLEASED
 from tests.server.http.serving import Serving
 
 MAIL = "/api/tubes/mail"
@@ -165,7 +165,6 @@ def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstoc
             client.close()
 
 
-@FULL
 def test_addresses_and_outcomes(server: Serving) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"}).status_code == 201
     assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"})) == (409, "DuplicateAddress")

@@ -11,7 +11,6 @@ import pytest
 import penstock
 from penstock.server.http import access
 from tests.behaviour.helpers import until
-from tests.conftest import FULL
 from tests.server.http.serving import Serving
 from tests.server.http.test_tasks import MAIL, refused
 
@@ -52,7 +51,6 @@ def test_steering(server: Serving, beside: penstock.Broker) -> None:
     assert server.post("/api/check", {"repair": False}).json() == []
 
 
-@FULL
 def test_groups(server: Serving) -> None:
     group = f"{MAIL}/groups/g"
     server.post(f"{MAIL}/tasks", {"data": 1, "group": "g"})

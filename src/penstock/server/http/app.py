@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Sequence
 
 import msgspec
@@ -29,6 +30,8 @@ from penstock.server.http.pages import page_routes
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.http.sampler import Sampler
 from penstock.store.base import Event
+
+log = logging.getLogger("penstock")
 
 # Between two looks for sessions that nobody names any more.
 _TEND_SECONDS = 1.0
@@ -83,6 +86,8 @@ class App:
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker._sync._hub.tap = self._tap
         tending = [asyncio.ensure_future(self.sampler.run()), asyncio.ensure_future(self._tend())]
+        for task in tending:
+            task.add_done_callback(_must_run)
         try:
             yield
         finally:
@@ -105,6 +110,12 @@ class App:
 def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None) -> App:
     """The application on a broker of the running event loop."""
     return App(broker, tokens, options or Options())
+
+
+def _must_run(tending: asyncio.Future[None]) -> None:
+    """Say when something ended that runs as long as the server."""
+    if not tending.cancelled():
+        log.error("a part of the HTTP server ended: charts and idle sessions stand still", exc_info=tending.exception())
 
 
 async def _http_fault(request: Request, error: HTTPException) -> Response:

@@ -48,7 +48,7 @@ class Guard:
         host = headers.get("host", "")
         if scope["path"] not in OPEN_PATHS and host_name(host) not in self._hosts:
             raise faults.Refused(
-                421, "this server does not answer by that Host: name it in the hosts that the server is told"
+                421, "this server does not answer by that Host: start it with --host and that name if it is right"
             )
         if scope["method"] not in SAFE_METHODS and not same_origin(headers):
             raise faults.Refused(403, "another site's page sent this: calls come from the dashboard or from programs")

@@ -50,7 +50,6 @@ class Call:
         self.access = server.access
         self.path: dict[str, str] = request.path_params
         self.visit = visit
-        self.named = request.headers.get(SESSION) is not None
         self._request = request
 
     async def while_there(self, work: Coroutine[Any, Any, T]) -> T:

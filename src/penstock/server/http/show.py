@@ -22,7 +22,14 @@ def environment() -> Environment:
     """The templates, which escape whatever they are given."""
     made = Environment(autoescape=True, loader=FunctionLoader(_template), undefined=StrictUndefined, trim_blocks=True)
     made.filters.update(
-        number=number, seconds=seconds, ago=ago, moment=moment, pretty=pretty, preview=preview, part=part, lived=lived
+        number=number,
+        seconds=seconds,
+        ago=ago,
+        moment=moment,
+        pretty=pretty,
+        preview=preview,
+        part=part,
+        machine=machine,
     )
     return made
 
@@ -75,7 +82,7 @@ def moment(value: float | None) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(value))
 
 
-def lived(value: float | None) -> str:
+def machine(value: float | None) -> str:
     """A moment for machines, in a `time` element."""
     return "" if value is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(value))
 

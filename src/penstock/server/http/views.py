@@ -10,7 +10,7 @@ from msgspec import Meta
 from penstock import operating
 from penstock.core.names import MAX_ID
 from penstock.core.task import Status
-from penstock.errors import BadValue, NoSuchTube, UnsupportedOption
+from penstock.errors import NoSuchTube, UnsupportedOption
 from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.bodies import Query
@@ -187,8 +187,6 @@ async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> Vie
         handle = await looking.access.tube(SCHEDULE_TUBE)
         ticks = await handle.tasks(limit=ROWS)
     except NoSuchTube:
-        ticks = None
-    except BadValue:
         ticks = None
     return "schedules.html", {"ticks": ticks, "tube_name": SCHEDULE_TUBE}
 
