@@ -50,6 +50,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "recover": Command("reliable:recover", "Take again what was delivered and never acked."),
     },
     "Running": {
+        "worker": Command("worker:worker", "Run the handlers of an app until SIGTERM or Ctrl-C."),
         "serve": Command("serve:serve", "Serve the store to other programs and hosts."),
         "token": Command("token:token", "Make a token, add its hash to FILE, and print it."),
     },
