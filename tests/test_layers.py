@@ -33,6 +33,7 @@ DRIVERS = {
     "pymysql": "store/mysql",
     "MySQLdb": "store/mysql",
     "redis": "store/redis",
+    "httpcore": "callbacks",
 }
 # core is given the time and the chance, and waits for nobody
 IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets", "socket", "threading", "time"}

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import click
@@ -14,7 +15,9 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from penstock.app.app import App
-from penstock.errors import BadValue, PenstockError, UnsupportedOption
+from penstock.callbacks.runner import calls_by
+from penstock.cli.calling import callback_options, callback_settings
+from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
 from penstock.worker.loading import load_app
 from penstock.worker.reload import run_reloading
@@ -36,12 +39,13 @@ from penstock.worker.worker import Worker
     "--grace", type=float, default=DEFAULT_GRACE, show_default=True, metavar="S", help="Seconds to finish at a stop."
 )
 @click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
-@click.option("--callbacks", is_flag=True, help="Also call the callback URLs of tasks.")
+@callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
 @click.pass_context
 def worker(
     context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
-    processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool, json_logs: bool,
+    processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool,
+    allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool,
 ) -> None:  # fmt: skip
     """Run the handlers of an app until SIGTERM or Ctrl-C.
 
@@ -49,11 +53,11 @@ def worker(
     penstock worker shop:app
     penstock worker shop:app --tubes urgent,mail --concurrency 8
     penstock worker shop:app --limit 0=16 --limit 5=4     keeps room for urgent work
+    penstock worker --callbacks --callback-allow hooks.example.org
 
     The first signal: take no more, finish what runs within --grace. The second: give it back at once.
     """
-    if callbacks:
-        raise UnsupportedOption("--callbacks: this version of penstock calls no callbacks; leave it out")
+    calling = callback_settings(callbacks, allowed, secret_file, per_host)
     settings = make_settings(
         tubes=tuple(name.strip() for name in tubes.split(",")) if tubes else (),
         concurrency=concurrency,
@@ -68,7 +72,7 @@ def worker(
     console = Console(stderr=True)
     logs.configure(console, json=json_logs)
     app = _app(target, url)
-    running = Worker(app, settings, signals.hurry)
+    running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
     running.work.on_crash = signals.crash
     run(running, signals, Status(running, console, live=console.is_terminal and not json_logs))
     with suppress(PenstockError):  # a store that is away is left as it is

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -30,13 +31,16 @@ AT_ONCE = 32
 # Seconds between attempts while the store is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
+# A task without a callback, in a tube that is looked at for callbacks alone, is left to others for so long.
+NOT_OURS = 1.0
 
 
 class Source(NamedTuple):
-    """A tube, and the executors that its handlers here need."""
+    """A tube, and the executors that its handlers here need. One that was `found` is not created anew when dropped."""
 
     tube: Tube
     needs: frozenset[str]
+    found: bool = False
 
 
 class Feeder:
@@ -52,6 +56,8 @@ class Feeder:
         self._sources = list(sources)
         self._executors = executors
         self._handlers = handlers
+        self._handled = {handler.rules.tube for handler in handlers.values()}
+        self._wanted: deque[Sequence[Source]] = deque(maxlen=1)
         self._turns = turns  # tubes take turns; else the earlier ones come first
         self._window = MAX_WAIT  # the shortest patience among the tasks of the last take
         self._room = threading.Event()
@@ -74,6 +80,12 @@ class Feeder:
         self._seat.stir()
         self._thread.join()
 
+    def follow(self, sources: Sequence[Source]) -> None:
+        """Take from these instead."""
+        self._wanted.append(sources)
+        self._room.set()
+        self._seat.stir()
+
     def poke(self) -> None:
         """There may be more room than there was."""
         self._room.set()
@@ -85,12 +97,14 @@ class Feeder:
         pause = FIRST_PAUSE
         while not self._stopping:
             self._room.clear()
+            if self._wanted:
+                self._sources = list(self._wanted.popleft())
             try:
                 tasks = self._take()
                 pause = FIRST_PAUSE
             except NoSuchTube as error:
                 log.warning("a tube was dropped and is opened anew: %s", error)
-                self._sources = [self._opened(source) for source in self._sources]
+                self._sources = [self._opened(source) for source in self._sources if not source.found]
                 continue
             except PenstockError as error:
                 log.warning("cannot take now, trying again: %s", error)
@@ -108,7 +122,10 @@ class Feeder:
             room = self._room_of(source)
             if room is None or room > 0:
                 rooms.setdefault(room, []).append(source.tube)
-        if count <= 0 or not rooms:
+        if not rooms:
+            self._room.wait(1.0)  # an executor has room again when a slot is free, and then this is poked
+            return []
+        if count <= 0:
             self._await_room()
             return []
         if len(rooms) > 1:  # each tube as much as it has room for, and only then wait for any
@@ -129,7 +146,7 @@ class Feeder:
         return Source(open_tube(self._seat._hub, self._seat, source.tube.name, None, {}), source.needs)
 
     def _over(self) -> bool:
-        return self._stopping or self._changed
+        return self._stopping or self._changed or bool(self._wanted)
 
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""
@@ -194,6 +211,9 @@ class Feeder:
                     self._work.settler.add(item, verdict.dropped(item))
                     return None
                 return item.handler.rules.executor
+        if "callback" in self._executors and item.tube.name not in self._handled:
+            self._work.settler.add(item, verdict.postponed(item, NOT_OURS))
+            return None
         ended = verdict.unknown(item)
         log.warning("%r is released: %s", item, ended.move.reason, extra={"item": item})
         self._work.settler.add(item, ended)

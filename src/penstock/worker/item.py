@@ -51,7 +51,8 @@ class Item:
         self.cancel: Callable[[], object] | None = None
 
     def __repr__(self) -> str:
-        name = "unknown" if self.handler is None else self.handler.name
+        unknown = "unknown" if self.task._record.callback is None else "callback"
+        name = unknown if self.handler is None else self.handler.name
         return f"{name} {self.task.id} of {self.tube.name}"
 
     @property

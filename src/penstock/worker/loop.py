@@ -67,29 +67,38 @@ class Loop:
     def _pump(self) -> None:
         self._called = False
         while self._buffer and self._work.slots.acquire():
-            item = self._buffer.popleft()
-            if self._work.claim(item):
-                running = self._loop.create_task(self._call(item))
-                self._running.add(running)
-                running.add_done_callback(self._running.discard)
-            else:
-                self._work.slots.release()
+            self._begin(self._buffer.popleft())
+
+    def _begin(self, item: Item) -> bool:
+        """Run it in the slot that was taken for it; False where it was given back before."""
+        if not self._work.claim(item):
+            self._work.slots.release()
+            return False
+        running = self._loop.create_task(self._call(item))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return True
 
     async def _call(self, item: Item) -> None:
-        handler, this = item.handler, asyncio.current_task()
-        assert handler is not None
+        this = asyncio.current_task()
         assert this is not None
         item.cancel = lambda: self._loop.call_soon_threadsafe(this.cancel)
         set_run(item)
         began = time.perf_counter()
         try:
-            result = await handler.arguments.call(handler.function, item.stored)
+            result = await self._run(item)
         except BaseException as error:  # a cancelled one, too: by its own code, by a lost lease, or at a stop
             self._work.fail(item, error, began)
         else:
             self._work.finish(item, result, began)
         finally:
             self._work.slots.release()
+
+    async def _run(self, item: Item) -> object:
+        """What the handler returns."""
+        handler = item.handler
+        assert handler is not None
+        return await handler.arguments.call(handler.function, item.stored)
 
     async def _cancel_all(self) -> None:
         running = list(self._running)

@@ -40,7 +40,7 @@ class Status:
         """Who starts, on what, with what."""
         where = self._worker.where
         settings, sources = self._worker.settings, self._worker.sources
-        tubes = ", ".join(source.tube.name for source in sources)
+        tubes = ", ".join(source.tube.name for source in sources) or "those with callbacks"
         if self._live is None:
             log.info("worker on %s, tubes %s, concurrency %d", where, tubes, settings.concurrency)
             return

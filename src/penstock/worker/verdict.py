@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from penstock.app.ends import Bury, Retry
 from penstock.core import names
 from penstock.core.backoff import Backoff
@@ -79,6 +81,12 @@ def unstarted(item: Item) -> Verdict:
     """Taken and never run: back to its place, its attempt not counted."""
     record = item.task._record
     return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True), "released")
+
+
+def postponed(item: Item, seconds: float) -> Verdict:
+    """Not run here and now: back after a moment, its attempt not counted."""
+    later = release(item, seconds, None)
+    return Verdict(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
 
 
 def stopped(item: Item) -> Verdict:

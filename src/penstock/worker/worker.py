@@ -8,11 +8,12 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
+from penstock.callbacks.finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
-from penstock.opening import open_tube
+from penstock.opening import find_tube, open_tube
 from penstock.schedule.scheduler import Scheduler
 from penstock.seat import Seat
-from penstock.tube import check_max_pri
+from penstock.tube import Tube, check_max_pri
 from penstock.worker import verdict
 from penstock.worker.feeder import Feeder, Source
 from penstock.worker.heart import Heart
@@ -52,24 +53,34 @@ class Worker:
         self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
         self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
+        found = callbacks is not None and not self.settings.tubes
+        self._finder = Finder(app.broker, self._follow, self.work.thread) if found else None
 
     def _find_sources(self) -> list[Source]:
         handlers = self._app.handlers.values()
         names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
-        if not names and self._callbacks is not None:
-            names = tuple(tube.name for tube in self._app.broker.tubes())
-        if not names:
+        if not names and self._callbacks is None:
             raise BadValue("the app has no tasks, and no --tubes are given: there is nothing to take")
-        sources = []
-        for name in names:
-            tube = open_tube(self._app.broker._hub, self._seat, name, None, {})
-            if not tube._stored.kind.leased:
-                raise UnsupportedOption(f"tube {name} is of kind {tube.kind}, which leases nothing: use a leased kind")
-            if self.settings.limits:
-                check_max_pri(tube._stored, 0)
-            needs = frozenset(handler.rules.executor for handler in handlers if handler.rules.tube == name)
-            sources.append(Source(tube, needs))
-        return sources
+        return [self._source(open_tube(self._app.broker._hub, self._seat, name, None, {})) for name in names]
+
+    def _source(self, tube: Tube, *, found: bool = False) -> Source:
+        if not tube._stored.kind.leased:
+            raise UnsupportedOption(f"tube {tube.name} is of kind {tube.kind}, which leases nothing: use a leased kind")
+        if self.settings.limits:
+            check_max_pri(tube._stored, 0)
+        handlers = [each for each in self._app.handlers.values() if each.rules.tube == tube.name]
+        needs = frozenset(handler.rules.executor for handler in handlers)
+        if not handlers and self._callbacks is not None:
+            needs = frozenset({"callback"})
+        return Source(tube, needs, found)
+
+    def _follow(self, names: list[str]) -> None:
+        """Take from the tubes of the app, and from these, in which callbacks were found."""
+        own = [source for source in self.sources if not source.found]
+        others = set(names) - {source.tube.name for source in own}
+        tubes = [find_tube(self._app.broker._hub, self._seat, name) for name in sorted(others)]
+        self.sources = own + [self._source(tube, found=True) for tube in tubes]
+        self._feeder.follow(self.sources)
 
     def _make_executors(self) -> dict[str, Executor]:
         """Those that the handlers need, beside threads."""
@@ -102,11 +113,15 @@ class Worker:
         self._feeder.start()
         if self._app.schedules:
             self._scheduler.start()
+        if self._finder is not None:
+            self._finder.start()
 
-    def stop(self) -> None:
+    def stop(self, grace: float | None = None) -> None:
         """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
-        ends = time.monotonic() + self.settings.grace
+        ends = time.monotonic() + (self.settings.grace if grace is None else grace)
         self._scheduler.stop()
+        if self._finder is not None:
+            self._finder.stop()
         self._feeder.stop()
         for item in self.work.hand.claim_all():
             self.work.settler.add(item, verdict.unstarted(item))
