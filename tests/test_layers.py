@@ -17,7 +17,7 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube unleased session group outcome waiting aio bridge flow steps taking presence keeper hub opening"
+    "broker tube unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub opening"
     " seat bound stats why",
     "app worker schedule callbacks",
     "",
