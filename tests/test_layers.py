@@ -17,8 +17,8 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube unleased session group outcome waiting aio bridge flow steps taking presence keeper hub opening"
-    " seat bound stats why operating",
+    "broker tube unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub"
+    " opening seat bound stats why operating",
     "app worker schedule callbacks",
     "",
     "server",

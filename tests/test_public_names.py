@@ -198,10 +198,8 @@ def undocumented(path: Path) -> Iterator[str]:
     for node in module.body:
         if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) or node.name.startswith("_"):
             continue
-        overload = isinstance(node, ast.FunctionDef) and any(
-            isinstance(mark, ast.Name) and mark.id == "overload" for mark in node.decorator_list
-        )
-        if not ast.get_docstring(node) and not overload:
+        overloaded = any(ast.unparse(decorator) == "overload" for decorator in node.decorator_list)
+        if not overloaded and not ast.get_docstring(node):  # the last one of them speaks for all
             yield node.name
 
 
