@@ -58,7 +58,7 @@ def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
 def _creatable(store: Store, name: str) -> Kind:
     kind = find_kind(name)
     if not kind.leased and not isinstance(store, UnleasedStore):
-        raise UnsupportedOption(f"this store has no kind {name}: sqlite:// and memory:// have it")
+        raise UnsupportedOption(f"this store has no kind {name}: sqlite://, redis:// and memory:// have it")
     return kind
 
 

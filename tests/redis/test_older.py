@@ -26,6 +26,19 @@ def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     assert promise.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
 
 
+def test_elements_and_messages_are_handed_out(server: Redis) -> None:
+    with penstock.connect(server.fresh_url()) as broker:
+        feeds, queue = broker.tube("feeds", kind="round", period=60), broker.tube("queue", kind="reliable")
+        feeds.put_many([("a", {"id": "a"}), ("b", {"id": "b", "ttl": 60})])
+        assert [task.id for task in feeds.take_many(9)] == ["a", "b"]
+        ids = [task.id for task in queue.put_many(["one", "two"])]
+        assert [task.id for task in queue.take_many(9)] == ids
+        assert [task.attempts for task in queue.recover(1, 0)] == [2]
+        assert [task.id for task in queue.inspect(0, 9, pending=True)] == ids[::-1]
+        assert queue.ack_many(ids) == ids
+        assert broker.check() == []
+
+
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
 def test_tasks_are_put_taken_and_acked(server: Redis, kind: str) -> None:
     with penstock.connect(server.fresh_url()) as broker:

@@ -84,6 +84,52 @@ def test_so_is_one_of_tasks_with_addresses_and_groups(
     assert trips == [1]
 
 
+ROUND_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+    "put": lambda tube, held: tube.put("x", id="new"),
+    "put again": lambda tube, held: tube.put("x", id="1"),
+    "replace": lambda tube, held: tube.put("x", id="1", on_duplicate="replace"),
+    "put_many": lambda tube, held: tube.put_many((n, {"id": f"n{n}"}) for n in range(2000)),
+    "take": lambda tube, held: tube.take(0),
+    "take_many": lambda tube, held: tube.take_many(1500),
+    "delete": lambda tube, held: tube.delete("1"),
+}
+RELIABLE_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+    "put": lambda tube, held: tube.put("x"),
+    "put_many": lambda tube, held: tube.put_many(range(10_000)),
+    "take": lambda tube, held: tube.take(0),
+    "take_many": lambda tube, held: tube.take_many(1500),
+    "ack": lambda tube, held: tube.ack(held[0].id),
+    "ack_many": lambda tube, held: tube.ack_many(held),
+    "recover": lambda tube, held: tube.recover(500, 0),
+    "inspect": lambda tube, held: tube.inspect(-700, 500, pending=True),
+    "delete": lambda tube, held: tube.delete(held[0].id),
+}
+
+
+@pytest.mark.parametrize("verb", ROUND_VERBS)
+def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
+    broker._hub._reaped = float("inf")
+    for name in ("warm", "t"):
+        tube = broker.tube(name, kind="round", period=60)
+        tube.put_many((n, {"id": str(n), "ttl": 600}) for n in range(3000))
+        held = tube.take_many(900)
+        trips.clear()
+        ROUND_VERBS[verb](tube, held)
+    assert trips == [1]
+
+
+@pytest.mark.parametrize("verb", RELIABLE_VERBS)
+def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
+    broker._hub._reaped = float("inf")
+    for name in ("warm", "t"):
+        tube = broker.tube(name, kind="reliable")
+        tube.put_many(range(3000))
+        held = tube.take_many(900)
+        trips.clear()
+        RELIABLE_VERBS[verb](tube, held)
+    assert trips == [1]
+
+
 def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, trips: list[int]) -> None:
     broker._hub._reaped = float("inf")
     tube = broker.tube("t")

@@ -9,13 +9,15 @@ import pytest
 
 import penstock
 from penstock.store.redis import store as module
-from penstock.store.redis.scripts import load_script
+from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, load_script
 from tests.servers.redis import Redis, RedisCluster
 
 FOLDER = Path(module.__file__).parent / "lua"
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.read_text().startswith("-- Part"))
 # mend names the index of micro-queues, which it uses only where there are any.
-LANED_ONLY = {"put_laned", "mend_lane", "mend"}
+SORTS = {"put_laned": LANED, "mend_lane": LANED, "mend": LANED}
+SORTS |= dict.fromkeys(("put_messages", "recover", "mend_unleased"), UNLEASED)
+UNLEASED_TOO = ("take", "settle", "advance", "part", "truncate", "receive", "put_linked", "mend_links")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -30,18 +32,27 @@ def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
 @pytest.mark.parametrize("linked", [True, False])
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_has_its_keys_and_flags(name: str, linked: bool, modern: bool) -> None:
-    script = load_script(name, laned=name in LANED_ONLY, linked=linked, modern=modern)
+    script = load_script(name, sort=SORTS.get(name, PLAIN), linked=linked, modern=modern)
     assert script.keys
     assert (script.text[:5] == b"#!lua") == modern
     used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
     assert used <= {f"k_{key}".encode() for key in script.keys}
 
 
+@pytest.mark.parametrize("name", UNLEASED_TOO)
+def test_a_script_for_tubes_without_leases_has_its_keys(name: str) -> None:
+    script = load_script(name, sort=UNLEASED)
+    used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
+    assert used <= {f"k_{key}".encode() for key in script.keys}
+    assert "delivered" in script.keys
+    assert "delivered" not in load_script(name).keys
+
+
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
-    needs_room = {"put", "put_laned", "put_linked", "set_group_work"}
+    needs_room = {"put", "put_laned", "put_linked", "put_messages", "set_group_work"}
     needs_room |= {"name", "number", "create", "sender"}
     for name in SCRIPTS:
-        text = load_script(name, laned=name in LANED_ONLY).text
+        text = load_script(name, sort=SORTS.get(name, PLAIN)).text
         flagged = text.startswith((b"#!lua flags=allow-oom", b"#!lua flags=no-writes"))
         assert flagged == (name not in needs_room), name
 

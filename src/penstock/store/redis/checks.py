@@ -14,6 +14,7 @@ from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.snapshot import LanePlace, Snapshot, read_snapshot
 from penstock.store.redis.steps import Steps
+from penstock.store.redis.unleased_checks import check_unleased
 
 _LOOKS = 5
 _REINDEX = "repair indexes it anew"
@@ -26,6 +27,8 @@ def check(
     """All findings; with repair, each is mended."""
     findings: list[Finding] = []
     for tube in tubes:
+        if not tube.kind.leased:
+            findings += check_unleased(runner, tube, repair, now)
         found, seen = _look(runner, tube)
         findings += found
         if repair and found:

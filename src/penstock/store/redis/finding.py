@@ -30,10 +30,11 @@ def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list
     reply = runner.on_tag("get", tube.no, runner.moment(now), *wanted, again=True)
     moment, *values = known(tube, cast("list[Reply]", reply))
     found = zip(ids, cast("list[bytes | None]", values), strict=True)
-    return [None if value is None else _unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
+    return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
 
 
-def _unless_expired(record: Record, now: int) -> Record | None:
+def unless_expired(record: Record, now: int) -> Record | None:
+    """The record, unless its ttl is over; a taken one outlives it."""
     gone = record.state != "t" and record.expires is not None and record.expires <= now
     return None if gone else record
 
@@ -103,8 +104,7 @@ def count(runner: Runner, tube: Tube) -> Counts:
 
 def ahead(runner: Runner, tube: Tube, record: Record) -> int:
     """How many takeable tasks come out before this one, up to a limit."""
-    shape, _ = runner.shape(tube)
-    arguments = (shape, repr(float(record.rank1)), repr(float(record.rank2)), task_key(record.id))
+    arguments = (runner.shape(tube).letters, repr(float(record.rank1)), repr(float(record.rank2)), task_key(record.id))
     return min(cast(int, runner.on_tag("ahead", tube.no, *arguments, again=True)), _AHEAD_LIMIT)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
+from penstock.core.kind import CLOCK
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube
@@ -12,12 +13,24 @@ from penstock.store.base import Effects, Event
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import Script, load_script
+from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script
 from penstock.store.redis.servers import Request, Servers
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
 _NO_TUBE = -1
 _LINKED = -2
+
+
+class Shape(NamedTuple):
+    """What scripts must know of a tube.
+
+    Letters: `2` where a second rank orders it, `f` where it is fair, `n` where a new task always comes last, `c` where
+    a hand-out sets a clock. The limit is that of its micro-queues; where there are clocks, the period.
+    """
+
+    letters: str
+    limit: int
+    sort: str
 
 
 class Runner:
@@ -29,7 +42,7 @@ class Runner:
         self.modern = modern
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
-        self._shapes: dict[int, tuple[str, int]] = {}
+        self._shapes: dict[int, Shape] = {}
         self._linked: set[int] = set()
 
     def moment(self, now: int | None) -> int | str:
@@ -42,11 +55,13 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
-        shape, limit = self.shape(tube)
+        shape = self.shape(tube)
         while True:
             linked = tube.no in self._linked
-            script = load_script(name, laned=tube.kind.per_utube, linked=linked, modern=self.modern)
-            request = Request(script, self._keys(script, tube.no), (self.moment(now), shape, limit, *arguments))
+            script = load_script(name, sort=shape.sort, linked=linked, modern=self.modern)
+            request = Request(
+                script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments)
+            )
             reply = cast("list[Reply]", self.servers.run(request, again=again))
             if reply[0] != _LINKED:
                 return known(tube, reply)
@@ -61,17 +76,11 @@ class Runner:
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
 
-    def shape(self, tube: Tube) -> tuple[str, int]:
-        """What scripts must know of a tube, and its limit: `2` where a second rank orders it, `f` where it is fair,
-        `n` where a new task always comes last."""
+    def shape(self, tube: Tube) -> Shape:
+        """What scripts must know of the tube."""
         shape = self._shapes.get(tube.no)
         if shape is None:
-            order = tube.kind.order
-            second = tube.fair or (len(order) > 1 and order[1] != "id")
-            shape = self._shapes[tube.no] = (
-                "2" * second + "f" * tube.fair + "n" * (order[0] == "id"),
-                tube.utube_limit,
-            )
+            shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
@@ -79,6 +88,15 @@ class Runner:
         if names is None:
             names = self._names[script, tag] = tuple(self.keys.name(tag, part) for part in script.keys)
         return names
+
+
+def _shape(tube: Tube) -> Shape:
+    kind = tube.kind
+    second = tube.fair or (len(kind.order) > 1 and kind.order[1] != "id")
+    clocked = kind.hand_out == CLOCK
+    letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
+    sort = UNLEASED if not kind.leased else LANED if kind.per_utube else PLAIN
+    return Shape(letters, tube.period if clocked else tube.utube_limit, sort)
 
 
 def known(tube: Tube, reply: list[Reply]) -> list[Reply]:
@@ -101,7 +119,7 @@ def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Recor
         records.append(record)
         for event in cast(bytes, log[place]).decode().split():
             effects.events.append(Event(tube.no, event, record))
-        if record.state == "-" and record.address is not None:
+        if record.state == "-" and record.address is not None and tube.kind.leased:
             effects.ended.append(("task", tube.no, record.id))
     return records
 

@@ -1,8 +1,8 @@
 """The Lua scripts: read from their files, put together from parts, known to servers by their digests.
 
 A file names in its first lines the keys it uses (`KEYS`), the parts it is built on (`WITH`; `lanes?` only for tubes
-with micro-queues, `a|b` for tubes without and with them, `links?` for those with addresses, replies or groups) and its
-flags (`FLAGS`).
+with micro-queues, `unleased?` and `handout?` only for those that lease nothing, `a|b|c` for others, for these and for
+those, `links?` for tubes with addresses, replies or groups) and its flags (`FLAGS`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from importlib.resources import files
 # What parts may define for others; nil where the part is not there.
 _SHARED = (
     "local moved, save_lanes, forget_idle, spot_of, lease, leavers, save_last, gate, left, cancelled, hold, unhold, "
-    "follow, is_moving, put_works, follow_up, sweep"
+    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out"
 )
+# The sorts of tubes that scripts are built for.
+PLAIN, LANED, UNLEASED = "plain", "laned", "unleased"
+_CHOICES = (PLAIN, LANED, UNLEASED)
+_OPTIONAL = {"lanes?": LANED, "unleased?": UNLEASED, "handout?": UNLEASED}
 # What `links` stands for. A tube that never had any runs scripts without it, which pay nothing for it.
 _LINKS = ("made", "add", "replies", "outcomes", "group", "links")
 
@@ -35,11 +39,11 @@ class Script:
 
 
 @cache
-def load_script(name: str, *, laned: bool = False, linked: bool = False, modern: bool = True) -> Script:
-    """The script; `laned` for micro-queue tubes, `linked` for tubes whose tasks have addresses, replies or groups,
-    `modern` for servers that know script flags (7 and later)."""
+def load_script(name: str, *, sort: str = PLAIN, linked: bool = False, modern: bool = True) -> Script:
+    """The script for a sort of tubes; `linked` for those whose tasks have addresses, replies or groups, `modern` for
+    servers that know script flags (7 and later)."""
     own = _file(name)
-    parts = [_file(part) for part in _parts(own, laned, linked)]
+    parts = [_file(part) for part in _parts(own, sort, linked)]
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
     flags = _words("FLAGS", own)
     names = ", ".join(f"k_{key}" for key in keys)
@@ -61,14 +65,16 @@ def _words(label: str, text: str) -> list[str]:
     return [word for line in re.findall(rf"^-- {label}: (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-def _parts(text: str, laned: bool, linked: bool) -> list[str]:
+def _parts(text: str, sort: str, linked: bool) -> list[str]:
     parts: list[str] = []
     for word in _words("WITH", text):
-        plain, _, other = word.partition("|")
-        if plain in ("links", "links?"):
-            parts += _LINKS if linked or plain == "links" else ("unlinked",)
+        if word == "links" or (word == "links?" and linked):
+            parts += _LINKS
+        elif word == "links?":
+            parts += ["unlinked"] if sort != UNLEASED else []
         elif word.endswith("?"):
-            parts += [word[:-1]] if laned else []
+            parts += [word[:-1]] if sort == _OPTIONAL[word] else []
         else:
-            parts.append(other if laned and other else plain)
+            choices = word.split("|")
+            parts.append(choices[_CHOICES.index(sort)] if len(choices) > 1 else word)
     return parts

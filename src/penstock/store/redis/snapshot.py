@@ -17,7 +17,7 @@ from penstock.store.redis.link_checks import Links, Tie
 from penstock.store.redis.record import decode
 from penstock.store.redis.runner import Runner
 
-INDEXES = ("ready", "buried", "taken", "due", "queue", "members")
+INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 Place = tuple[float, float, int]
 
 
@@ -71,7 +71,9 @@ class Snapshot:
         name = sortable(record.rank2) + key if self._second else key
         if state in "r!":
             self.wanted["ready" if state == "r" else "buried"][name] = (record.rank1, record.id)
-        if state == "t":
+        if state == "t" and not self.tube.kind.leased:
+            self.wanted["delivered"][key] = (record.rank1, record.id)
+        elif state == "t":
             self.wanted["taken"][key] = (record.owner or 0, record.id)
             if record.owner not in self.sessions:
                 self.orphans.append((record.id, record.owner or 0))
@@ -119,8 +121,7 @@ def sortable(number: float) -> bytes:
 
 def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
     """Look at a tube."""
-    shape, _ = runner.shape(tube)
-    seen = Snapshot(tube, shape, Links(runner, tube))
+    seen = Snapshot(tube, runner.shape(tube).letters, Links(runner, tube))
     seen.counts = count(runner, tube)
     seen.sessions = {int(no) for no, _ in scan(runner, tube, "ends")}
     for utube, stored in scan(runner, tube, "lanes"):

@@ -25,7 +25,6 @@ from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.keys import MAX_ID, TUBES, Keys
 from penstock.store.redis.link import Reply
-from penstock.store.redis.linked import LinkedCalls
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox
@@ -34,15 +33,16 @@ from penstock.store.redis.runner import Runner, known, read_pairs
 from penstock.store.redis.servers import OneServer, Servers
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
+from penstock.store.redis.unleased import UnleasedCalls
 
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 2
+SCHEMA = 3
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class RedisStore(LinkedCalls):
+class RedisStore(UnleasedCalls):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
@@ -149,6 +149,8 @@ class RedisStore(LinkedCalls):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        if not tube.kind.leased:
+            return self._put_unleased(tube, entries, now)
         if putting.tied(entries):
             return self._put_linked(tube, entries, now)
         laned = tube.kind.per_utube
@@ -315,7 +317,9 @@ class RedisStore(LinkedCalls):
 
 def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
     """A move as settle reads it. A result, which may be any bytes, goes beside it."""
-    id = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
+    id: int | str = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
+    if move.name is not None:
+        id = move.name
     which = base64 = None
     if move.result is not None:
         results.append(move.result)

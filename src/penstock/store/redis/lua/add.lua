@@ -16,6 +16,7 @@ local function add_plain(spec, payload)
   last = last + 1
   local rec = made(spec, last)
   rec.payload = payload
+  if name_reply then name_reply(key_of(last), rec) end
   note('put', add(rec), rec)
 end
 

@@ -60,5 +60,6 @@ local function wait_ms()
   if is_moving and is_moving() then return 0 end
   local task, session = first_score(k_due), first_score(k_ends)
   local soonest = math.min(task or math.huge, session or math.huge)
+  if next_hand_out then soonest = math.min(soonest, next_hand_out() or math.huge) end
   return soonest == math.huge and -1 or math.max(0, soonest - now)
 end

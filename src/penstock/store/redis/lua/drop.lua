@@ -2,11 +2,12 @@
 -- meta is its name; its tasks are there, until outbox has made their replies.
 -- ARGV: now, name
 -- Answer: now, taken, waiting, 1 when it left a ghost; taken and waiting 0: it is gone
--- KEYS: tasks ready due buried taken lanes queue idle lapses handles ends stones waits
+-- KEYS: tasks ready due buried taken delivered lanes queue idle lapses handles ends stones waits
 -- KEYS: addresses outcomes kept groups members moving outbox inbox
 -- WITH: moment base
 -- FLAGS: allow-oom
-local taken, waiting, replies = redis.call('ZCARD', k_taken), redis.call('HLEN', k_waits), 0
+local taken = redis.call('ZCARD', k_taken) + redis.call('ZCARD', k_delivered)
+local waiting, replies = redis.call('HLEN', k_waits), 0
 if taken == 0 and waiting == 0 then
   replies = redis.call('HEXISTS', k_meta, 'posted')
   local gone = {}

@@ -1,5 +1,5 @@
 -- Part: hand tasks out in order. ARGV: 4 handle, 5 count, 6 highest first rank or ''.
-local leased = {}
+local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
 local function hand_out(key, rec, session)
   rec.attempts, rec.lease, rec.taken = rec.attempts + 1, rec.lease + 1, now
@@ -9,7 +9,6 @@ end
 -- The next ready ones, passing over so many that were seen and left: where there are some, a hundred more at least are
 -- looked at, because each look walks past all of them.
 local function candidates(passed, most)
-  local top = ARGV[6] ~= '' and ARGV[6] or '+inf'
   return redis.call('ZRANGEBYSCORE', k_ready, '-inf', top, 'LIMIT', passed, passed > 0 and math.max(most, 100) or most)
 end
 

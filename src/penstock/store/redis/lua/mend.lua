@@ -1,17 +1,21 @@
 -- mend: set the indexes right for some tasks and index entries; the record is believed.
 -- ARGV: now, shape, limit, then pairs: `tasks` and a task's key, or an index and a name in it
 -- Answer: now
--- WITH: moment base record decode step lanes? lifecycle links
+-- KEYS: delivered
+-- WITH: moment base record decode step lanes? lifecycle links unleased?
 -- FLAGS: allow-oom
-local INDEXES = { ready = k_ready, buried = k_buried, taken = k_taken, due = k_due, members = k_members }
+local INDEXES = {
+  ready = k_ready, buried = k_buried, taken = k_taken, delivered = k_delivered, due = k_due, members = k_members,
+}
 if spot_of then INDEXES.queue = k_queue end
 
 -- Where a task must stand: index -> name -> score.
 local function places(key, rec)
-  local found = { ready = {}, buried = {}, taken = {}, due = {}, members = {}, queue = {} }
+  local found = { ready = {}, buried = {}, taken = {}, delivered = {}, due = {}, members = {}, queue = {} }
   if rec.state == 'r' then found.ready[member(key, rec)] = rec.rank1 end
   if rec.state == '!' then found.buried[member(key, rec)] = rec.rank1 end
-  if rec.state == 't' then found.taken[key] = rec.owner or 0 end
+  if rec.state == 't' and delivered then found.delivered[key] = rec.rank1 end
+  if rec.state == 't' and not delivered then found.taken[key] = rec.owner or 0 end
   if rec.at then found.due[key] = rec.at end
   if rec.group_no then found.members[key_of(rec.group_no) .. 'm' .. key] = 0 end
   if rec.state == 'g' then found.members[waiting(key, rec)] = 0 end

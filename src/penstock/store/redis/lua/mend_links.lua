@@ -2,7 +2,7 @@
 -- ARGV: now, shape, limit, then pairs: `task` and its key, `address` and one that leads to no task, or `outcome` and the
 --   name in kept that it must have
 -- Answer: now, readied, removed, log, follows
--- WITH: moment base record decode step lanes? lifecycle links
+-- WITH: moment base record decode step lanes? lifecycle links unleased?
 -- FLAGS: allow-oom
 
 -- A task whose group is not there is of none; one that waited for its start is ready when the clock is next looked at.

@@ -2,7 +2,7 @@
 -- ARGV: now, shape, limit, session, its end, step, handle or ''
 -- Answer: now, readied, removed, log, follows, more
 -- KEYS: stones
--- WITH: moment base record decode step lanes? lifecycle links? advance_part
+-- WITH: moment base record decode step lanes? lifecycle links? unleased? advance_part
 -- FLAGS: allow-oom
 local session, over, more = ARGV[4], tonumber(ARGV[5]), false
 if ARGV[7] ~= '' then forget_handle(ARGV[7]) end

@@ -1,13 +1,15 @@
 -- put_linked: store tasks with addresses, reply tubes or groups in order, or none. Where an address is in use, give the task
--- that is there new content, or leave it.
+-- that is there new content, or leave it. The id of an element is its address.
 -- ARGV: now, shape, limit, capacity or '', facts, entries: msgpack [[spec, address, on_duplicate, reply_to, group, number of
 --   the one group it may go to], …], data, …
 -- Answer: now, readied, removed, log, follows, for each entry its place in the log; or now, 0, -1 and why nothing was stored:
 --   'full', total; 'duplicate', place of the entry, state of the task that is there; 'ended', place of the entry
--- WITH: moment base record decode step lanes? lifecycle links room
+-- WITH: moment base record decode step lanes? lifecycle links unleased? room
 local entries = cmsgpack.unpack(ARGV[6])
 -- A place is a number among the fresh, or the key of a task that is there.
 local fresh, places, held, gone, there, replaced, renewing = {}, {}, {}, {}, {}, {}, {}
+
+local RENEWS = { replace = true, refresh = true }
 
 local function holder(address)
   local key = redis.call('HGET', k_addresses, address)
@@ -31,10 +33,10 @@ for i, entry in ipairs(entries) do
   if not place then
     fresh[#fresh + 1] = { entry = entry, payload = ARGV[6 + i], at = i }
     place = #fresh
-  elseif entry[3] == 'replace' and type(place) == 'number' then
-    renewed(fresh[place].entry[1], entry[1])
+  elseif RENEWS[entry[3]] and type(place) == 'number' then
+    if entry[3] == 'replace' then renewed(fresh[place].entry[1], entry[1]) end
     fresh[place].payload = ARGV[6 + i]
-  elseif entry[3] == 'replace' then
+  elseif RENEWS[entry[3]] then
     local state = fetch(place).state
     if state == 't' or state == '!' then return { now, 0, -1, 'duplicate', i, state } end
     if not replaced[place] then renewing[#renewing + 1] = place end
@@ -87,9 +89,13 @@ local function store(new)
   return add(rec)
 end
 
--- New data, delay, pri and ttl, at the place these give it; all else stays.
-local function replace(key, rec, spec, payload)
-  local before, timer, new = rec.state, rec.at, made(spec, id_of(key))
+-- New data alone, or also delay, pri and ttl, at the place these give it; all else stays.
+local function replace(key, rec, entry, payload)
+  if entry[3] == 'refresh' then
+    rec.payload = payload
+    return save(key, rec)
+  end
+  local before, timer, new = rec.state, rec.at, made(entry[1], id_of(key))
   local stood = (before == 'r' or before == 'q') and spot_of and spot_of(key, rec, before == 'r' and 'h' or 'w')
   leave(key, rec)
   if before == 'r' then readied = readied - 1 end
@@ -106,7 +112,7 @@ for i, new in ipairs(fresh) do new.key = store(new) end
 for i, new in ipairs(fresh) do noted[i] = note('put', new.key, fetched[new.key]) end
 for _, key in ipairs(renewing) do
   local i = replaced[key]
-  replace(key, fetch(key), entries[i][1], ARGV[6 + i])
+  replace(key, fetch(key), entries[i], ARGV[6 + i])
 end
 for _, key in ipairs(there) do noted[key] = note(replaced[key] and 'put' or '', key, fetch(key)) end
 for i, place in ipairs(places) do places[i] = noted[place] end

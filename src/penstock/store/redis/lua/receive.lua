@@ -2,7 +2,7 @@
 -- ARGV: now, shape, limit, the other tube, spec of a task without options: msgpack, number, data, …
 -- Answer: now, readied, removed, log, follows
 -- KEYS: inbox
--- WITH: moment base record made decode step lanes? add
+-- WITH: moment base record made decode step lanes? unleased? add
 -- FLAGS: allow-oom
 -- inbox: tube -> the highest number that came from it. They come in order, so what is not above it is here already.
 local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[5])

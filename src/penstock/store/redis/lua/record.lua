@@ -33,7 +33,7 @@ local function encode(rec)
   end
   if rec.rank2 ~= 0 then add(2, rec.rank2) end
   if rec.pri ~= 0 then add(4, rec.pri) end
-  if rec.lease ~= 0 then
+  if rec.taken then
     add(8, rec.attempts)
     add(0, rec.lease)
     add(0, rec.taken)

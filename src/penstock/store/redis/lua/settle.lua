@@ -1,8 +1,8 @@
 -- settle: apply each move whose guard still holds.
--- ARGV: now, shape, limit, moves: msgpack [[verb, id, session, lease, extra, reason, unstarted, code, which of the results,
+-- ARGV: now, shape, limit, moves: msgpack [[verb, id or name, session, lease, extra, reason, unstarted, code, which of the results,
 --   the same as base64 where it is bytes], …], result, …; code: fail's, as JSON; result: ack's, as data is stored
 -- Answer: now, readied, removed, log, follows, for each move its place in the log, or 0
--- WITH: moment base record decode step lanes? lifecycle links?
+-- WITH: moment base record decode step lanes? lifecycle links? unleased?
 -- FLAGS: allow-oom
 local LEASED = { ack = true, fail = true, release = true, touch = true }
 
@@ -51,7 +51,7 @@ end
 -- what comes back enters an index that it must not be taken out of later.
 local moves, gathered, all_acks = cmsgpack.unpack(ARGV[4]), {}, true
 for i, move in ipairs(moves) do
-  gathered[i] = key_of(move[2])
+  gathered[i] = key_named and key_named(move[2]) or key_of(move[2])
   all_acks = all_acks and move[1] == 'ack'
 end
 if all_acks then leavers = {} end

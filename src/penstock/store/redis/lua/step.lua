@@ -55,7 +55,7 @@ local function leave(key, rec)
   elseif rec.state == '!' then
     redis.call('ZREM', k_buried, member(key, rec))
   elseif rec.state == 't' then
-    take_out('ZREM', k_taken, key)
+    take_out('ZREM', delivered or k_taken, key)
   elseif rec.state == 'g' then
     unhold(key, rec)
   end
@@ -68,6 +68,8 @@ local function enter(key, rec)
     readied = readied + 1
   elseif rec.state == '!' then
     redis.call('ZADD', k_buried, rec.rank1, member(key, rec))
+  elseif rec.state == 't' and delivered then
+    redis.call('ZADD', delivered, rec.rank1, key)
   elseif rec.state == 't' then
     redis.call('ZADD', k_taken, rec.owner, key)
   elseif rec.state == 'g' then

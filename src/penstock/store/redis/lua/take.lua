@@ -3,7 +3,7 @@
 --   and, when the handle is new here: session, when the handle lapses, when the session ends
 -- Answer: now, readied, removed, log, follows, alive, wait_ms, id, record, …
 -- KEYS: stones
--- WITH: moment base record decode step lanes? lifecycle links? advance_part lease lease_plain|lease_laned
+-- WITH: moment base record decode step lanes? lifecycle links? unleased? advance_part lease handout? lease_plain|lease_laned|lease_unleased
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 

@@ -2,7 +2,7 @@
 -- ARGV: now, shape, limit, cursor, page size, the last id to remove or '' for the newest
 -- Answer: now, readied, removed, log, follows, next cursor, last id, places in the log of those it removed; others were
 --   past their ttl or gone with their group
--- WITH: moment base record decode step lanes? lifecycle links?
+-- WITH: moment base record decode step lanes? lifecycle links? unleased?
 -- FLAGS: allow-oom
 local last_id = tonumber(ARGV[6]) or tonumber(head[1])
 local page = redis.call('HSCAN', k_tasks, ARGV[4], 'COUNT', ARGV[5])

@@ -1,0 +1,94 @@
+"""What round and reliable tubes cost, however much they hold, in Redis's own commands and its time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import penstock
+from tests.redis.test_group_scaling import commands
+from tests.servers.redis import Redis
+
+SMALL, LARGE = 1_000, 100_000
+# A verb of a hundred tasks takes a millisecond or so; one that reads or moves a hundred thousand takes a hundred.
+LONGEST_MS = 50
+Verbs = dict[str, Callable[[], object]]
+
+
+def costs(server: Redis, verbs: Verbs) -> dict[str, int]:
+    """The commands of each verb; none of them may keep the server for long."""
+    server.ask("CONFIG", "SET", "slowlog-log-slower-than", str(LONGEST_MS * 1000))
+    server.ask("SLOWLOG", "RESET")
+    found = {name: commands(server, verb) for name, verb in verbs.items()}
+    assert server.ask("SLOWLOG", "LEN") == "0", server.ask("SLOWLOG", "GET")
+    return found
+
+
+def must_not_grow(small: dict[str, int], large: dict[str, int]) -> None:
+    assert all(large[verb] <= small[verb] + 5 for verb in small), (small, large)
+
+
+def round_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
+    """Half were never handed out, half just now."""
+    tube.put_many((n, {"id": f"{n}", "ttl": 10_000}) for n in range(count))
+    assert len(tube.take_many(count // 2)) == count // 2
+    return costs(
+        server,
+        {
+            "put": lambda: tube.put("x", id="new"),
+            "put again": lambda: tube.put("x", id="0"),
+            "take": lambda: tube.take(0),
+            "take_many": lambda: tube.take_many(100),
+            "peek": lambda: tube.peek("1"),
+            "delete": lambda: tube.delete("1"),
+        },
+    )
+
+
+def test_a_hundred_thousand_elements_cost_no_more(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        tubes = [broker.tube(name, kind="round", period=1000) for name in ("warm", "small", "large")]
+        round_costs(own_server, tubes[0], SMALL)
+        must_not_grow(round_costs(own_server, tubes[1], SMALL), round_costs(own_server, tubes[2], LARGE))
+
+
+def test_nothing_to_hand_out_costs_no_more_however_much_waits_for_its_period(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")
+
+        def measured(name: str, count: int) -> dict[str, int]:
+            tube = broker.tube(name, kind="round", period=1000)
+            tube.put_many((n, {"id": f"{n}"}) for n in range(count))
+            tube.take_many(count)
+            return costs(own_server, {"take": lambda: tube.take(0)})
+
+        measured("warm", 1)
+        must_not_grow(measured("small", 100), measured("large", LARGE))
+
+
+def reliable_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int]:
+    """All are delivered, and as many are not."""
+    tube.put_many(range(2 * count))
+    ids = [task.id for task in tube.take_many(count)]
+    assert len(ids) == count
+    return costs(
+        server,
+        {
+            "put": lambda: tube.put("x"),
+            "take_many": lambda: tube.take_many(100),
+            "recover": lambda: tube.recover(100, 0),
+            "recover nothing": lambda: tube.recover(100, 1000),
+            "inspect": lambda: tube.inspect(count // 2, 100),
+            "inspect delivered": lambda: tube.inspect(-count // 2, 100, pending=True),
+            "peek": lambda: tube.peek(ids[-1]),
+            "ack": lambda: tube.ack_many(ids[:100]),
+        },
+    )
+
+
+def test_a_hundred_thousand_delivered_messages_cost_no_more(own_server: Redis) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")
+        tubes = [broker.tube(name, kind="reliable") for name in ("warm", "small", "large")]
+        reliable_costs(own_server, tubes[0], SMALL)
+        must_not_grow(reliable_costs(own_server, tubes[1], SMALL), reliable_costs(own_server, tubes[2], LARGE))
