@@ -1,4 +1,4 @@
-"""Round and reliable tubes of several processes on one file."""
+"""Round and reliable tubes of several processes on one store."""
 
 from __future__ import annotations
 
@@ -7,10 +7,15 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 
+import pytest
+
 import penstock
 from tests.behaviour.helpers import until, waiters
+from tests.conftest import DURABLE, UNLEASED_STORES
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.peer import Peer
+
+pytestmark = pytest.mark.parametrize("url", [name for name in UNLEASED_STORES if name in DURABLE], indirect=True)
 
 TAKERS = 6
 PERIOD = 0.15

@@ -29,6 +29,7 @@ from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.settling import settling
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.tubes import no_such_tube
+from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
 
 # Above every rank, for a take without max_pri.
@@ -45,8 +46,8 @@ def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
     return MysqlStore(Database(parse(url)), clock)
 
 
-class MysqlStore(LinkedCalls):
-    """Keeps the contract of `store.base` and `store.linked` in one database."""
+class MysqlStore(LinkedCalls, UnleasedCalls):
+    """Keeps the contract of `store.base`, `store.linked` and `store.unleased` in one database."""
 
     shared = True
     remote = True
@@ -130,7 +131,7 @@ class MysqlStore(LinkedCalls):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         if not entries:
             return Stored([], Effects())
-        if tied(entries):
+        if tied(tube, entries):
             return self._put_tied(tube, entries, now)
         if len(entries) == 1 and not (entries[0].delay or tube.capacity or tube.kind.per_utube):
             return self._put_one(tube, entries[0], now)
