@@ -5,18 +5,22 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import processes, scale, sqlite
+from bench import awaited, processes, scale, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
     "full": sqlite.full,
     "relaxed": sqlite.relaxed,
     "memory": sqlite.memory,
+    "awaited": awaited.awaited,
     "backlog": scale.backlog,
     "utubes": scale.utubes,
     "latency": processes.latency,
     "idle": processes.idle,
     "crowd": processes.crowd,
+    "wire": wire.wire,
+    "drain": worker.drain,
+    "idle-worker": worker.idle_worker,
 }
 
 

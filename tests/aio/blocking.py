@@ -45,7 +45,7 @@ class Blocking:
         return iter(self._handle)
 
     def __len__(self) -> int:
-        return len(self._handle._sync)
+        return len(getattr(self._handle, "_sync", 0))  # type: ignore[arg-type]  # a task has none: TypeError
 
     def __bool__(self) -> bool:
         return True
@@ -64,7 +64,7 @@ def _wait(waiting: Any) -> Any:
 def _call(verb: Any, *args: Any, **kwargs: Any) -> Any:
     if verb.__name__ == "on_change" and callable(args[0]):
         args = (_Heard(args[0]),)
-    answer = verb(*map(_given, args), **kwargs)
+    answer = verb(*map(_given, args), **{name: _given(value) for name, value in kwargs.items()})
     return _got(_wait(_await(answer)) if hasattr(answer, "__await__") else answer)
 
 

@@ -55,6 +55,22 @@ def test_a_take_cancelled_after_the_answer_came_gives_back_what_it_got(monkeypat
     in_loop(main)
 
 
+def test_a_message_that_a_cancelled_take_got_waits_for_recover() -> None:
+    async def main() -> None:
+        async with aio.connect("memory://") as broker:
+            tube = await broker.tube("t", kind="reliable")
+            await tube.put("x")
+            made, go_on = held_back(broker, "take")
+            call = asyncio.ensure_future(tube.take())
+            await made.wait()
+            await cancelled(call)
+            go_on.set()
+            assert await tube.take(0) is None
+            assert [task.data for task in await tube.recover(1, 0)] == ["x"]
+
+    in_loop(main)
+
+
 def test_a_take_cancelled_before_it_went_off_takes_nothing() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import penstock
 from penstock import aio
 from penstock.testing import Clock
 from tests.aio.helpers import PATIENCE, calls, counts, in_loop, until
-from tests.conftest import FULL
+from tests.conftest import FULL, UNLEASED
 from tests.test_public_names import parameters, public
 
 # What makes no sense to await: a transaction of a blocking driver, and len() and `in`.
@@ -192,6 +193,28 @@ def test_addresses_and_groups(store_url: str) -> None:
             await other.cancel()
             assert await other.wait(PATIENCE) == "cancelled"
             assert await broker.check() == []
+
+    in_loop(main)
+
+
+@UNLEASED
+def test_kinds_that_lease_nothing(store_url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(store_url) as broker:
+            feeds = await broker.tube("feeds", kind="round", period=60)
+            await asyncio.gather(*(feeds.put(number, id=f"feed-{number}") for number in range(3)))
+            taken = await asyncio.gather(*(feeds.take(0) for _ in range(4)))
+            assert [task and task.id for task in taken] == ["feed-0", "feed-1", "feed-2", None]
+            with pytest.raises(penstock.UnsupportedOption):
+                await feeds.ack("feed-0")
+            with pytest.raises(penstock.UnsupportedOption):
+                await feeds.wait("feed-0")
+            log = await broker.tube("log", kind="reliable")
+            await log.put_many(["a", "b", "c"])
+            first, *_ = await log.take_many(2)
+            assert [task.data for task in await log.inspect(0, 9)] == ["c"]
+            assert await log.ack_many([first, "1-1"]) == [first.id]
+            assert [task.data for task in await log.recover(9, 0)] == ["b"]
 
     in_loop(main)
 

@@ -14,7 +14,7 @@ from tests.conftest import Connect
 def test_a_buried_task_is_not_handed_out(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     task = tube.put("x")
-    assert tube.bury(task, "odd") is None  # type: ignore[func-returns-value]
+    assert tube.bury(task, "odd") is None
     assert task.status is penstock.Status.BURIED
     assert tube.take(0) is None
     assert (tube.peek(1).status, tube.peek(1).reason) == ("!", "odd")

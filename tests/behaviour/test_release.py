@@ -15,7 +15,7 @@ def test_a_released_task_stands_at_its_old_place(broker: penstock.Broker, kind: 
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b"])
     task = take(tube)
-    assert tube.release(task) is None  # type: ignore[func-returns-value]
+    assert tube.release(task) is None
     assert task.status is penstock.Status.READY
     assert drain(tube) == ["a", "b"]
 

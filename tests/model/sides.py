@@ -144,15 +144,22 @@ class Side:
 
     def visible(self) -> dict[str, object]:
         """All that this store shows at this moment."""
-        shown: dict[str, object] = {"tubes": self.onlooker.tubes()}
-        for name in sorted({*self.names, *(info.name for info in self.onlooker.tubes())}):
-            tube = self.onlooker.tube(name)
-            shown[f"stats of {name}"] = tube.stats()
-            shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
+        shown: dict[str, object] = {}
+        for name in sorted(self.names):
+            self._show(name, shown)
+        # Only now, when all that was due is done: a reply may have created one, and when is the store's affair.
+        shown["tubes"] = self.onlooker.tubes()
+        for name in sorted({info.name for info in self.onlooker.tubes()} - self.names.keys()):
+            self._show(name, shown)
         shown["sessions"] = [(seen.held, seen.heartbeat, seen.waits) for seen in self.onlooker.sessions()]
         shown["hand-outs"] = [facts(task) for task in self.tasks]
         shown["events"] = self.events
         return shown
+
+    def _show(self, name: str, shown: dict[str, object]) -> None:
+        tube = self.onlooker.tube(name)
+        shown[f"stats of {name}"] = tube.stats()
+        shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
 
     def must_be_sound(self) -> None:
         """The invariants that one store shows by itself."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from penstock import group, session, tube
 from penstock.bridge import Bridge
@@ -55,24 +55,32 @@ def awaited(
 def awaited(verb: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], Awaited[R]]: ...
 def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
     """The verb of a handle, awaited; handles and tasks that it gives have awaited verbs, too."""
-    flow = getattr(verb, "flow", None) or partial(whole, verb)
+    name = verb.__name__
 
     @wraps(verb)
     async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
-        run = handle._bridge.run(flow(handle._sync, *args, **kwargs))
+        own = getattr(handle._sync, name)  # some kinds of tubes have verbs of their own
+        flow = getattr(own, "flow", None)
+        run = handle._bridge.run(whole(own, *args, **kwargs) if flow is None else flow(handle._sync, *args, **kwargs))
         try:
             result = await run
         except asyncio.CancelledError:
             run.forsake()
             raise
-        dress = DRESS.get(type(result))
-        return result if dress is None else dress(handle, result)
+        kind = type(result)
+        return (DRESS.get(kind) or _dress_of(kind))(handle, result)
 
     return call
 
 
-#: What a blocking verb gave -> what its awaited one gives.
-DRESS: dict[type, Callable[[Handle[Any], Any], Any]] = {}
+Dress = Callable[[Handle[Any], Any], Any]
+#: The type of what a blocking verb gave -> what makes of it what the awaited one gives.
+DRESS: dict[type, Dress] = {}
+
+
+def _dress_of(kind: type) -> Dress:
+    known = (DRESS[base] for base in kind.__mro__ if base in DRESS)
+    return DRESS.setdefault(kind, next(known, lambda handle, given: given))
 
 
 def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
@@ -86,16 +94,26 @@ def _closing(opened: object) -> Call | None:
     return None if close is None else Call(close)
 
 
-class Closable(Protocol):
+class Closing:
     """What `async with` closes."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Closing)
 
 
-class Opening(Generic[C]):
+class Opening(Closing, Generic[C]):
     """On its way to be opened: `await` it, or enter it by `async with`, which closes it at the end."""
 
     def __init__(self, opening: Callable[[], Awaited[C]]) -> None:
@@ -104,11 +122,9 @@ class Opening(Generic[C]):
     def __await__(self) -> Generator[Any, Any, C]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> C:
+    async def __aenter__(self) -> C:  # type: ignore[override]
         self._opened = await self._open()
         return self._opened
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
         await self._opened.close()

@@ -14,6 +14,7 @@ from penstock import group, tube
 from penstock.aio.awaited import DRESS, Handle, awaited
 from penstock.core import task
 from penstock.core.options import Tube as StoredTube
+from penstock.unleased import ReliableTube, UnleasedTube
 
 log = logging.getLogger("penstock")
 
@@ -177,5 +178,5 @@ def _dressed(handle: Handle[Any], given: task.Task) -> Task:
 
 DRESS[task.Task] = _dressed
 DRESS[list] = lambda handle, given: [_dressed(handle, one) if isinstance(one, task.Task) else one for one in given]
-DRESS[tube.Tube] = lambda handle, given: Tube(handle._bridge, given)
+DRESS |= dict.fromkeys((tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle._bridge, given))
 DRESS[group.Group] = lambda handle, given: Group(handle._bridge, given)

@@ -192,6 +192,11 @@ SELECT b.no, g.no, g.name, g.state, g.total, g.remaining, g.end_work, g.cancel_w
 FROM penstock_tube b LEFT JOIN penstock_group g ON g.no = %s AND g.tube = b.no AND (g.until IS NULL OR g.until > %s)
 WHERE b.no = %s AND b.name IS NOT NULL;
 
+-- name: live_groups
+-- penstock_live_group, in order
+SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until FROM penstock_group
+WHERE tube = %s AND live > %s ORDER BY live LIMIT %s;
+
 -- unleased kinds
 
 -- name: named

@@ -67,8 +67,8 @@ BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_over, v_readied, v_good, v_tied INT DEFAULT 0;
     DECLARE v_lanes, v_fair, v_limit, v_unstarted, v_attempts, v_max INT;
-    DECLARE v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries, v_deletes, v_ttls
-        INT DEFAULT 0;
+    DECLARE v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries, v_deletes, v_ttls,
+        v_kicks INT DEFAULT 0;
     DECLARE v_id, v_session, v_lease, v_extra, v_expires, v_at, v_owner, v_held, v_group, v_retention BIGINT;
     DECLARE v_verb VARCHAR(10) CHARACTER SET ascii;
     DECLARE v_state, v_new CHAR(1) CHARACTER SET ascii;
@@ -120,6 +120,8 @@ BEGIN
         SET v_good = v_state = 't' AND (v_lease IS NULL OR v_held = v_lease) AND (v_at IS NULL OR v_at > v_now);
         IF v_verb IN ('bury', 'delete') THEN
             SET v_good = v_lease IS NULL OR v_good;
+        ELSEIF v_verb = 'kick' THEN
+            SET v_good = v_state = '!';
         ELSE
             SET v_good = v_good AND v_owner = IFNULL(v_session, 0);
         END IF;
@@ -135,6 +137,8 @@ BEGIN
             SET v_touches = v_touches + 1;
         ELSEIF v_verb = 'bury' THEN
             SET v_new = '!', v_buries = v_buries + 1, v_reason = IFNULL(NULLIF(v_given, ''), v_reason), v_at = v_expires;
+        ELSEIF v_verb = 'kick' THEN
+            SET v_new = 'r', v_kicks = v_kicks + 1, v_attempts = 0, v_reason = NULL, v_at = v_expires;
         ELSEIF v_verb = 'release' THEN
             SET v_attempts = v_attempts - v_unstarted, v_reason = IFNULL(v_given, v_reason), v_at = v_expires;
             IF v_expires <= v_now THEN
@@ -168,11 +172,11 @@ BEGIN
             );
         END IF;
     END LOOP;
-    IF v_acks OR v_fails OR v_releases OR v_touches OR v_buries OR v_deletes OR v_ttls THEN
+    IF v_acks OR v_fails OR v_releases OR v_touches OR v_buries OR v_deletes OR v_ttls OR v_kicks THEN
         INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, ack_calls, fail_calls, release_calls, touch_calls,
-            bury_calls, delete_calls, ttl_calls)
+            bury_calls, delete_calls, ttl_calls, kick_calls)
         VALUES (p_tube, v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries,
-            v_deletes, v_ttls);
+            v_deletes, v_ttls, v_kicks);
         IF LAST_INSERT_ID() % 64 = 0 THEN
             CALL penstock_fold();
         END IF;

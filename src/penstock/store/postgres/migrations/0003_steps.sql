@@ -126,8 +126,8 @@ BEGIN
     END IF;
 END $$;
 
--- One verb for many tasks. p_numbered: the answers have places, from 1 in this order. Not in SQL, and neither is anything
--- below that asks a table: a function in SQL that is not inlined is planned anew at every call.
+-- One verb for many tasks. p_numbered: the answers have places, from 1 in this order. Not in SQL: what of that is not
+-- inlined is planned anew at every call.
 CREATE FUNCTION {schema}.penstock_moves(
     p_verb text, p_keys bigint[], p_numbered boolean DEFAULT false, p_session integer DEFAULT NULL,
     p_unstarted boolean DEFAULT false
@@ -152,6 +152,18 @@ BEGIN
     RETURN ARRAY(SELECT no FROM {schema}.penstock_group WHERE no = ANY (v_numbers) ORDER BY no FOR UPDATE);
 END $$;
 
+-- Lock the first micro-queue by name, where work that follows goes, before any other. False when others have it and the
+-- caller does not wait.
+CREATE FUNCTION {schema}.penstock_lock_first_lane(p_tube integer, p_skip boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_skip THEN
+        PERFORM FROM {schema}.penstock_lane WHERE tube = p_tube AND utube = '' FOR UPDATE SKIP LOCKED;
+        RETURN FOUND OR NOT EXISTS (SELECT FROM {schema}.penstock_lane WHERE tube = p_tube AND utube = '');
+    END IF;
+    PERFORM FROM {schema}.penstock_lane WHERE tube = p_tube AND utube = '' FOR UPDATE;
+    RETURN true;
+END $$;
+
 -- Carry out each move whose guard holds: tasks, lanes, counters, and what follows from tasks that end. p_skip: pass over
 -- what others have locked. p_put: also put replies and group work; else they are told as `work`.
 CREATE FUNCTION {schema}.penstock_apply(
@@ -165,6 +177,7 @@ DECLARE
     v_linked boolean;        -- some of these tasks have a group or a reply to leave
     v_groups integer[];      -- theirs, locked
     v_group text;            -- the state of the task's
+    v_works boolean := true; -- work of this tube may follow
     v_ends {schema}.penstock_end[] := '{}';
     r {schema}.penstock_task;
     c {schema}.penstock_change;
@@ -191,8 +204,8 @@ BEGIN
     LOOP
         IF v_linked AND v_groups IS NULL THEN
             v_groups := {schema}.penstock_lock_groups(p_moves, p_skip);
-            IF t.laned AND NOT p_skip THEN  -- what follows may have to go there, and it is the first by name
-                PERFORM FROM {schema}.penstock_lane WHERE tube = t.no AND utube = '' FOR UPDATE;
+            IF t.laned THEN
+                v_works := {schema}.penstock_lock_first_lane(t.no, p_skip);
             END IF;
         END IF;
         IF t.laned AND l.utube IS DISTINCT FROM v_lane THEN
@@ -227,6 +240,7 @@ BEGIN
         IF v_group IS NOT NULL THEN
             c := {schema}.penstock_gate(r, c, v_group);
         END IF;
+        CONTINUE WHEN NOT v_works AND c.state = '-' AND (r.group_no IS NOT NULL OR r.reply_to = t.name);
 
         v_state := c.state;
         v_rank2 := CASE WHEN t.fair THEN 0 ELSE r.rank2 END;  -- a turn is its lane's: only heads carry it
@@ -320,50 +334,4 @@ BEGIN
             RETURN QUERY SELECT * FROM {schema}.penstock_follow_up(t, v_ends, p_now, p_process, p_put);
         END IF;
     END IF;
-END $$;
-
--- Do what is due in a tube, at most p_limit tasks (penstock_timer). What others are at, they do.
-CREATE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
-DECLARE
-    v_keys bigint[] := ARRAY(
-        SELECT key FROM (SELECT key, at FROM {schema}.penstock_task WHERE tube = t.no AND at <= p_now
-            ORDER BY at LIMIT p_limit) due ORDER BY at, key);
-BEGIN
-    IF cardinality(v_keys) > 0 THEN
-        RETURN QUERY SELECT * FROM {schema}.penstock_apply(
-            t, {schema}.penstock_moves('due', v_keys), p_now, true, p_process);
-    END IF;
-    IF t.fair THEN
-        DELETE FROM {schema}.penstock_lane WHERE (tube, utube) IN (
-            SELECT tube, utube FROM {schema}.penstock_lane WHERE tube = t.no AND idle AND turn < p_now
-            LIMIT 100 FOR UPDATE SKIP LOCKED);
-    END IF;
-END $$;
-
--- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
--- done, others are at, and the next look is a little later.
-CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
-LANGUAGE plpgsql AS $$
-DECLARE
-    v_at bigint;
-BEGIN
-    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = p_tube AND at IS NOT NULL ORDER BY at LIMIT 1;
-    RETURN CASE WHEN v_at <= p_now AND p_done < p_limit THEN p_now + 20 ELSE v_at END;
-END $$;
-
--- Everything that is due, and all tasks that must follow their group, however many.
-CREATE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
-RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
-DECLARE
-    v_done bigint;
-    v_moved bigint;
-BEGIN
-    LOOP
-        RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, p_now, p_process);
-        GET DIAGNOSTICS v_done = ROW_COUNT;
-        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, p_now, p_process);
-        GET DIAGNOSTICS v_moved = ROW_COUNT;
-        EXIT WHEN v_done < 1000 AND v_moved < 1000;
-    END LOOP;
 END $$;

@@ -22,7 +22,7 @@ BEGIN
     END IF;
     FOR g IN SELECT * FROM {schema}.penstock_group o WHERE o.tube = t.no ORDER BY o.no LOOP
         RETURN QUERY SELECT NULL::bigint, format('group %s: %s', g.name, c.what), c.remedy
-        FROM {schema}.penstock_crooked_group(g) c;
+        FROM {schema}.penstock_crooked_group(g.no) c;
         GET DIAGNOSTICS v_found = ROW_COUNT;
         IF p_repair AND v_found > 0 THEN
             PERFORM {schema}.penstock_mend_group(t, g, p_now);
@@ -41,14 +41,16 @@ END $$;
 -- How many of a group's tasks are there, wait for its start, or are ready or delayed.
 CREATE FUNCTION {schema}.penstock_recount_group(
     p_no integer, OUT here integer, OUT unstarted integer, OUT early integer
-) LANGUAGE sql AS $$
+) LANGUAGE sql STABLE AS $$
     SELECT count(*), count(*) FILTER (WHERE state = 'g'), count(*) FILTER (WHERE state IN ('r', 'q', '~'))
     FROM {schema}.penstock_task WHERE group_no = p_no
 $$;
 
-CREATE FUNCTION {schema}.penstock_crooked_group(g {schema}.penstock_group) RETURNS TABLE (what text, remedy text)
-LANGUAGE sql AS $$
-    SELECT v.what, v.remedy FROM {schema}.penstock_recount_group(g.no) n, LATERAL (VALUES
+-- At one moment, because others may be at work.
+CREATE FUNCTION {schema}.penstock_crooked_group(p_no integer) RETURNS TABLE (what text, remedy text)
+LANGUAGE sql STABLE AS $$
+    SELECT v.what, v.remedy
+    FROM {schema}.penstock_group g, {schema}.penstock_recount_group(g.no) n, LATERAL (VALUES
         (g.remaining <> n.here, format('says %s tasks are left, there are %s', g.remaining, n.here), 'count them anew'),
         (g.total < n.here, format('says %s tasks were put, there are %s', g.total, n.here), 'count them anew'),
         (g.state IN ('done', 'cancelled') AND n.here > 0, format('is %s, but has %s tasks left', g.state, n.here),
@@ -58,7 +60,7 @@ LANGUAGE sql AS $$
             'hold them back'),
         (NOT g.moving AND (g.state = 'started' AND n.unstarted > 0 OR g.state = 'cancelling' AND n.here > 0),
             'its tasks do not follow its record', 'let them follow')) v(wrong, what, remedy)
-    WHERE v.wrong
+    WHERE g.no = p_no AND v.wrong
 $$;
 
 CREATE FUNCTION {schema}.penstock_mend_group(t {schema}.penstock_tube, g {schema}.penstock_group, p_now bigint)

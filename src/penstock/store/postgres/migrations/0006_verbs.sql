@@ -1,217 +1,49 @@
--- The verbs on tasks: one call, one transaction.
+-- Taking and settling, and what the clock demands before: one call, one transaction.
 
--- With a capacity: how much there is when there is no room for so many more, else NULL. Its counter's row admits one
--- put at a time.
-CREATE FUNCTION {schema}.penstock_overfull(t {schema}.penstock_tube, p_more integer) RETURNS bigint
+-- Do what is due in a tube, at most p_limit tasks (penstock_timer). What others are at, they do.
+CREATE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
+DECLARE
+    v_keys bigint[] := ARRAY(
+        SELECT key FROM (SELECT key, at FROM {schema}.penstock_task WHERE tube = t.no AND at <= p_now
+            ORDER BY at LIMIT p_limit) due ORDER BY at, key);
+BEGIN
+    IF cardinality(v_keys) > 0 THEN
+        RETURN QUERY SELECT * FROM {schema}.penstock_apply(
+            t, {schema}.penstock_moves('due', v_keys), p_now, true, p_process);
+    END IF;
+    IF t.fair THEN
+        DELETE FROM {schema}.penstock_lane WHERE (tube, utube) IN (
+            SELECT tube, utube FROM {schema}.penstock_lane WHERE tube = t.no AND idle AND turn < p_now
+            LIMIT 100 FOR UPDATE SKIP LOCKED);
+    END IF;
+END $$;
+
+-- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
+-- done, others are at, and the next look is a little later.
+CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
-    v_total bigint;
-BEGIN
-    PERFORM FROM {schema}.penstock_counter WHERE tube = t.no FOR UPDATE;
-    SELECT c.ready + c.taken + c.delayed + c.buried + coalesce((
-        SELECT sum(coalesce(d.ready, 0) + coalesce(d.taken, 0) + coalesce(d.delayed, 0) + coalesce(d.buried, 0))
-        FROM {schema}.penstock_delta d WHERE d.tube = t.no), 0)
-    INTO v_total FROM {schema}.penstock_counter c WHERE c.tube = t.no;
-    RETURN CASE WHEN v_total + p_more > t.capacity THEN v_total END;
-END $$;
-
--- Insert into a tube without micro-queues; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store_plain(
-    t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
-) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-    v_ids bigint[];
-BEGIN
-    WITH new AS (
-        INSERT INTO {schema}.penstock_task
-            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
-            reply_to, group_name, group_no)
-        SELECT t.no::bigint << 40 | e.id,
-            {schema}.penstock_rank(e.base1, e.clock1, e.newest1, e.id, p_now),
-            {schema}.penstock_rank(e.base2, e.clock2, e.newest2, e.id, p_now),
-            p_now, p_now + e.ttl + e.delay, CASE WHEN e.delay > 0 THEN p_now + e.delay ELSE p_now + e.ttl END, e.ttr,
-            t.no, e.pri, e.max_attempts, CASE WHEN e.held THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char", e.utube,
-            e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no
-        FROM (SELECT nextval(t.ids) AS id, * FROM unnest(p_entries)) e
-        RETURNING key & 1099511627775 AS id
-    ) SELECT array_agg(id ORDER BY id) INTO v_ids FROM new;
-    RETURN v_ids;
-END $$;
-
--- Insert into a tube of micro-queues, one after the other by name; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store_laned(
-    t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
-) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-    v_ids bigint[] := ARRAY(SELECT nextval(t.ids) FROM generate_series(1, cardinality(p_entries)));
-    e {schema}.penstock_entry;
-    l {schema}.penstock_lane;
-    v_id bigint;
-    v_rank1 double precision;
-    v_rank2 double precision;
-    v_state "char";
-    v_ready integer;
-BEGIN
-    FOR e IN SELECT * FROM unnest(p_entries) u ORDER BY u.utube COLLATE "C", u.place LOOP
-        v_id := v_ids[e.place];
-        v_rank1 := {schema}.penstock_rank(e.base1, e.clock1, e.newest1, v_id, p_now);
-        v_rank2 := {schema}.penstock_rank(e.base2, e.clock2, e.newest2, v_id, p_now);
-        v_state := CASE WHEN e.held THEN 'g' ELSE '~' END;
-        IF e.delay = 0 AND e.held IS NOT TRUE THEN
-            IF l.utube IS DISTINCT FROM e.utube THEN
-                IF l.utube IS NOT NULL THEN
-                    PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
-                END IF;
-                l := {schema}.penstock_lock_lane(t.no, e.utube, false);
-            END IF;
-            SELECT * INTO l.taken, l.heads, l.waiting, l.turn, v_rank2, v_state, v_ready
-            FROM {schema}.penstock_arrive(t, l.utube, l.taken, l.heads, l.waiting, l.turn, NULL, t.newest_last,
-                t.no::bigint << 40 | v_id, v_rank1, v_rank2, p_now);
-        ELSIF t.fair THEN
-            v_rank2 := 0;
-        END IF;
-        INSERT INTO {schema}.penstock_task
-            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
-            reply_to, group_name, group_no)
-        VALUES (t.no::bigint << 40 | v_id, v_rank1, v_rank2, p_now, p_now + e.ttl + e.delay,
-            CASE WHEN e.delay > 0 THEN p_now + e.delay ELSE p_now + e.ttl END, e.ttr, t.no, e.pri, e.max_attempts,
-            v_state, e.utube, e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no);
-    END LOOP;
-    IF l.utube IS NOT NULL THEN
-        PERFORM {schema}.penstock_save_lane(t, l.utube, l.taken, l.heads, l.waiting, l.turn, p_now);
-    END IF;
-    RETURN v_ids;
-END $$;
-
--- Insert entries and count them; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store(
-    t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
-) RETURNS bigint[] LANGUAGE plpgsql AS $$
-DECLARE
-    v_count integer := cardinality(p_entries);
-    v_delayed integer;
-BEGIN
-    IF v_count = 0 THEN
-        RETURN '{}';
-    END IF;
-    SELECT count(*) INTO v_delayed FROM unnest(p_entries) e WHERE e.delay > 0 OR e.held;
-    INSERT INTO {schema}.penstock_delta (tube, ready, delayed, put)
-    VALUES (t.no, nullif(v_count - v_delayed, 0), nullif(v_delayed, 0), v_count);
-    PERFORM {schema}.penstock_fold_sometimes(0.002);
-    IF t.laned THEN
-        RETURN {schema}.penstock_store_laned(t, p_entries, p_now);
-    END IF;
-    RETURN {schema}.penstock_store_plain(t, p_entries, p_now);
-END $$;
-
--- Store entries. Without room `ids` is NULL and `total` says what there is. `states` and `ranks` (the second ones) are
--- told for micro-queues only: elsewhere they follow from the entry. `told`: other processes were notified.
-CREATE FUNCTION {schema}.penstock_put(
-    p_tube integer, p_entries {schema}.penstock_entry[], p_now bigint, p_process text,
-    OUT moment bigint, OUT ids bigint[], OUT total bigint, OUT states text[], OUT ranks double precision[],
-    OUT told boolean
-) LANGUAGE plpgsql {plans} AS $$
-DECLARE
-    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
-BEGIN
-    moment := {schema}.penstock_now(p_now);
-    IF t.capacity IS NOT NULL THEN
-        total := {schema}.penstock_overfull(t, cardinality(p_entries));
-        IF total IS NOT NULL THEN
-            RETURN;
-        END IF;
-    END IF;
-    ids := {schema}.penstock_store(t, p_entries, moment);
-    IF t.laned THEN
-        SELECT array_agg(k.state::text ORDER BY k.key), array_agg(k.rank2 ORDER BY k.key) INTO states, ranks
-        FROM {schema}.penstock_task k
-        WHERE k.key = ANY (ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(ids) id));
-    END IF;
-    told := {schema}.penstock_tell(t.no, p_process, false);
-END $$;
-
--- The same for tasks that differ only in their data, the most frequent put by far.
-CREATE FUNCTION {schema}.penstock_put_alike(
-    p_tube integer, p_data bytea[], p_base1 double precision, p_clock1 boolean, p_newest1 boolean,
-    p_base2 double precision, p_clock2 boolean, p_newest2 boolean, p_pri integer, p_utube text, p_ttl bigint,
-    p_ttr bigint, p_delay bigint, p_max_attempts integer, p_callback text, p_now bigint, p_process text,
-    OUT moment bigint, OUT ids bigint[], OUT total bigint, OUT states text[], OUT ranks double precision[],
-    OUT told boolean
-) LANGUAGE plpgsql {plans} AS $$
-DECLARE
-    t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
-    v_count integer := cardinality(p_data);
     v_at bigint;
 BEGIN
-    IF t.laned OR t.capacity IS NOT NULL THEN
-        SELECT * INTO moment, ids, total, states, ranks, told FROM {schema}.penstock_put(p_tube, ARRAY(
-            SELECT ROW(place, p_base1, p_clock1, p_newest1, p_base2, p_clock2, p_newest2, p_pri, p_utube, p_ttl, p_ttr,
-                p_delay, p_max_attempts, p_callback, data, NULL, NULL, NULL, NULL, NULL, NULL)::{schema}.penstock_entry
-            FROM unnest(p_data) WITH ORDINALITY u(data, place)), p_now, p_process);
-        RETURN;
-    END IF;
-    moment := {schema}.penstock_now(p_now);
-    v_at := moment + CASE WHEN p_delay > 0 THEN p_delay ELSE p_ttl END;
-    p_base1 := p_base1 + CASE WHEN p_clock1 THEN moment ELSE 0 END;
-    p_base2 := p_base2 + CASE WHEN p_clock2 THEN moment ELSE 0 END;
-    WITH new AS (
-        INSERT INTO {schema}.penstock_task
-            (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
-        SELECT t.no::bigint << 40 | e.id, p_base1 - CASE WHEN p_newest1 THEN e.id ELSE 0 END,
-            p_base2 - CASE WHEN p_newest2 THEN e.id ELSE 0 END, moment, moment + p_ttl + p_delay, v_at, p_ttr, t.no,
-            p_pri, p_max_attempts, CASE WHEN p_delay > 0 THEN '~' ELSE 'r' END::"char", p_utube, p_callback, e.data
-        FROM (SELECT nextval(t.ids) AS id, data FROM unnest(p_data) data) e
-        RETURNING key & 1099511627775 AS id
-    ) SELECT array_agg(id ORDER BY id) INTO ids FROM new;
-    INSERT INTO {schema}.penstock_delta (tube, ready, delayed, put)
-    VALUES (t.no, CASE WHEN p_delay = 0 THEN v_count END, CASE WHEN p_delay > 0 THEN v_count END, v_count);
-    PERFORM {schema}.penstock_fold_sometimes(0.002);
-    told := {schema}.penstock_tell(t.no, p_process, false);
+    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = p_tube AND at IS NOT NULL ORDER BY at LIMIT 1;
+    RETURN CASE WHEN v_at <= p_now AND p_done < p_limit THEN p_now + 20 ELSE v_at END;
 END $$;
 
--- The same for one task, the hottest call of all: nothing is called that can be said here, and no setting is needed.
-CREATE FUNCTION {schema}.penstock_put_one(
-    p_tube integer, p_data bytea, p_base1 double precision, p_clock1 boolean, p_newest1 boolean,
-    p_base2 double precision, p_clock2 boolean, p_newest2 boolean, p_pri integer, p_utube text, p_ttl bigint,
-    p_ttr bigint, p_delay bigint, p_max_attempts integer, p_callback text, p_now bigint, p_process text,
-    OUT moment bigint, OUT ids bigint[], OUT total bigint, OUT states text[], OUT ranks double precision[],
-    OUT told boolean
-) LANGUAGE plpgsql AS $$
+-- Everything that is due, and all tasks that must follow their group, however many.
+CREATE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
-    t {schema}.penstock_tube;
-    v_id bigint;
+    v_done bigint;
+    v_moved bigint;
 BEGIN
-    IF pg_try_advisory_xact_lock_shared('{schema}.penstock_tube'::regclass::oid::integer, p_tube) THEN
-        SELECT * INTO t FROM {schema}.penstock_tube WHERE no = p_tube;
-    END IF;
-    IF t.no IS NULL OR t.laned OR t.temporary OR t.capacity IS NOT NULL THEN  -- also one that is just being dropped
-        SELECT * INTO moment, ids, total, states, ranks, told FROM {schema}.penstock_put_alike(
-            p_tube, ARRAY[p_data], p_base1, p_clock1, p_newest1, p_base2, p_clock2, p_newest2, p_pri, p_utube, p_ttl,
-            p_ttr, p_delay, p_max_attempts, p_callback, p_now, p_process);
-        RETURN;
-    END IF;
-    moment := coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
-    v_id := nextval(t.ids);
-    INSERT INTO {schema}.penstock_task
-        (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
-    VALUES (t.no::bigint << 40 | v_id,
-        p_base1 + CASE WHEN p_clock1 THEN moment ELSE 0 END - CASE WHEN p_newest1 THEN v_id ELSE 0 END,
-        p_base2 + CASE WHEN p_clock2 THEN moment ELSE 0 END - CASE WHEN p_newest2 THEN v_id ELSE 0 END,
-        moment, moment + p_ttl + p_delay, moment + CASE WHEN p_delay > 0 THEN p_delay ELSE p_ttl END, p_ttr, t.no,
-        p_pri, p_max_attempts, CASE WHEN p_delay > 0 THEN '~' ELSE 'r' END::"char", p_utube, p_callback, p_data);
-    INSERT INTO {schema}.penstock_delta (tube, ready, delayed, put)
-    VALUES (t.no, CASE WHEN p_delay = 0 THEN 1 END, CASE WHEN p_delay > 0 THEN 1 END, 1);
-    ids := ARRAY[v_id];
-    told := false;
-    IF p_process IS NOT NULL AND EXISTS (
-        SELECT FROM {schema}.penstock_waiting WHERE tube = t.no AND process <> p_process)
-    THEN
-        PERFORM pg_notify('{channel}', p_process);
-        told := true;
-    END IF;
-    IF random() < 0.002 THEN
-        PERFORM {schema}.penstock_fold_sometimes(1);
-    END IF;
+    LOOP
+        RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, p_now, p_process);
+        GET DIAGNOSTICS v_done = ROW_COUNT;
+        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, p_now, p_process);
+        GET DIAGNOSTICS v_moved = ROW_COUNT;
+        EXIT WHEN v_done < 1000 AND v_moved < 1000;
+    END LOOP;
 END $$;
 
 -- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
@@ -413,10 +245,13 @@ BEGIN
             RETURN NEXT {schema}.penstock_told();
         END IF;
     END IF;
-    IF v_gone < cardinality(v_keys) THEN
+    IF v_gone < cardinality(v_keys) THEN  -- not those that others hold: to lock them could end in a deadlock
         RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, ARRAY(
             SELECT ROW(m.place, m.key, 'ack', p_session, nullif(m.lease, 0), 0, NULL, false, m.result,
                 NULL)::{schema}.penstock_move
-            FROM unnest(v_keys, p_leases, p_places, p_results) m(key, lease, place, result)), v_now, false, p_process);
+            FROM unnest(v_keys, p_leases, p_places, p_results) m(key, lease, place, result)
+            CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_task k WHERE k.key = m.key
+                AND (k.owner = p_session OR k.state::text <> 't' OR k.group_no IS NOT NULL) LIMIT 1) k),
+            v_now, false, p_process);
     END IF;
 END $$;

@@ -5,25 +5,34 @@ CREATE FUNCTION {schema}.penstock_claim(t {schema}.penstock_tube, p_entries {sch
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_holders bigint[];
+    v_names text[];
+    v_groups integer[];
+    v_opened integer[];
+    v_locked integer[];
 BEGIN
     IF t.capacity IS NOT NULL THEN
         PERFORM FROM {schema}.penstock_counter WHERE tube = t.no FOR UPDATE;
     END IF;
-    -- One put of an address at a time. 256 locks for all of them: a lock each could exhaust the server's.
+    -- One put of an address at a time. 1024 locks for all of them: a lock each could exhaust the server's.
     PERFORM pg_advisory_xact_lock('{schema}.penstock_outcome'::regclass::oid::integer, number)
-    FROM (SELECT DISTINCT hashtext(t.no || address) & 255 AS number FROM unnest(p_entries) WHERE address IS NOT NULL
+    FROM (SELECT DISTINCT hashtext(t.no || address) & 1023 AS number FROM unnest(p_entries) WHERE address IS NOT NULL
         ORDER BY 1) numbers;
     v_holders := ARRAY(
         SELECT k.key FROM (SELECT DISTINCT address FROM unnest(p_entries)) e
         CROSS JOIN LATERAL (SELECT key FROM {schema}.penstock_task  -- penstock_address
             WHERE tube = t.no AND address = e.address LIMIT 1) k ORDER BY k.key);
-    PERFORM FROM {schema}.penstock_group WHERE no = ANY (ARRAY(
-        SELECT group_no FROM {schema}.penstock_task WHERE key = ANY (v_holders)
-        UNION SELECT group_no FROM unnest(p_entries)
-        UNION SELECT g.no FROM (SELECT DISTINCT group_name FROM unnest(p_entries)) e
-            CROSS JOIN LATERAL (SELECT no FROM {schema}.penstock_group  -- penstock_live_group
-                WHERE tube = t.no AND name = e.group_name AND state IN ('open', 'started') LIMIT 1) g))
-    ORDER BY no FOR UPDATE;
+    v_names := ARRAY(  -- of those that will be new, whatever becomes of others meanwhile
+        SELECT DISTINCT e.group_name FROM unnest(p_entries) e
+        WHERE e.group_name IS NOT NULL AND e.group_no IS NULL AND (e.address IS NULL OR NOT EXISTS (
+            SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.address = e.address LIMIT 1)) ORDER BY 1);
+    v_groups := ARRAY(SELECT group_no FROM {schema}.penstock_task WHERE key = ANY (v_holders)
+        UNION SELECT group_no FROM unnest(p_entries));
+    LOOP
+        v_opened := ARRAY(SELECT g.no FROM unnest(v_names) n CROSS JOIN LATERAL {schema}.penstock_open_group(t.no, n) g);
+        EXIT WHEN v_locked @> v_opened;  -- else one may have ended before it was locked, and another has begun
+        v_locked := v_groups || v_opened;
+        PERFORM FROM {schema}.penstock_group WHERE no = ANY (v_locked) ORDER BY no FOR UPDATE;
+    END LOOP;
     IF t.laned THEN
         PERFORM FROM (
             SELECT '' AS utube UNION SELECT utube FROM unnest(p_entries)

@@ -1,0 +1,46 @@
+"""A server that goes away under blocked coroutines and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from penstock import aio
+from tests.aio.helpers import blocked, in_loop, until
+from tests.servers import running
+from tests.servers.base import Server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server of its own, which may be ended and started again."""
+    own = type(running("redis"))()
+    yield own
+    own.stop()
+
+
+def test_blocked_takes_outlast_a_restart_of_their_server(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+
+    async def main() -> None:
+        async with aio.connect(server.fresh_url()) as broker:
+            tube = await broker.tube("t")
+            takes = [asyncio.ensure_future(tube.take()) for _ in range(100)]
+            await blocked(broker, 100)
+            await asyncio.to_thread(server._end, signal.SIGTERM)
+
+            async def noticed() -> bool:
+                return any("goes on when the store is back" in record.getMessage() for record in caplog.records)
+
+            await until(noticed, 30)
+            await asyncio.to_thread(server.start)
+            await tube.put_many(range(100))
+            found = await asyncio.gather(*takes)
+            assert sorted(task.data for task in found if task is not None) == list(range(100))  # type: ignore[type-var]
+
+    with caplog.at_level(logging.WARNING, "penstock"):
+        in_loop(main)
+    assert len(caplog.records) < 60, "one warning a waiter"
