@@ -185,7 +185,7 @@ class Report:
 
     def settled(self, tube: int, moves: Sequence[Move], rows: Rows, now: int) -> list[Record | None]:
         """What moves did to the tasks that were found, one after the other."""
-        named = moves[0].name is not None
+        named = any(move.name is not None for move in moves)
         found = {record.address if named else record.id: record for _, record in shown(rows, "settle")}
         gone = {id for what, id, _, _ in rows if what == "gone"}
         return [self._settled(tube, move, found, gone, now) for move in moves]
