@@ -185,12 +185,15 @@ class Report:
 
     def settled(self, tube: int, moves: Sequence[Move], rows: Rows, now: int) -> list[Record | None]:
         """What moves did to the tasks that were found, one after the other."""
-        found = {record.id: record for _, record in shown(rows, "settle")}
+        named = any(move.name is not None for move in moves)
+        found = {record.address if named else record.id: record for _, record in shown(rows, "settle")}
         gone = {id for what, id, _, _ in rows if what == "gone"}
         return [self._settled(tube, move, found, gone, now) for move in moves]
 
-    def _settled(self, tube: int, move: Move, found: dict[int, Record], gone: set[int], now: int) -> Record | None:
-        record = found.get(move.id)
+    def _settled(
+        self, tube: int, move: Move, found: dict[int | str | None, Record], gone: set[int], now: int
+    ) -> Record | None:
+        record = found.get(move.shown)
         if record is None:
             return None
         late = move.id in gone or expired(record, now)
@@ -202,7 +205,7 @@ class Report:
             return None
         after = self.tell(tube, record, change)
         if after.state == "-":
-            del found[move.id]
+            del found[move.shown]
         else:
-            found[move.id] = after
+            found[move.shown] = after
         return None if late else after

@@ -2,8 +2,8 @@
 -- may be REPEATABLE READ, where a plain read shows the past.
 DROP PROCEDURE IF EXISTS penstock_ack;
 
--- Acks by one session in a tube without micro-queues, whatever their number in four statements. p_moves: [[id, lease]],
--- each id once.
+-- Acks by one session (0: of what nobody holds) in a tube without micro-queues, whatever their number in four statements.
+-- p_moves: [[id, lease]], each id once.
 -- The tasks answered are removed; there are none when nothing was the caller's. Where some are tied to others, more
 -- follows; where some are of a cancelled group, all are settled as any moves.
 CREATE PROCEDURE penstock_ack(
@@ -34,7 +34,7 @@ BEGIN
     ELSEIF v_ids IS NOT NULL THEN
         CALL penstock_show('settle', p_tube, v_now, v_ids, v_bytes);
         IF v_tied THEN
-            SELECT retention INTO v_retention FROM penstock_tube WHERE no = p_tube;
+            SELECT IF(hand_out = 'lease', retention, NULL) INTO v_retention FROM penstock_tube WHERE no = p_tube;
             CALL penstock_leave_all(p_tube, v_ids, 'done', v_now + v_retention);
         END IF;
         DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
@@ -86,7 +86,7 @@ BEGIN
             result LONGTEXT CHARACTER SET utf8mb4 PATH '$[7]', code TEXT CHARACTER SET utf8mb4 PATH '$[8]'
         )) j;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
-    SELECT lanes, fair, utube_limit, retention INTO v_lanes, v_fair, v_limit, v_retention
+    SELECT lanes, fair, utube_limit, IF(hand_out = 'lease', retention, NULL) INTO v_lanes, v_fair, v_limit, v_retention
     FROM penstock_tube WHERE no = p_tube AND name IS NOT NULL LOCK IN SHARE MODE;
     IF v_over THEN
         CALL penstock_no_tube();
@@ -123,7 +123,7 @@ BEGIN
         ELSEIF v_verb = 'kick' THEN
             SET v_good = v_state = '!';
         ELSE
-            SET v_good = v_good AND v_owner = v_session;
+            SET v_good = v_good AND v_owner = IFNULL(v_session, 0);
         END IF;
         IF v_group_state = 'cancelling' THEN
             SET v_new = '-', v_deletes = v_deletes + 1, v_status = 'deleted';
