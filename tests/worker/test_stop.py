@@ -23,6 +23,7 @@ def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
     worker = start("--concurrency", "1")
     assert heard() == ["began", "one", worker.pid]
     worker.signal()
+    worker.await_log("stopping")
     tell("one")
     assert worker.wait() == 0
     assert first.wait(0).result == "one"

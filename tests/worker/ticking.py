@@ -9,6 +9,6 @@ app = penstock.App()
 
 @app.every(0.25)
 def tick() -> None:
-    data = penstock.current_task().data
-    assert isinstance(data, dict)
-    app.broker.tube("ticks").put(data["tick"])
+    task = penstock.current_task()
+    assert isinstance(task.data, dict)
+    app.broker.tube("ticks").put([task.data["tick"], task.id])

@@ -118,7 +118,9 @@ class Worker:
 
     def stop(self, grace: float | None = None) -> None:
         """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
-        ends = time.monotonic() + (self.settings.grace if grace is None else grace)
+        grace = self.settings.grace if grace is None else grace
+        ends = time.monotonic() + grace
+        log.info("stopping: nothing more is taken, what runs has %g s", grace)
         self._scheduler.stop()
         if self._finder is not None:
             self._finder.stop()
