@@ -59,22 +59,20 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     return beside
 
 
-@pytest.mark.parametrize("path", PAGES)
-def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page, path: str) -> None:
-    answer = page.goto(server.url + path)
-    assert answer is not None
-    assert answer.status == 200
-    assert page.evaluate("window.pwned") is None
-    assert page.locator("main img, main script").count() == 0
-    expect(page.locator("h1")).to_be_visible()
+def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path in PAGES:
+        answer = page.goto(server.url + path)
+        assert answer is not None
+        assert answer.status == 200, path
+        assert page.evaluate("window.pwned") is None, path
+        assert page.locator("main img, main script").count() == 0, path
+        expect(page.locator("h1")).to_be_visible()
 
 
-@pytest.mark.parametrize(
-    "path", ["/tubes/mail/tasks/1", "/tubes/mail", "/tubes/lanes/utubes", "/tubes/mail?status=buried"]
-)
-def test_hostile_data_can_be_read(server: Serving, filled: penstock.Broker, page: Page, path: str) -> None:
-    page.goto(server.url + path)
-    expect(page.locator("main")).to_contain_text("<script>window.pwned=1</script>")
+def test_hostile_data_can_be_read(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path in ("/tubes/mail/tasks/1", "/tubes/mail", "/tubes/lanes/utubes", "/tubes/mail?q=script"):
+        page.goto(server.url + path)
+        expect(page.locator("main")).to_contain_text("<script>window.pwned=1</script>")
 
 
 def test_error_pages_show_hostile_names_as_text(server: Serving, browser: Browser) -> None:
