@@ -38,7 +38,7 @@ DURABLE = tuple(name for name in STORES if name != "memory")
 # a table that takes seconds to fill, what starts processes by the dozen.
 _TOGETHER = {
     "postgres": "postgres", "mysql": "mariadb", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes",
+    "processes": "processes", "fault": "processes", "worker": "worker",
 }  # fmt: skip
 
 

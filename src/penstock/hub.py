@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
@@ -89,12 +90,11 @@ class Hub:
             self.closed = True
             members = list(self._members)
         self.room.rouse(list(self._waiters))
-        try:
+        with ExitStack() as ends:  # each of them, also when one fails; last in, first out
+            ends.callback(self._store.close)
+            ends.callback(self._keeper.stop)
             for member in members:
-                member.close()
-        finally:
-            self._keeper.stop()
-            self._store.close()
+                ends.callback(member.close)
 
     def after_fork(self) -> None:
         """In a child: no thread, no lease and no session of the parent's."""

@@ -22,7 +22,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "lease": ((KEY | 1, NOW, None, 1), ("INTEGER PRIMARY KEY",)),
     "record": ((KEY | 1,), ("INTEGER PRIMARY KEY",)),
     "change": ((KEY | 1, "r", 0, None, None, 0, None, None), ("INTEGER PRIMARY KEY",)),
-    "touch": ((KEY | 1, NOW), ("INTEGER PRIMARY KEY",)),
+    "touch": ((KEY | 1, NOW, 0.5), ("INTEGER PRIMARY KEY",)),
     "delete": ((KEY | 1,), ("INTEGER PRIMARY KEY",)),
     "newest": ((TUBE, END), ("INTEGER PRIMARY KEY (rowid<?)",)),
     "put_one": ((TUBE, END, NOW, 0, 0, 0, None, None, None, None, b"1"), ("INTEGER PRIMARY KEY (rowid<?)",)),

@@ -45,14 +45,14 @@ def test_payload_bytes_are_never_run(server: Serve) -> None:
     assert client.execute_command("TUBE.TAKE", "t") is None
 
 
-def test_a_million_pings_that_nobody_reads_are_held_back(server: Serve) -> None:
+def test_pings_without_end_that_nobody_reads_are_held_back(server: Serve) -> None:
     client, other = server.raw(), server.client()
     other.ping()
     before = server.memory()
     client.settimeout(1)
     sent = 0
-    with pytest.raises(TimeoutError):  # the server stops reading before it has them all
-        while sent < 6_000_000:
+    with pytest.raises(TimeoutError):  # the server stops reading when it and the sockets in between are full
+        while sent < 100_000_000:
             sent += client.send(b"PING\r\n" * 10_000)
     assert server.memory() - before < 20 * 1024 * 1024
     assert other.ping() is True

@@ -18,7 +18,9 @@ ROLES = [role.name.lower() for role in Role]
 @click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="What it allows.")
 @click.option("--name", default="", help="For people, so that they know which line to remove.")
 def token(file: Path, role: str, name: str) -> None:
-    """Make a token, add its hash to FILE, and print it. It cannot be shown again.
+    """Make a token, add its hash to FILE, and print it.
+
+    It cannot be shown again.
 
     \b
     penstock token tokens --role read --name grafana

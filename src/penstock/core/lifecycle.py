@@ -40,6 +40,7 @@ class Change(msgspec.Struct, frozen=True):
     expires: int | None = None
     attempts: int = 0
     reason: str | None = None
+    progress: float | None = None
     ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
 
 
@@ -48,9 +49,9 @@ class Move(msgspec.Struct, frozen=True):
 
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
     (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
-    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text. In a
-    tube of an unleased kind `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's
-    session, None.
+    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text;
+    `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`, and a
+    delivered one is acked by nobody's session, None.
     """
 
     verb: str
@@ -63,6 +64,7 @@ class Move(msgspec.Struct, frozen=True):
     result: bytes | None = None
     code: str | None = None
     name: str | None = None
+    progress: float | None = None
 
     @property
     def shown(self) -> int | str:
@@ -80,7 +82,7 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
                 record = msgspec.structs.replace(record, reason=move.reason)
             return came_back(record, now, "release", move.extra, unstarted=move.unstarted)
         case "touch":
-            return touched(record, move.extra)
+            return touched(record, move.extra, move.progress)
         case "bury":
             return buried(record, move.reason)
         case "kick":
@@ -143,10 +145,11 @@ def buried(record: Record, reason: str | None) -> Change:
     return Change("!", ("bury",), record.expires, record.expires, record.attempts, reason or record.reason)
 
 
-def touched(record: Record, extra: int) -> Change:
-    """More time for this hand-out; without a deadline nothing changes."""
+def touched(record: Record, extra: int, progress: float | None = None) -> Change:
+    """More time for this hand-out, where it has a deadline; and how far it is, where that is told."""
     at = None if record.at is None else record.at + extra
-    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason)
+    told = record.progress if progress is None else progress
+    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, told)
 
 
 def removed(record: Record, event: str, move: Move | None = None) -> Change:

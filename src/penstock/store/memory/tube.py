@@ -307,6 +307,7 @@ class TubeState:
             taken=step.now,
             owner=session,
             at=at,
+            progress=None,
         )
         return self._handed(record, taken, step)
 

@@ -40,15 +40,17 @@ async def _hello(session: Session, args: Args) -> Reply:
         if args[0] not in (b"2", b"3"):
             raise Refused("NOPROTO", "unsupported protocol version")
         version = RESP2 if args[0] == b"2" else RESP3
-    rest = list(args[1:])
-    while rest:
-        match rest:
-            case [word, _, token, *rest] if word.upper() == b"AUTH":
+    at = 1
+    while at < len(args):
+        match args[at].upper(), args[at + 1 : at + 3]:
+            case b"AUTH", [_, token]:
                 _enter(session, token)
-            case [word, given, *rest] if word.upper() == b"SETNAME":
+                at += 3
+            case b"SETNAME", [given, *_]:
                 name = _printable(given)
+                at += 2
             case _:
-                raise Refused("ERR", f"Syntax error in HELLO option '{_printable(rest[0])}'")
+                raise Refused("ERR", f"Syntax error in HELLO option '{_printable(args[at])}'")
     if session.role is None:
         raise Refused(
             "NOAUTH",

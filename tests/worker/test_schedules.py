@@ -1,0 +1,27 @@
+"""Schedules inside worker processes: several of them, one killed, each tick run once."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from itertools import pairwise
+
+import penstock
+from tests.behaviour.helpers import until
+from tests.worker.program import Program
+
+TARGET = "tests.worker.ticking:app"
+
+
+def test_each_tick_is_run_once_by_several_workers_of_which_one_dies(url: str) -> None:
+    with penstock.connect(url) as broker, ExitStack() as started:
+        said = broker.tube("ticks")
+        programs = [started.enter_context(Program(url, target=TARGET)) for _ in range(3)]
+        for program in programs:
+            program.await_log("worker on")
+        until(lambda: said.stats().tasks.ready >= 8, 20)
+        programs[0].kill()
+        until(lambda: said.stats().tasks.ready >= 20, 20)
+        assert [program.stop() for program in programs[1:]] == [0, 0]
+        ticks = sorted(float(str(task.data)) for task in said.tasks(limit=1000))
+        assert {later - earlier for earlier, later in pairwise(ticks)} == {250.0}
+        assert broker.check() == []
