@@ -50,8 +50,8 @@ def watched(browser: Browser, **settings: Any) -> Iterator[Page]:
         dialog.dismiss()
 
     def failed(request: Request) -> None:
-        if "/api/events" not in request.url:  # a stream is cut when its page is left
-            found.append(f"failed: {request.url}")
+        if request.failure != "net::ERR_ABORTED":  # streams and icons are cut when their page is left
+            found.append(f"failed: {request.url} {request.failure}")
 
     page.on("console", said)
     page.on("pageerror", lambda error: found.append(str(error)))

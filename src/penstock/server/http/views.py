@@ -11,6 +11,7 @@ from penstock import operating
 from penstock.core.names import MAX_ID
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
+from penstock.schedule.scheduler import SCHEDULE_TUBE
 from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.bodies import Query
@@ -22,8 +23,6 @@ ROWS = 100
 TASK_ROWS = 50
 # Tubes whose groups or callbacks one page looks through.
 LOOKED_THROUGH = 200
-#: Where an application keeps its schedules, if it has any.
-SCHEDULE_TUBE = "penstock.schedule"
 
 
 class Overview(Query):
@@ -182,13 +181,20 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
 
 
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The next runs of an application's schedules."""
+    """The ticks of an application's schedules that are put and wait for their moment, the next one first."""
     try:
         handle = await looking.access.tube(SCHEDULE_TUBE)
-        ticks = await handle.tasks(limit=ROWS)
+        found = [task for task in await handle.tasks(limit=ROWS) if not _is_mark(task.data)]
+        ticks = sorted(found, key=lambda task: task.due or 0)
     except NoSuchTube:
+        looking.access.forget(SCHEDULE_TUBE)
         ticks = None
     return "schedules.html", {"ticks": ticks, "tube_name": SCHEDULE_TUBE}
+
+
+def _is_mark(data: object) -> bool:
+    """Whether it is a schedule's note of what was put, which never comes up."""
+    return isinstance(data, dict) and data.keys() == {"schedule", "plan", "until"}
 
 
 CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}
