@@ -39,6 +39,7 @@ class Calls(Loop):
         return max(0, self._hosts.room(time.monotonic()) - len(self._buffer))
 
     def _pump(self) -> None:
+        self._called = False
         while self._buffer:
             host = _host(self._buffer[0])
             if self._hosts.full(host):
