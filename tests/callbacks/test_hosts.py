@@ -18,8 +18,9 @@ def test_a_host_has_a_limit_of_its_own() -> None:
     hosts = busy()
     assert hosts.full("a")
     assert not hosts.full("b")
-    assert hosts.end("a") is None
+    hosts.end("a")
     assert not hosts.full("a")
+    assert hosts.unpark("a") is None
 
 
 def test_what_was_parked_first_goes_on_first() -> None:
@@ -27,7 +28,7 @@ def test_what_was_parked_first_goes_on_first() -> None:
     assert hosts.park("a", "first", 0)
     assert hosts.park("a", "second", 0)
     assert not hosts.park("a", "third", 0)
-    assert [hosts.end("a"), hosts.end("a")] == ["first", "second"]
+    assert [hosts.unpark("a"), hosts.unpark("a"), hosts.unpark("a")] == ["first", "second", None]
 
 
 def test_room_is_what_the_busiest_host_leaves() -> None:
@@ -41,9 +42,10 @@ def test_room_is_what_the_busiest_host_leaves() -> None:
     hosts.park("a", "x", 10)
     hosts.park("a", "y", 10)
     assert hosts.room(10) == 0
-    assert hosts.end("a") == "x"
-    hosts.begin("a")
+    hosts.end("a")
     assert hosts.room(10) == 1
+    assert hosts.unpark("a") == "x"
+    assert hosts.room(10) == 2
 
 
 def test_behind_a_slow_host_a_bounded_number_is_looked_at() -> None:

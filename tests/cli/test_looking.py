@@ -55,6 +55,8 @@ def test_ids_are_those_of_the_kind(filled: Shell) -> None:
     assert "is not in tube feeds" in filled.refused("peek", "feeds", "1")
     assert filled.refused("peek", "mail", "feed-1").startswith("task id 'feed-1' is a str")
     assert "too large" in filled.refused("peek", "mail", "9" * 5000)
+    assert filled.refused("peek", "mail", "--", "--5").startswith("task id '--5' is a str")
+    assert filled.refused("peek", "mail", "--", "-5").startswith("task -5 is not in tube mail")
 
 
 def test_why(filled: Shell) -> None:

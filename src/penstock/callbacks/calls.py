@@ -68,9 +68,16 @@ class Calls(Loop):
         try:
             return await self._answer(item)
         finally:
-            parked = self._hosts.end(_host(item))
-            if parked is not None:  # begins when the slot of this one is free
+            host = _host(item)
+            self._hosts.end(host)
+            self._unpark(host)
+
+    def _unpark(self, host: str) -> None:
+        """The next one of the host begins when the slot of this one is free; those given back since are passed over."""
+        while (parked := self._hosts.unpark(host)) is not None:
+            if parked in self._work.hand.unstarted:
                 self._buffer.appendleft(parked)
+                return
 
     async def _answer(self, item: Item) -> object:
         """What the callback answers within the time of the task; Bury or Retry where it is not done."""

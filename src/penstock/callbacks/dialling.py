@@ -47,8 +47,9 @@ class Dialler(httpcore.AsyncNetworkBackend):
     async def _addresses(self, host: str, port: int) -> list[Address]:
         try:
             texts = await self._resolve(host, port)
-        except OSError as error:
-            raise httpcore.ConnectError(f"{host} cannot be resolved: {error.strerror or error}") from None
+        except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is too long
+            why = error.strerror if isinstance(error, OSError) else error
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {why}") from None
         addresses = [ip_address(text) for text in texts]
         for address in addresses:
             self._allowed.check_address(host, address)

@@ -38,13 +38,21 @@ class Hosts(Generic[T]):
         with self._lock:
             self._running[host] = self._running.get(host, 0) + 1
 
-    def end(self, host: str) -> T | None:
-        """A call has ended; what was parked for the host the longest, if anything was."""
+    def end(self, host: str) -> None:
+        """A call has ended."""
         with self._lock:
             self._running[host] -= 1
             if not self._running[host]:
                 del self._running[host]
-            return self._unpark(host)
+
+    def unpark(self, host: str) -> T | None:
+        """What was parked for the host the longest, if anything is."""
+        with self._lock:
+            parked = self._parked.get(host)
+            call = parked.popleft()[1] if parked else None
+            if not parked:
+                self._parked.pop(host, None)
+            return call
 
     def park(self, host: str, call: T, now: float) -> bool:
         """Keep a call until its host has room; False when too many are kept for it."""
@@ -70,10 +78,3 @@ class Hosts(Generic[T]):
         """Forget what is parked."""
         with self._lock:
             self._parked.clear()
-
-    def _unpark(self, host: str) -> T | None:
-        parked = self._parked.get(host)
-        call = parked.popleft()[1] if parked else None
-        if not parked:
-            self._parked.pop(host, None)
-        return call

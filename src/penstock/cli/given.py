@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,10 @@ import penstock
 from penstock.errors import BadValue
 from penstock.opening import find_tube
 from penstock.tube import Tube
+
+_INTEGER = re.compile(r"-?[0-9]+")
+# Enough to be refused as too large, and few enough for int().
+_DIGITS = 40
 
 tube_argument = click.argument("tube")
 id_argument = click.argument("id")
@@ -32,9 +37,7 @@ def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
 
 def task_id(tube: Tube, text: str) -> int | str:
     """An id as the tube's kind has them: an integer where it leases, else a text."""
-    if tube._stored.kind.leased and text.isascii() and text.lstrip("-").isdigit():
-        return int(text[:40])
-    return text
+    return int(text[:_DIGITS]) if tube._stored.kind.leased and _INTEGER.fullmatch(text) else text
 
 
 def data(text: str, *, raw: bool = False) -> object:

@@ -57,19 +57,13 @@ def put(
     chosen = cast(PutOptions, {name: value for name, value in options.items() if value is not None})
     with penstock.connect(url) as broker:
         if lines:
-            return _put_lines(broker, tube, data, raw, timeout, chosen, as_json)
+            with _source(data) as source:
+                opened = broker.tube(tube)
+                count = _put_all(opened, (_item(line, raw) for line in source), timeout, chosen)
+            return shown.counted("put", opened, count, as_json)
         content = given.data(data, raw=raw)
         task = broker.tube(tube).put_many([(content, {})], timeout=timeout, **chosen)[0]
         return shown.as_json(shown.task_facts(task)) if as_json else click.echo(task.id)
-
-
-def _put_lines(
-    broker: penstock.Broker, name: str, data: str, raw: bool, timeout: float, options: PutOptions, as_json: bool
-) -> None:
-    with _source(data) as source:
-        tube = broker.tube(name)
-        count = _put_all(tube, (_item(line, raw) for line in source), timeout, options)
-    shown.counted("put", tube, count, as_json)
 
 
 def _put_all(tube: Tube, items: Iterable[object], timeout: float, options: PutOptions) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,7 +49,7 @@ def fail(url: str, tube: str, id: str, error: str, code: str | None, session: st
     """
     with given.opened(url, tube, session) as opened, _held(session):
         number = given.task_id(opened, id)
-        opened.fail(number, error, int(code) if code is not None and code.isdecimal() else code)
+        opened.fail(number, error, _code(code))
         shown.settled(opened, number, "fail", as_json)
 
 
@@ -150,6 +151,10 @@ def delete(url: str, tube: str, id: str, as_json: bool) -> None:
         number = given.task_id(opened, id)
         opened.delete(number)
         shown.settled(opened, number, "delete", as_json)
+
+
+def _code(text: str | None) -> int | str | None:
+    return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,16}", text) else text
 
 
 @contextmanager

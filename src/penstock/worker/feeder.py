@@ -122,10 +122,7 @@ class Feeder:
             room = self._room_of(source)
             if room is None or room > 0:
                 rooms.setdefault(room, []).append(source.tube)
-        if not rooms:
-            self._room.wait(1.0)  # an executor has room again when a slot is free, and then this is poked
-            return []
-        if count <= 0:
+        if count <= 0 or not rooms:
             self._await_room()
             return []
         if len(rooms) > 1:  # each tube as much as it has room for, and only then wait for any
