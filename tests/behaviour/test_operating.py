@@ -41,6 +41,19 @@ def test_one_buried_task_is_kicked(broker: penstock.Broker, kind: str) -> None:
     assert tube.peek(task.id).reason is None
 
 
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_a_kicked_task_still_waits_for_the_start_of_its_group(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("mail", kind)
+    group = tube.group("g")
+    task = group.put("x")
+    tube.bury(task.id)
+    operating.kick_one(tube, task.id)
+    assert tasks(tube) == {"delayed": 1, "total": 1}
+    assert tube.take(0) is None
+    group.start()
+    assert take(tube).data == "x"
+
+
 def test_what_is_not_buried_is_not_kicked(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     task = tube.put(1)

@@ -59,8 +59,8 @@ END;
 DROP PROCEDURE IF EXISTS penstock_settle;
 
 -- Any moves, one after the other: [[verb, id, session, lease, extra, reason, unstarted, result in base64, code]].
--- Answers the tasks as they were before the first of them, a row gone, id for each that was gone with its group, and a
--- row: settled, moment.
+-- Answers the tasks as they were before the first of them, a row for each that was gone with its group (gone, id) or still
+-- waits for its group (unstarted, id), and a row: settled, moment.
 CREATE PROCEDURE penstock_settle(p_tube INT UNSIGNED, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
@@ -138,7 +138,11 @@ BEGIN
         ELSEIF v_verb = 'bury' THEN
             SET v_new = '!', v_buries = v_buries + 1, v_reason = IFNULL(NULLIF(v_given, ''), v_reason), v_at = v_expires;
         ELSEIF v_verb = 'kick' THEN
-            SET v_new = 'r', v_kicks = v_kicks + 1, v_attempts = 0, v_reason = NULL, v_at = v_expires;
+            SET v_new = IF(v_group_state <=> 'open', 'g', 'r'), v_kicks = v_kicks + 1, v_attempts = 0, v_reason = NULL,
+                v_at = v_expires;
+            IF v_new = 'g' THEN
+                SELECT 'unstarted', v_id, NULL, NULL;
+            END IF;
         ELSEIF v_verb = 'release' THEN
             SET v_attempts = v_attempts - v_unstarted, v_reason = IFNULL(v_given, v_reason), v_at = v_expires;
             IF v_expires <= v_now THEN
@@ -157,7 +161,7 @@ BEGIN
                 v_deletes = v_deletes + (v_verb = 'delete');
         END IF;
         IF v_new IS NOT NULL THEN
-            SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state IN ('~', 'g')) + (v_new = '~'),
+            SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state IN ('~', 'g')) + (v_new IN ('~', 'g')),
                 v_buried = v_buried - (v_state = '!') + (v_new = '!'), v_done = v_done + (v_new = '-');
             CALL penstock_move(
                 p_tube, v_id, v_state, v_new, v_at, v_expires, v_attempts, v_reason, v_utube, v_rank1, v_rank2,

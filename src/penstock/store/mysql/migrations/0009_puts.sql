@@ -51,7 +51,7 @@ BEGIN
         IF v_hand_out = 'clock' THEN
             CALL penstock_refresh(p_tube, p_entries, v_last);
         ELSE
-            CALL penstock_replace(p_tube, p_entries, v_held, v_now);
+            CALL penstock_replace(p_tube, p_entries, v_last, v_now);
         END IF;
         SELECT 'held', h.place, t.record, IF(h.turn IS NULL, t.data, NULL) FROM JSON_TABLE(v_held, '$[*]' COLUMNS (
             place INT PATH '$[0]', id BIGINT PATH '$[1]', turn INT PATH '$[2]'
@@ -170,9 +170,10 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_replace;
 
--- Give tasks that are there new data, delay, pri and ttl, at the place these give them; all else stays, their ids too.
+-- Give tasks that are there new data, delay, pri and ttl, at the place these give them; all else stays, their ids too. Those
+-- above p_last are of this put.
 CREATE PROCEDURE penstock_replace(
-    p_tube INT UNSIGNED, p_entries LONGTEXT CHARACTER SET utf8mb4, p_held LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+    p_tube INT UNSIGNED, p_entries LONGTEXT CHARACTER SET utf8mb4, p_last BIGINT, p_now BIGINT
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -185,14 +186,15 @@ BEGIN
     DECLARE v_utube VARBINARY(200);
     DECLARE v_reason TEXT CHARACTER SET utf8mb4;
     DECLARE c_held CURSOR FOR
-        SELECT h.id, j.base1 + j.clock1 * p_now - j.newest1 * h.id, j.base2 + j.clock2 * p_now - j.newest2 * h.id,
+        SELECT a.id, j.base1 + j.clock1 * p_now - j.newest1 * a.id, j.base2 + j.clock2 * p_now - j.newest2 * a.id,
             j.pri, j.ttl, j.delay, FROM_BASE64(j.data)
-        FROM JSON_TABLE(p_held, '$[*]' COLUMNS (place INT PATH '$[0]', id BIGINT PATH '$[1]', turn INT PATH '$[2]')) h
-        JOIN JSON_TABLE(p_entries, '$[*]' COLUMNS (
-            place FOR ORDINALITY, base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
+        FROM JSON_TABLE(p_entries, '$[*]' COLUMNS (
+            base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
             base2 DOUBLE PATH '$[3]', clock2 INT PATH '$[4]', newest2 INT PATH '$[5]', pri INT PATH '$[6]',
-            ttl BIGINT PATH '$[8]', delay BIGINT PATH '$[9]', data LONGTEXT CHARACTER SET ascii PATH '$[13]'
-        )) j ON j.place = h.place WHERE h.turn IS NOT NULL ORDER BY h.turn;
+            ttl BIGINT PATH '$[8]', delay BIGINT PATH '$[9]', data LONGTEXT CHARACTER SET ascii PATH '$[13]',
+            address VARCHAR(200) CHARACTER SET utf8mb4 PATH '$[14]', turn INT PATH '$[15]'
+        )) j STRAIGHT_JOIN penstock_address a ON a.tube = p_tube AND a.address = CAST(j.address AS BINARY)
+        WHERE j.turn IS NOT NULL AND a.id <= p_last ORDER BY j.turn FOR UPDATE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
     SELECT lanes, fair, utube_limit INTO v_lanes, v_fair, v_limit FROM penstock_tube WHERE no = p_tube;
     OPEN c_held;
