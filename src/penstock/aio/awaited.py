@@ -30,6 +30,9 @@ class Handle(Generic[S]):
         self._bridge = bridge
         self._sync = sync
 
+    def __repr__(self) -> str:
+        return repr(self._sync)
+
 
 @overload
 def awaited(verb: Callable[Concatenate[Any, P], None]) -> Callable[Concatenate[Any, P], Awaited[None]]: ...

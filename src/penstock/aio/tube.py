@@ -38,9 +38,6 @@ class Tube(Handle[tube.Tube]):
     def _stored(self) -> StoredTube:
         return self._sync._stored
 
-    def __repr__(self) -> str:
-        return repr(self._sync)
-
     put = awaited(tube.Tube.put)
     put_many = awaited(tube.Tube.put_many)
     take = awaited(tube.Tube.take)
@@ -82,9 +79,6 @@ class Group(Handle[group.Group]):
     def name(self) -> str:
         """The group's name."""
         return self._sync.name
-
-    def __repr__(self) -> str:
-        return repr(self._sync)
 
     put = awaited(group.Group.put)
     put_many = awaited(group.Group.put_many)
