@@ -80,8 +80,8 @@ def test_arguments_that_do_not_fit_are_a_failure_like_others(app: App, start: St
 
 def test_progress_is_seen_while_the_handler_runs(start: Start, heard: Heard, tell: Tell) -> None:
     handle = jobs.report.put("go")
-    start()
     assert handle.progress is None
+    start()
     assert heard() == ["began", "go"]
     until(lambda: handle.progress == 0.4)
     tell("go")
