@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, processes, scale, sqlite
+from bench import awaited, processes, scale, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -18,6 +18,9 @@ BENCHES: dict[str, Bench] = {
     "latency": processes.latency,
     "idle": processes.idle,
     "crowd": processes.crowd,
+    "wire": wire.wire,
+    "drain": worker.drain,
+    "idle-worker": worker.idle_worker,
 }
 
 

@@ -17,8 +17,8 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube unleased session group outcome waiting aio bridge flow steps taking presence keeper hub opening"
-    " seat bound stats why",
+    "broker tube unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub"
+    " opening seat bound stats why operating",
     "app worker schedule callbacks",
     "",
     "server",
@@ -33,6 +33,7 @@ DRIVERS = {
     "pymysql": "store/mysql",
     "MySQLdb": "store/mysql",
     "redis": "store/redis",
+    "httpcore": "callbacks",
 }
 # core is given the time and the chance, and waits for nobody
 IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets", "socket", "threading", "time"}

@@ -5,6 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from penstock.app.app import App
+from penstock.app.current import current_task, waiting
+from penstock.app.ends import Bury, Retry
 from penstock.broker import Broker, connect
 from penstock.core.backoff import Backoff
 from penstock.core.kind import Kind, register_kind
@@ -52,9 +55,11 @@ else:
 __version__ = "0.1.0"
 
 __all__ = [
+    "App",
     "Backoff",
     "BadValue",
     "Broker",
+    "Bury",
     "DuplicateAddress",
     "Finding",
     "Group",
@@ -67,6 +72,7 @@ __all__ = [
     "PayloadTooLarge",
     "PenstockError",
     "Progress",
+    "Retry",
     "SchemaMismatch",
     "Session",
     "SessionInfo",
@@ -88,5 +94,7 @@ __all__ = [
     "UnsupportedOption",
     "__version__",
     "connect",
+    "current_task",
     "register_kind",
+    "waiting",
 ]

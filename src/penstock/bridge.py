@@ -12,21 +12,19 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
-from copy import copy
+from collections.abc import Callable, Hashable
 from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from penstock.errors import NoSuchTube, PenstockError, StoreError, StoreUnavailable
+from penstock.batch import Lane, carry_out
+from penstock.errors import PenstockError, StoreUnavailable
 from penstock.flow import Call, Failure, Flow, Sleep, Step
 from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 
 R = TypeVar("R")
-# One store call carries at most so much: a long batch holds up the others, and servers refuse huge statements.
-BATCH_SIZE = 4 * 1024 * 1024
 
 
 class Bridge:
@@ -36,8 +34,8 @@ class Bridge:
         #: How many threads it may have; each begins when it is first needed.
         self.threads = threads
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[Hashable, _Lane] = {}
-        self._fresh: list[_Lane] = []
+        self._lanes: dict[Hashable, Lane[Run[Any]]] = {}
+        self._fresh: list[Lane[Run[Any]]] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._inbox: deque[Callable[[], object]] = deque()
@@ -123,7 +121,7 @@ class Bridge:
         key = step.key
         lane = None if key is None else self._lanes.get(key)
         if lane is None:
-            lane = _Lane(key)
+            lane = Lane(key)
             if key is not None:
                 self._lanes[key] = lane
         lane.waiting[run] = step
@@ -132,7 +130,7 @@ class Bridge:
             lane.busy = True
             self._refresh(lane)
 
-    def _refresh(self, lane: _Lane) -> None:
+    def _refresh(self, lane: Lane[Run[Any]]) -> None:
         """Its next batch goes off at the end of this turn of the loop, with all that is asked for until then."""
         if not self._fresh:
             self._loop.call_soon(self._flush)
@@ -142,6 +140,8 @@ class Bridge:
         fresh, self._fresh = self._fresh, []
         for lane in fresh:
             batch = lane.cut()
+            for run in batch:
+                run._lane = None
             if batch:
                 self._send(_Job(lane, list(batch), list(batch.values())))
             else:
@@ -228,7 +228,7 @@ class Run(asyncio.Future[R]):
         super().__init__(loop=loop)
         self._bridge = bridge
         self._flow = flow
-        self._lane: _Lane | None = None  # where its step waits to go off
+        self._lane: Lane[Run[Any]] | None = None  # where its step waits to go off
 
     def cancel(self, msg: object = None) -> bool:
         """As any future's; what it is given from now on goes back."""
@@ -296,60 +296,15 @@ class Run(asyncio.Future[R]):
             self._timer = None
 
 
-class _Lane:
-    """The steps of one key: some may be away, those asked for meanwhile wait for them to come back."""
-
-    __slots__ = ("busy", "key", "waiting")
-
-    def __init__(self, key: Hashable) -> None:
-        self.key = key
-        self.waiting: dict[Run[Any], Step] = {}
-        self.busy = False
-
-    def cut(self) -> dict[Run[Any], Step]:
-        """What goes into one store call, in order of arrival."""
-        size = sum(step.size for step in self.waiting.values())
-        batch, self.waiting = self.waiting, {}
-        while size > BATCH_SIZE and len(batch) > 1:
-            run, step = batch.popitem()
-            size -= step.size
-            self.waiting[run] = step
-        self.waiting = dict(reversed(self.waiting.items()))
-        for run in batch:
-            run._lane = None
-        return batch
-
-
 class _Job:
     """One batch on its way to a thread and back."""
 
     __slots__ = ("lane", "runs", "steps")
 
-    def __init__(self, lane: _Lane, runs: list[Run[Any]], steps: list[Step]) -> None:
+    def __init__(self, lane: Lane[Run[Any]], runs: list[Run[Any]], steps: list[Step]) -> None:
         self.lane = lane
         self.runs = runs
         self.steps = steps
-
-
-def carry_out(steps: Sequence[Step]) -> list[Any]:
-    """An answer for each of these steps of one key, by one store call if that goes well. Blocks."""
-    try:
-        return steps[0].together(steps)
-    except BaseException as error:
-        # The same for all: what is wrong with the store or the tube, and what may have happened all the same.
-        if len(steps) == 1 or not isinstance(error, PenstockError) or isinstance(error, (StoreError, NoSuchTube)):
-            return [Failure(_twin(error)) for _ in steps]
-    middle = len(steps) // 2
-    return carry_out(steps[:middle]) + carry_out(steps[middle:])
-
-
-def _twin(error: BaseException) -> BaseException:
-    """An error of its own for each caller, because one that is raised carries its caller's traceback."""
-    if not isinstance(error, PenstockError):
-        return error
-    twin = copy(error).with_traceback(error.__traceback__)
-    twin.__cause__ = error.__cause__
-    return twin
 
 
 def _alone(call: Callable[[], R]) -> Flow[R]:

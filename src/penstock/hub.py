@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
@@ -15,7 +16,7 @@ from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
-from penstock.store.base import Effects, Store
+from penstock.store.base import Effects, Event, Store
 from penstock.store.forks import reset_in_child
 from penstock.store.linked import LinkedStore
 from penstock.waiting import Topic, Waiter, room_of
@@ -53,6 +54,9 @@ class Hub:
         self._locks: Locks | None = None
         self._lockless = False
         self._listeners: dict[int, tuple[Home, OnChange]] = {}
+        #: Told of every event of every tube that this broker makes, after it is stored and in whichever thread: a
+        #: server's counters and streams. It must be quick and must not raise.
+        self.tap: Callable[[Sequence[Event]], object] | None = None
         self._dues: dict[Topic, float] = {}
         self._reaped = 0.0
         self._said = 0.0
@@ -86,12 +90,11 @@ class Hub:
             self.closed = True
             members = list(self._members)
         self.room.rouse(list(self._waiters))
-        try:
+        with ExitStack() as ends:  # each of them, also when one fails; last in, first out
+            ends.callback(self._store.close)
+            ends.callback(self._keeper.stop)
             for member in members:
-                member.close()
-        finally:
-            self._keeper.stop()
-            self._store.close()
+                ends.callback(member.close)
 
     def after_fork(self) -> None:
         """In a child: no thread, no lease and no session of the parent's."""
@@ -156,6 +159,8 @@ class Hub:
             self.room.wake(("room", no), count)
         for topic in effects.ended:
             self.room.wake(topic, _EVERYONE)
+        if self.tap is not None and effects.events:
+            self.tap(effects.events)
         if self._listeners:
             for event in effects.events:
                 listener = self._listeners.get(event.tube)

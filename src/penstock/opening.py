@@ -30,14 +30,14 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
         given = check_new_tube(declared, options)
         stored = hub.store.save_tube(name, declared, given, exist_ok=True)
     _must_match(stored, kind, options)
-    return _handle(hub, seat, stored)
+    return make_handle(hub, seat, stored)
 
 
 def create_tube(hub: Hub, seat: Seat, name: str, kind: str, options: Mapping[str, object]) -> Tube:
     """A new tube; TubeExists when the name is in use."""
     declared = _creatable(hub.store, kind)
     given = check_new_tube(declared, options)
-    return _handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
+    return make_handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
 
 
 def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
@@ -45,10 +45,11 @@ def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
     stored = hub.store.load_tube(names.name("tube", name))
     if stored is None:
         raise NoSuchTube(f"tube {name} does not exist: create it first with broker.tube({name!r})")
-    return _handle(hub, seat, stored)
+    return make_handle(hub, seat, stored)
 
 
-def _handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
+def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
+    """A stored tube as a session holds it."""
     if stored.kind.leased:
         return Tube(hub, seat, stored)
     return ReliableTube(hub, seat, stored) if stored.kind.hand_out == DELIVER else UnleasedTube(hub, seat, stored)

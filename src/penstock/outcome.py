@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +16,7 @@ from penstock.flow import Call, Flow
 from penstock.steps import Seek
 
 if TYPE_CHECKING:
+    from penstock.core.task import Record
     from penstock.hub import Hub
 
 
@@ -44,18 +46,37 @@ def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | Non
     if first.id is None:
         return _outcome(first)
     id = first.id
+    return (yield from _await(hub, tube, id, lambda: find_outcome(hub, tube, id), f"of address {label}", limit))
+
+
+def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Flow[Outcome]:
+    """The outcome of the task with that id; TimeoutError when it does not come in time, TaskFailed once buried."""
 
     def look() -> Flow[Outcome | None]:
-        found: Sought = yield Call(lambda: hub.linked.sought(tube, id), ("sought", tube.no))
-        return _outcome(found) if found.id is None else None
+        record: Record | None = yield Call(lambda: hub.store.get(tube, [id])[0])
+        if record is not None and record.state == "!":
+            raise TaskFailed(f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again")
+        return (yield from find_outcome(hub, tube, id)) if record is None else None
 
+    return (yield from _await(hub, tube, id, look, str(id), check_timeout(timeout)))
+
+
+def find_outcome(hub: Hub, tube: StoredTube, id: int) -> Flow[Outcome | None]:
+    """The outcome of the task with that id; None while it is in its tube."""
+    found: Sought = yield Call(lambda: hub.linked.sought(tube, id), ("sought", tube.no))
+    return _outcome(found) if found.id is None else None
+
+
+def _await(
+    hub: Hub, tube: StoredTube, id: int, look: Callable[[], Flow[Outcome | None]], which: str, limit: float | None
+) -> Flow[Outcome]:
     try:
         outcome = yield from hub.wait_for(("task", tube.no, id), tube, look, limit)
     except NoSuchTube:
         _ = hub.linked  # raises when it was this broker's close that took the tube away
         return Outcome("deleted")
     if outcome is None:
-        raise TimeoutError(f"the task of address {label} in tube {tube.name} did not end within {limit:g} s")
+        raise TimeoutError(f"the task {which} in tube {tube.name} did not end within {limit:g} s")
     return outcome
 
 

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
@@ -26,6 +26,7 @@ from penstock.waiting import Topic, Waiter
 if TYPE_CHECKING:
     from penstock.hub import Hub
 
+Stop = Callable[[], bool]
 # Seconds between the attempts of a waiting take while its server is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 1.0
@@ -141,18 +142,26 @@ class Seat:
         return tasks[0] if tasks else None
 
     def take_tasks(
-        self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None
+        self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None, stop: Stop | None = None
     ) -> Flow[list[Task]]:
-        """Lease up to count tasks of the first tube that has any, waiting up to timeout for the first."""
+        """Lease up to count tasks of the first tube that has any, waiting up to timeout for the first.
+
+        `stop` is asked before and after each sleep, which `stir` ends: where it says True, the waiting is over.
+        """
         limit = numbers.timeout(timeout)
         look = Takes(self, tubes, count, max_pri)
         tasks: list[Task]
         tasks, _ = yield look
         if tasks or limit == 0:
             return tasks
-        return (yield from self._blocked(look, None if limit is None else time.monotonic() + limit))
+        deadline = None if limit is None else time.monotonic() + limit
+        return (yield from self._blocked(look, deadline, stop or _never))
 
-    def _blocked(self, look: Takes, deadline: float | None) -> Flow[list[Task]]:
+    def stir(self) -> None:
+        """Have the blocked takes ask their `stop`."""
+        self._hub.room.rouse(list(self._waiters))
+
+    def _blocked(self, look: Takes, deadline: float | None, stop: Stop) -> Flow[list[Task]]:
         room = self._hub.room
         topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in look.tubes)
         waiter = room.enter(topics, picky=look.max_pri is not None)
@@ -161,18 +170,18 @@ class Seat:
         look.blocks = True
         try:
             while True:
-                tasks, taken = yield from self._patiently(look, waiter, deadline)
+                tasks, taken = yield from self._patiently(look, waiter, deadline, stop)
                 if tasks and taken.tube is not None:
                     got = ("ready", taken.tube.no)
                 if tasks or not taken.alive:
                     return tasks
                 self._hub.note_due(topics, taken.wait_ms)
                 left = None if deadline is None else deadline - time.monotonic()
-                if self._closed or (left is not None and left <= 0):
+                if self._closed or stop() or (left is not None and left <= 0):
                     return []
                 room.again(waiter)
                 yield Sleep(waiter, left)  # when the time is over there is one last look
-                if self._closed:
+                if stop() or self._closed:
                     return []
         except PenstockError:
             if self._closed or self._hub.closed:
@@ -188,7 +197,7 @@ class Seat:
                 with contextlib.suppress(PenstockError):
                     yield look.leave()
 
-    def _patiently(self, look: Takes, waiter: Waiter, deadline: float | None) -> Flow[Got]:
+    def _patiently(self, look: Takes, waiter: Waiter, deadline: float | None, stop: Stop) -> Flow[Got]:
         """One look; while a server is away it is made again, ever less often, until the time is over."""
         pause = FIRST_PAUSE
         while True:
@@ -196,7 +205,7 @@ class Seat:
                 got: Got = yield look
                 return got
             except StoreUnavailable as error:
-                late = deadline is not None and time.monotonic() + pause > deadline
+                late = stop() or (deadline is not None and time.monotonic() + pause > deadline)
                 if late or self._closed or not self._hub.store.remote:
                     raise
                 self._hub.note_outage(error)
@@ -234,3 +243,7 @@ class Seat:
     def _tasks(self, tubes: Sequence[Tube], taken: Taken) -> list[Task]:
         home = next((tube for tube in tubes if tube._stored is taken.tube), None)
         return [] if home is None else home._handed_out(taken.records)
+
+
+def _never() -> bool:
+    return False

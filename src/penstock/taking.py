@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.batch import twin
 from penstock.core.task import Task
 from penstock.errors import PenstockError
 from penstock.flow import Failure, Step
@@ -97,24 +98,42 @@ class Takes(Step):
         return cast("Tube", tasks[0]._home)._untaken(tasks)
 
 
+Answers = dict[Takes, Got | Failure]
+
+
 def _serve(line: Line, steps: Sequence[Takes]) -> list[Any]:
-    """An answer for each, in as few store calls as can be: first for those who were waiting, then as they came."""
-    answers: dict[Takes, Any] = {}
+    """An answer for each: first for those who were waiting, then as they came."""
+    for step in steps:
+        if step.leaving:
+            _count(line, step, waits=False)
     hungry = [step for step in steps if step.blocks]
     hungry += [step for step in steps if not (step.blocks or step.leaving)]
     try:
-        while hungry:
-            tasks, taken = _look(line, hungry)
-            hungry = _hand_out(tasks, taken, hungry, answers)
-            if not hungry or not _again(line, hungry, tasks, taken):
-                answers |= dict.fromkeys(hungry, ([], taken))
-                break
-    except PenstockError as error:
-        if not answers:
-            raise
-        answers |= dict.fromkeys(hungry, Failure(error))  # the others have their tasks
-    _count(line, steps, answers)
+        answers = _find(line, hungry)
+        for step, got in answers.items():
+            if not isinstance(got, Failure):
+                _count(line, step, waits=step.blocks and not got[0] and got[1].alive)
+    finally:
+        _count_out(line, steps[0])
     return [answers.get(step) for step in steps]
+
+
+def _find(line: Line, hungry: list[Takes]) -> Answers:
+    """What each of them gets, in as few store calls as can be."""
+    answers: Answers = {}
+    while hungry:
+        try:
+            tasks, taken = _look(line, hungry)
+        except PenstockError as error:
+            if not answers:
+                raise
+            answers |= {step: Failure(twin(error)) for step in hungry}  # the others have their tasks
+            break
+        hungry = _hand_out(tasks, taken, hungry, answers)
+        if not hungry or not _again(line, hungry, tasks, taken):
+            answers |= dict.fromkeys(hungry, ([], taken))
+            break
+    return answers
 
 
 def _look(line: Line, hungry: Sequence[Takes]) -> Got:
@@ -136,7 +155,7 @@ def _mode(line: Line, hungry: Sequence[Takes]) -> Blocked:
     return "stay" if alone else None
 
 
-def _hand_out(tasks: Sequence[Task], taken: Taken, hungry: Sequence[Takes], answers: dict[Takes, Any]) -> list[Takes]:
+def _hand_out(tasks: Sequence[Task], taken: Taken, hungry: Sequence[Takes], answers: Answers) -> list[Takes]:
     """Those who got nothing."""
     left = iter(tasks)
     for step in hungry:
@@ -161,15 +180,15 @@ def _again(line: Line | None, hungry: Sequence[Takes], tasks: Sequence[Task], ta
     return taken.wait_ms == 0 or (not tasks and first.seat._hub.tend())
 
 
-def _count(line: Line, steps: Sequence[Takes], answers: dict[Takes, Any]) -> None:
-    """Who waits from now on; the last one to go is counted out in the store."""
-    for step in steps:
-        got = answers.get(step)
-        sleeps = step.blocks and isinstance(got, tuple) and not got[0] and got[1].alive
-        if not isinstance(got, Failure) and sleeps != step.registered:
-            step.registered = sleeps
-            line.waiting += 1 if sleeps else -1
+def _count(line: Line, step: Takes, *, waits: bool) -> None:
+    if waits != step.registered:
+        step.registered = waits
+        line.waiting += 1 if waits else -1
+
+
+def _count_out(line: Line, step: Takes) -> None:
+    """With the last one who waits, the line leaves the store."""
     if not line.waiting and line.handle:
-        if line.handle == steps[0].seat.handle:
-            steps[0].seat.unregister(steps[0].tubes)
+        if line.handle == step.seat.handle:
+            step.seat.unregister(step.tubes)
         line.handle = ""

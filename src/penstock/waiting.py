@@ -115,6 +115,8 @@ class Room:
                 if not waiter.woken:
                     waiter.woken = True
                     waiter.wake()
+                else:
+                    waiter.owed = True  # it looks already, perhaps too early
 
     def __len__(self) -> int:
         return len(self._waiters)

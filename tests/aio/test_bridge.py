@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from penstock.bridge import BATCH_SIZE, Bridge
+from penstock.batch import BATCH_SIZE
+from penstock.bridge import Bridge
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable
 from penstock.flow import Call, Flow, Step
 from tests.aio.helpers import PATIENCE, bridge_threads, in_loop

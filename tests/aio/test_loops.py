@@ -111,6 +111,27 @@ def test_what_waits_when_the_broker_is_closed(store_url: str) -> None:
     in_loop(main)
 
 
+def test_a_close_that_fails_wakes_everyone_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        broker = await aio.connect("memory://")
+        tube, sessions = await broker.tube("t"), [await broker.session() for _ in range(3)]
+        tubes = [tube, *[await session.tube("t") for session in sessions]]
+        takes = [asyncio.ensure_future(each.take()) for each in tubes]
+        await blocked(broker, 4)
+        store: Any = broker._sync._hub._store
+
+        def away(*args: object, **kwargs: object) -> None:
+            raise penstock.StoreUnavailable("the server is away")
+
+        monkeypatch.setattr(store, "leave", away)
+        with pytest.raises(penstock.StoreUnavailable, match="away"):
+            await broker.close()
+        assert await asyncio.gather(*takes) == [None] * 4
+        assert bridge_threads() == 0
+
+    in_loop(main)
+
+
 def test_an_error_in_the_block_closes_the_broker(store_url: str) -> None:
     async def main() -> None:
         with pytest.raises(ValueError, match="mine"):

@@ -366,3 +366,20 @@ def test_a_group_of_a_dropped_tube_is_refused(broker: penstock.Broker) -> None:
         with pytest.raises(penstock.NoSuchTube):
             call()
     assert broker.tube("t").group("g").progress() == penstock.Progress(0, 0)
+
+
+def test_one_that_makes_way_may_be_the_last_of_its_group(broker: penstock.Broker, clock: Clock) -> None:
+    """Then the group is over in that very step: its handle takes no more, and its name begins a new one."""
+    tube = broker.tube("t")
+    group = tube.group("g")
+    group.put("x", address="a", ttl=1)
+    group.on_end("end")
+    group.start()
+    clock.advance(1)
+    with pytest.raises(penstock.NotFound):
+        group.put("y", address="a")
+    assert tube.put("z", address="a", group="g").id == 2
+    assert group.wait(0) == "done"
+    assert drain(tube) == ["end"]
+    tube.group("g").start()
+    assert drain(tube) == ["z"]

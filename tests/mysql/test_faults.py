@@ -12,7 +12,7 @@ import penstock
 from penstock.store.mysql import pool
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Link
+from penstock.store.mysql.pool import Link, Rows
 from tests.behaviour.helpers import begin, take, until
 from tests.mysql.conftest import Connection, start
 from tests.mysql.databases import fresh_url
@@ -119,6 +119,38 @@ def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Datab
     kill_all(own)
     with pytest.raises(penstock.OutcomeUnknown):
         call.result(10)
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    tube = broker.tube("t", kind=kind, max_attempts=1)
+    broker.tube("other", kind=kind)
+    tube.put_many(["a", "b"])
+    assert broker.take(["other"], 0) is None  # joined
+    finish = Link.finish
+    lost: list[Rows] = []
+
+    def lose(link: Link, *statements: str) -> Rows:
+        rows = finish(link, *statements)
+        if "penstock_take" in statements[0] and not lost:
+            lost.append(rows)
+            raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
+        return rows
+
+    monkeypatch.setattr(Link, "finish", lose)
+    told: list[tuple[object, str]] = []
+    tube.on_change(lambda task, event: told.append((task.data, event)))
+    task = broker.take(["other", "t"], 0)
+    assert task is not None
+    assert len(lost) == 1
+    assert (task.data, task.attempts, task.lease) == ("a", 1, 2)
+    assert told == [("a", "release"), ("a", "take")]
+    stats = tube.stats()
+    assert (stats.tasks.taken, stats.calls.take, stats.calls.release) == (1, 2, 1)
+    task.ack()
+    assert broker.check() == []
 
 
 def test_a_read_that_is_killed_under_way_is_made_again(database: Database, own: Connection) -> None:

@@ -26,11 +26,16 @@ HOT = {
     "moving groups": ("0010_groups", "SELECT no, state FROM penstock_group", "ORDER BY no", "penstock_moving_group"),
     "outcomes to forget": ("0008_ends", "SELECT id FROM penstock_outcome", "LIMIT p_limit", "penstock_outcome_until"),
     "groups to forget": ("0008_ends", "SELECT no FROM penstock_group FORCE", "LIMIT p_limit", "penstock_over_group"),
+    "first turn": ("0011_unleased", "SELECT rank1 INTO v_rank FROM", "LIMIT 1", "penstock_ready"),
+    "to recover": ("0011_unleased", "SELECT id, rank1, LENGTH(data)", "FOR UPDATE SKIP LOCKED", "penstock_ready"),
+    "listed": ("0011_unleased", "SELECT id, rank1 FROM", "OFFSET v_start", "penstock_ready"),
+    "listed back": ("0011_unleased", "SELECT id, rank1 FROM", "OFFSET v_after", "penstock_ready"),
     "buried": ("0006_upkeep", "SELECT id, rank1, rank2 FROM penstock_task", "LIMIT p_count", "penstock_ready"),
 }
 VALUES = {
     "p_max": "1e300", "p_now": "5", "p_count": "100", "v_window": "100", "p_limit": "100", "p_fair": "0",
-    "p_utube": "'u'", "p_moving": "0", "v_left": "100",
+    "p_utube": "'u'", "p_moving": "0", "v_left": "100", "v_now": "5", "p_elapsed": "0", "v_state": "'r'",
+    "v_count": "100", "v_start": "0", "v_after": "0",
 }  # fmt: skip
 
 
@@ -38,8 +43,8 @@ def hot_query(name: str, tube: int) -> str:
     """The query as it stands in the procedure, with values for its variables."""
     file, begins, ends, _ = HOT[name]
     text = (MIGRATIONS / f"{file}.sql").read_text()
-    query = text[text.index(begins) :]
-    query = query[: query.index(ends) + len(ends)]
+    query = text[: text.index(ends, text.index(begins)) + len(ends)]
+    query = query[query.rindex(begins) :]
     query = re.sub(r"INTO .*?\s+FROM", "FROM", query, flags=re.DOTALL)
     query = re.sub(r"\b([pv]_tube|v_group)\b", str(tube), query)
     return re.sub(r"\b[pv]_\w+", lambda match: VALUES[match[0]], query)

@@ -87,6 +87,18 @@ def test_an_address_among_many_costs_no_more(broker: penstock.Broker, rows: Rows
     must_not_grow(small, verbs("b"))
 
 
+@pytest.mark.parametrize("mode", ["ignore", "replace"])
+def test_four_times_the_duplicates_cost_four_times_as_much(broker: penstock.Broker, rows: Rows, mode: str) -> None:
+    tube = broker.tube("t", kind="fifo")
+
+    def again(count: int) -> int:
+        items = [(n, {"address": f"n{n}"}) for n in range(count)]
+        tube.put_many(items, on_duplicate=mode)
+        return rows(lambda: tube.put_many(items, on_duplicate=mode))
+
+    assert again(1000) * 4 * GROWTH > again(4000)
+
+
 TIES = {"penstock_address", "penstock_member", "penstock_outcome", "penstock_work", "penstock_group"}
 
 

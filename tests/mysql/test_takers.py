@@ -22,7 +22,7 @@ def test_a_taker_passes_by_what_another_is_taking(broker: penstock.Broker, own: 
     take(tube).release()
     handle, no = broker._seat.handle, tube._stored.no
     own.begin()
-    own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, NULL)")
+    own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, NULL, 1)")
     theirs = begin(lambda: tube.take_many(4)).result(5)
     own.rollback()
     assert [task.data for task in theirs] == [4, 5, 6, 7]
@@ -117,6 +117,36 @@ def test_one_round_trip_a_verb_of_tied_tasks(broker: penstock.Broker, trips: lis
         "on_end": lambda: group.on_end("end"),
         "start": lambda: group.start(),
         "cancel": lambda: group.cancel(),
+    }
+    for name, verb in verbs.items():
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        del trips[:]
+        verb()
+        assert len(trips) == 1, (name, [sql[:60] for sql in trips])
+
+
+def test_one_round_trip_a_verb_of_unleased_kinds(broker: penstock.Broker, trips: list[str]) -> None:
+    feeds, queue = broker.tube("feeds", kind="round", period=1000), broker.tube("queue", kind="reliable")
+    feeds.put("first", id="first")
+    take(feeds)  # joined, connected
+    names = [(n, {"id": str(n)}) for n in range(1000)]
+    popped: list[penstock.Task] = []
+    verbs: dict[str, Callable[[], object]] = {
+        "put": lambda: feeds.put("x", id="x"),
+        "put again": lambda: feeds.put("y", id="x"),
+        "replace": lambda: feeds.put("z", id="x", on_duplicate="replace"),
+        "put_many": lambda: feeds.put_many(names),
+        "take": lambda: take(feeds),
+        "take_many": lambda: feeds.take_many(1001),
+        "take nothing": lambda: feeds.take(0),
+        "peek": lambda: feeds.peek("x"),
+        "delete": lambda: feeds.delete("x"),
+        "push": lambda: queue.put_many(range(1000)),
+        "pop": lambda: popped.extend(queue.take_many(1000)),
+        "inspect": lambda: queue.inspect(-10, 10, pending=True),
+        "recover": lambda: queue.recover(1000, 0),
+        "ack": lambda: queue.ack(popped[0].id),
+        "ack_many": lambda: queue.ack_many(popped),
     }
     for name, verb in verbs.items():
         broker._hub._reaped = float("inf")  # no look for dead peers in between

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
 from penstock import group, session, tube
 from penstock.bridge import Bridge
@@ -29,6 +29,9 @@ class Handle(Generic[S]):
     def __init__(self, bridge: Bridge, sync: S) -> None:
         self._bridge = bridge
         self._sync = sync
+
+    def __repr__(self) -> str:
+        return repr(self._sync)
 
 
 @overload
@@ -94,16 +97,26 @@ def _closing(opened: object) -> Call | None:
     return None if close is None else Call(close)
 
 
-class Closable(Protocol):
+class Closing:
     """What `async with` closes."""
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """End it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
-C = TypeVar("C", bound=Closable)
+C = TypeVar("C", bound=Closing)
 
 
-class Opening(Generic[C]):
+class Opening(Closing, Generic[C]):
     """On its way to be opened: `await` it, or enter it by `async with`, which closes it at the end."""
 
     def __init__(self, opening: Callable[[], Awaited[C]]) -> None:
@@ -112,11 +125,9 @@ class Opening(Generic[C]):
     def __await__(self) -> Generator[Any, Any, C]:
         return self._open().__await__()
 
-    async def __aenter__(self) -> C:
+    async def __aenter__(self) -> C:  # type: ignore[override]
         self._opened = await self._open()
         return self._opened
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
+    async def close(self) -> None:
         await self._opened.close()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial, wraps
-from types import TracebackType
 from typing import ParamSpec
 
 from penstock import broker, session
-from penstock.aio.awaited import DRESS, Handle, Opening, awaited, whole
+from penstock.aio.awaited import DRESS, Closing, Handle, Opening, awaited, whole
 from penstock.bridge import Bridge
 
 P = ParamSpec("P")
@@ -19,7 +18,7 @@ P = ParamSpec("P")
 REMOTE_THREADS = 4
 
 
-class Session(Handle[session.Session]):
+class Session(Handle[session.Session], Closing):
     """Leases belong to it and end with it, as with `penstock.Session`."""
 
     @property
@@ -31,16 +30,8 @@ class Session(Handle[session.Session]):
     take = awaited(session.Session.take)
     close = awaited(session.Session.close)
 
-    async def __aenter__(self) -> Session:
-        return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class Broker(Handle[broker.Broker]):
+class Broker(Handle[broker.Broker], Closing):
     """Opens tubes and sessions on one store, as `penstock.Broker`; it belongs to the event loop it was opened in."""
 
     def __init__(self, bridge: Bridge, sync: broker.Broker) -> None:
@@ -68,14 +59,6 @@ class Broker(Handle[broker.Broker]):
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._bridge.close(self._sync.close))
         await asyncio.shield(self._closing)
-
-    async def __aenter__(self) -> Broker:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()
 
 
 def _opening(connect: Callable[P, broker.Broker]) -> Callable[P, Opening[Broker]]:

@@ -14,6 +14,7 @@ from penstock import group, tube
 from penstock.aio.awaited import DRESS, Handle, awaited
 from penstock.core import task
 from penstock.core.options import Tube as StoredTube
+from penstock.unleased import ReliableTube, UnleasedTube
 
 log = logging.getLogger("penstock")
 
@@ -36,9 +37,6 @@ class Tube(Handle[tube.Tube]):
     @property
     def _stored(self) -> StoredTube:
         return self._sync._stored
-
-    def __repr__(self) -> str:
-        return repr(self._sync)
 
     put = awaited(tube.Tube.put)
     put_many = awaited(tube.Tube.put_many)
@@ -81,9 +79,6 @@ class Group(Handle[group.Group]):
     def name(self) -> str:
         """The group's name."""
         return self._sync.name
-
-    def __repr__(self) -> str:
-        return repr(self._sync)
 
     put = awaited(group.Group.put)
     put_many = awaited(group.Group.put_many)
@@ -177,5 +172,5 @@ def _dressed(handle: Handle[Any], given: task.Task) -> Task:
 
 DRESS[task.Task] = _dressed
 DRESS[list] = lambda handle, given: [_dressed(handle, one) if isinstance(one, task.Task) else one for one in given]
-DRESS[tube.Tube] = lambda handle, given: Tube(handle._bridge, given)
+DRESS |= dict.fromkeys((tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle._bridge, given))
 DRESS[group.Group] = lambda handle, given: Group(handle._bridge, given)

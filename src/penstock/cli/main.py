@@ -1,21 +1,22 @@
-"""`penstock`: the group of commands, the store's URL, and errors as one clear line."""
+"""`penstock`: the store's URL, the commands, and errors as one clear line."""
 
 from __future__ import annotations
 
+import os
 import sys
 
 import click
 
 import penstock
 from penstock.broker import DEFAULT_URL
-from penstock.cli.doctor import doctor
+from penstock.cli.commands import Commands
 
-EXIT_FAILED = 1  # the command could not do it
+EXIT_FAILED = 1  # the command could not do it, or found something wrong
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
 EXIT_INTERRUPTED = 130
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, help="The store; else PENSTOCK_URL."
 )
@@ -25,24 +26,34 @@ def cli(context: click.Context, url: str) -> None:
     """A durable work queue that starts on one SQLite file.
 
     \b
-    penstock doctor                              is the store in order?
-    penstock --url sqlite:///jobs.db doctor      another store
+    penstock put mail '{"to": "ada@example.org"}'
+    penstock take mail --timeout 5
+    penstock ack mail 1 --session ID        the ID that take printed
     """
     context.obj = url
-
-
-cli.add_command(doctor)
 
 
 def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         sys.exit(EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
-    except penstock.PenstockError as error:
-        click.echo(f"penstock: {error}", err=True)
+    except BrokenPipeError:  # whoever read us has enough; what is still in the buffer must not be tried again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
+    except (penstock.PenstockError, TimeoutError) as error:
+        _complain(str(error))
+    except Exception as error:
+        if os.environ.get("PENSTOCK_DEBUG"):
+            raise
+        _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows where)")
+
+
+def _complain(message: str) -> None:
+    click.echo(f"penstock: {' '.join(message.split())}", err=True)
+    sys.exit(EXIT_FAILED)

@@ -131,7 +131,7 @@ def _dumped(value: object) -> object:
         pass
     elif dataclasses.is_dataclass(value) or isinstance(value, msgspec.Struct):
         try:
-            return _lists(msgspec.to_builtins(value, str_keys=True))
+            return lists(msgspec.to_builtins(value, str_keys=True))
         except (TypeError, NotImplementedError) as error:
             raise BadValue(f"data {type(value).__name__} cannot be stored: {error}") from error
     elif isinstance(value, _Pydantic):
@@ -143,10 +143,10 @@ def _dumped(value: object) -> object:
     )
 
 
-def _lists(value: object) -> object:
+def lists(value: object) -> object:
     """A dumped model with its tuples as lists: `decode(Type)` makes them tuples again."""
     if isinstance(value, (list, tuple)):
-        return [_lists(item) for item in value]
+        return [lists(item) for item in value]
     if isinstance(value, dict):
-        return {key: _lists(item) for key, item in value.items()}
+        return {key: lists(item) for key, item in value.items()}
     return value

@@ -40,6 +40,7 @@ class Change(msgspec.Struct, frozen=True):
     expires: int | None = None
     attempts: int = 0
     reason: str | None = None
+    progress: float | None = None
     ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
 
 
@@ -47,9 +48,10 @@ class Move(msgspec.Struct, frozen=True):
     """One guarded step of one task.
 
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
-    (by anyone; with `lease`, only while that lease lives). `extra` is release's delay or touch's time, in ms.
-    `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text. In a tube of an unleased kind
-    `name` is the task's id, in place of `id`, and a delivered one is acked by nobody's session, None.
+    (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
+    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text;
+    `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`, and a
+    delivered one is acked by nobody's session, None.
     """
 
     verb: str
@@ -62,6 +64,7 @@ class Move(msgspec.Struct, frozen=True):
     result: bytes | None = None
     code: str | None = None
     name: str | None = None
+    progress: float | None = None
 
     @property
     def shown(self) -> int | str:
@@ -79,9 +82,11 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
                 record = msgspec.structs.replace(record, reason=move.reason)
             return came_back(record, now, "release", move.extra, unstarted=move.unstarted)
         case "touch":
-            return touched(record, move.extra)
+            return touched(record, move.extra, move.progress)
         case "bury":
             return buried(record, move.reason)
+        case "kick":
+            return kicked(record)
         case verb:
             return removed(record, verb, move)
 
@@ -89,6 +94,8 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
 def _allowed(record: Record, move: Move, now: int) -> bool:
     if move.verb in LEASED_VERBS:
         return record.owner == move.session and _alive(record, move.lease, now)
+    if move.verb == "kick":
+        return record.state == "!"
     return move.lease is None or _alive(record, move.lease, now)
 
 
@@ -138,10 +145,11 @@ def buried(record: Record, reason: str | None) -> Change:
     return Change("!", ("bury",), record.expires, record.expires, record.attempts, reason or record.reason)
 
 
-def touched(record: Record, extra: int) -> Change:
-    """More time for this hand-out; without a deadline nothing changes."""
+def touched(record: Record, extra: int, progress: float | None = None) -> Change:
+    """More time for this hand-out, where it has a deadline; and how far it is, where that is told."""
     at = None if record.at is None else record.at + extra
-    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason)
+    told = record.progress if progress is None else progress
+    return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, told)
 
 
 def removed(record: Record, event: str, move: Move | None = None) -> Change:

@@ -93,6 +93,7 @@ class Record(msgspec.Struct, frozen=True):
     reply_to: str | None = None
     group: str | None = None
     group_no: int | None = None
+    progress: float | None = None  # of this hand-out, as its handler said
 
 
 class Numbered(Protocol):
@@ -141,7 +142,7 @@ class Facts(Generic[H]):
         self.data = data
         self.status = STATUS[record.state]
         self.reason = record.reason
-        self.progress: float | None = None
+        self.progress = record.progress
         self._leased = leased
 
     def _after(self, record: Record) -> None:

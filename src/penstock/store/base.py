@@ -219,7 +219,10 @@ class Store(Protocol):
         """
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        """Apply each move whose guard still holds, and say which did. A stale move does not stop the others."""
+        """Apply each move whose guard still holds, and say which did. A stale move does not stop the others.
+
+        A store that keeps no progress leaves that of a touch out.
+        """
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         """Un-bury up to count tasks, in take order."""
@@ -303,6 +306,7 @@ def altered(record: Record, change: Change, state: str) -> Record:
         expires=change.expires if state != "-" else record.expires,
         attempts=change.attempts,
         reason=change.reason,
+        progress=change.progress,
         owner=record.owner if state == "t" else None,
     )
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from penstock.testing.clock import Clock
+from penstock.testing.queued import run_queued
 
-__all__ = ["Clock"]
+__all__ = ["Clock", "run_queued"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 from penstock.core import group as rules
 from penstock.core.group import Group
 from penstock.core.task import UNSTARTED, Entry, Record
@@ -43,6 +46,14 @@ class Groups:
         """NotFound where an entry is for one group and that has ended."""
         if entry.group is not None and entry.group_no is not None:
             rules.must_live(self.by_no.get(entry.group_no), entry.group, now)
+
+    def must_outlast(self, going: Sequence[Record], entries: Sequence[Entry]) -> None:
+        """NotFound where an entry is for one group, and the tasks that go first are the last of it."""
+        gone = Counter(record.group_no for record in going if record.group_no is not None)
+        over = {no for no, count in gone.items() if self.by_no[no].left == count and self.by_no[no].state != rules.OPEN}
+        for entry in entries:
+            if entry.group_no in over:
+                raise rules.ended(entry.group or "")
 
     def of(self, entry: Entry) -> Group | None:
         """The group that an entry goes to, begun if it must be."""

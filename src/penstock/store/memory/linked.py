@@ -32,6 +32,12 @@ class LinkedCalls(Calls):
         with self._lock:
             return copy(self._state(tube).links.groups.get(no, self._time(now)))
 
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        with self._lock:
+            groups = self._state(tube).links.groups
+            names = sorted(name for name in groups.live if name > after)
+            return [copy(groups.by_no[groups.live[name]]) for name in names[:limit]]
+
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
     ) -> bool:

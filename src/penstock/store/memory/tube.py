@@ -84,6 +84,7 @@ class TubeState:
         lapsed = [record for record in held if self._is_lapsed(record, step.now)]
         there = [record for record in held if not self._is_lapsed(record, step.now)]
         plan = self.links.plan(entries, there, step.now)
+        self.links.groups.must_outlast(lapsed, plan.fresh)
         self.must_hold(len(plan.fresh) - len(lapsed))
         for record in lapsed:
             self.lapsed(record, step)
@@ -307,6 +308,7 @@ class TubeState:
             taken=step.now,
             owner=session,
             at=at,
+            progress=None,
         )
         return self._handed(record, taken, step)
 

@@ -13,13 +13,14 @@ from penstock.store.mysql.link_checks import check_links
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import make_record
+from penstock.store.mysql.unleased_checks import check_unleased
 
 
 def check(link: Link, now: int, *, repair: bool) -> list[Finding]:
     """All findings, in the order in which they must be mended: leases, links, lanes, counters."""
     found: list[Finding] = []
     for tube in [tubes.load(row) for row in link.rows(Q.all_tubes)]:
-        found += _orphans(link, tube, now, repair)
+        found += _orphans(link, tube, now, repair) if tube.kind.leased else check_unleased(link, tube, repair)
         found += check_links(link, tube, now, repair)
         found += _astray(link, tube, repair)
         if tube.kind.per_utube:

@@ -43,6 +43,9 @@ class LinkedCalls(Calls):
             raise no_such_tube(tube)
         return None if rows[0][1] is None else make_group(rows[0][1:])
 
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return [make_group(row) for row in self._db.read(Q.live_groups, (tube.no, after.encode(), limit))]
+
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
     ) -> bool:

@@ -46,8 +46,8 @@ SELECT (SELECT MAX(id) FROM penstock_delta), (SELECT value FROM penstock_meta WH
 -- tubes
 
 -- name: add_tube
-INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit, plain, retention)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
+INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit, hand_out, period, plain, retention)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
 
 -- name: add_id
 INSERT INTO penstock_id (tube) VALUES (%s);
@@ -103,6 +103,9 @@ DELETE FROM penstock_group WHERE tube = %s;
 
 -- name: forget_lanes
 DELETE FROM penstock_lane WHERE tube = %s;
+
+-- name: forget_serial
+DELETE FROM penstock_serial WHERE tube = %s;
 
 -- name: forget_deltas
 DELETE FROM penstock_delta WHERE tube = %s;
@@ -189,6 +192,18 @@ SELECT b.no, g.no, g.name, g.state, g.total, g.remaining, g.end_work, g.cancel_w
 FROM penstock_tube b LEFT JOIN penstock_group g ON g.no = %s AND g.tube = b.no AND (g.until IS NULL OR g.until > %s)
 WHERE b.no = %s AND b.name IS NOT NULL;
 
+-- name: live_groups
+-- penstock_live_group, in order
+SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until FROM penstock_group
+WHERE tube = %s AND live > %s ORDER BY live LIMIT %s;
+
+-- unleased kinds
+
+-- name: named
+-- Primary keys.
+SELECT r.record, r.data FROM penstock_address a STRAIGHT_JOIN penstock_record r ON r.tube = a.tube AND r.id = a.id
+WHERE a.tube = %s AND a.address IN %s;
+
 -- sessions
 
 -- name: add_session
@@ -226,10 +241,10 @@ SELECT h.session, h.host, h.pid, h.beat FROM penstock_handle h JOIN penstock_ses
 WHERE h.lapses + s.ttr > %s ORDER BY h.beat;
 
 -- name: held
--- penstock_ready, once per tube
+-- penstock_ready, once per tube; in the others nobody holds anything
 SELECT t.owner, b.name, t.id FROM penstock_tube b
 STRAIGHT_JOIN penstock_task t FORCE INDEX (penstock_ready) ON t.tube = b.no AND t.state = 't'
-WHERE b.name IS NOT NULL ORDER BY b.name, t.id;
+WHERE b.name IS NOT NULL AND b.hand_out = 'lease' ORDER BY b.name, t.id;
 
 -- name: waits
 SELECT DISTINCT h.session, b.name FROM penstock_waiting w
@@ -249,6 +264,31 @@ SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
 STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
 LEFT JOIN penstock_session s ON s.no = t.owner
 WHERE t.tube = %s AND t.state = 't' AND s.no IS NULL ORDER BY t.id;
+
+-- name: unsound
+-- What cannot be in a tube of an unleased kind; the second argument: it hands out by clock.
+SELECT record, data FROM penstock_record WHERE tube = %s AND (owner <> 0 OR (state <> 'r' AND (%s OR state <> 't'))
+OR (state = 'r' AND rank1 <> IF(%s, taken, 0))) ORDER BY id;
+
+-- name: mend
+UPDATE penstock_task SET state = %s, rank1 = %s, owner = 0 WHERE tube = %s AND id = %s;
+
+-- name: last_mark
+SELECT last_ms, last_seq FROM penstock_id WHERE tube = %s FOR UPDATE;
+
+-- name: set_last_mark
+UPDATE penstock_id SET last_ms = %s, last_seq = %s WHERE tube = %s;
+
+-- name: newest_record
+SELECT record, data FROM penstock_record WHERE tube = %s ORDER BY id DESC LIMIT 1;
+
+-- name: serials
+-- The last one that is kept, and the last one that a task has.
+SELECT IFNULL((SELECT last FROM penstock_serial WHERE tube = %s FOR UPDATE), 0),
+IFNULL((SELECT MAX(rank1) FROM penstock_task WHERE tube = %s AND state = 't'), 0);
+
+-- name: set_serial
+INSERT INTO penstock_serial (tube, last) VALUES (%s, %s) ON DUPLICATE KEY UPDATE last = VALUES(last);
 
 -- name: astray
 SELECT id, state, lane_state FROM penstock_task t JOIN penstock_tube b ON b.no = t.tube

@@ -9,7 +9,7 @@ import msgspec
 from pymysql.converters import escape_string
 
 from penstock.core import lifecycle
-from penstock.core.group import CANCELLING, gate
+from penstock.core.group import CANCELLING, OPEN, gate
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Rank, Record
@@ -127,6 +127,8 @@ def expired(record: Record, now: int) -> bool:
 # What sweeps do to tasks: by core's rules, and to remove them.
 _SWEEPS = frozenset({"due", "release", "kick"})
 _REMOVALS = frozenset({"delete", "lapse", "cancel"})
+# How penstock_settle says that the state of a task's group decided.
+_GROUPS = {"gone": CANCELLING, "unstarted": OPEN}
 
 
 def _change(what: str, group: str, record: Record, now: int) -> Change:
@@ -185,24 +187,26 @@ class Report:
 
     def settled(self, tube: int, moves: Sequence[Move], rows: Rows, now: int) -> list[Record | None]:
         """What moves did to the tasks that were found, one after the other."""
-        found = {record.id: record for _, record in shown(rows, "settle")}
-        gone = {id for what, id, _, _ in rows if what == "gone"}
-        return [self._settled(tube, move, found, gone, now) for move in moves]
+        named = any(move.name is not None for move in moves)
+        found = {record.address if named else record.id: record for _, record in shown(rows, "settle")}
+        groups = {id: _GROUPS[what] for what, id, _, _ in rows if what in _GROUPS}
+        return [self._settled(tube, move, found, groups.get(move.id, ""), now) for move in moves]
 
-    def _settled(self, tube: int, move: Move, found: dict[int, Record], gone: set[int], now: int) -> Record | None:
-        record = found.get(move.id)
+    def _settled(
+        self, tube: int, move: Move, found: dict[int | str | None, Record], group: str, now: int
+    ) -> Record | None:
+        record = found.get(move.shown)
         if record is None:
             return None
-        late = move.id in gone or expired(record, now)
-        if late:
-            change: Change | None = _change("lapse", CANCELLING if move.id in gone else "", record, now)
-        else:
-            change = lifecycle.decide(record, move, now)
+        late = group == CANCELLING or expired(record, now)
+        change = _change("lapse", group, record, now) if late else lifecycle.decide(record, move, now)
         if change is None:
             return None
+        if group == OPEN:
+            change = gate(record, change, group)
         after = self.tell(tube, record, change)
         if after.state == "-":
-            del found[move.id]
+            del found[move.shown]
         else:
-            found[move.id] = after
+            found[move.shown] = after
         return None if late else after

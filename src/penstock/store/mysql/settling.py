@@ -18,11 +18,15 @@ _encode = msgspec.json.Encoder().encode
 def settling(tube: Tube, moves: Sequence[Move], now: int | None) -> str:
     """The call for these moves. What most are, acks by one session without results, is done with all at once."""
     holder = moves[0].session
-    if (
+    alike = (
         not tube.kind.per_utube
         and all(move.verb == "ack" and move.session == holder and move.result is None for move in moves)
-        and len({move.id for move in moves}) == len(moves)
-    ):
+        and len({move.shown for move in moves}) == len(moves)
+    )
+    if not tube.kind.leased:
+        named = escape_string(_encode([(move.verb, move.name) for move in moves]).decode())
+        return f"CALL penstock_{'ack' if alike else 'settle'}_named({tube.no}, '{named}', {sql(now)})"
+    if alike:
         pairs = _encode([(move.id, move.lease) for move in moves]).decode()
         return f"CALL penstock_ack({tube.no}, {sql(holder)}, '{pairs}', {sql(now)})"
     listed = escape_string(_encode([_row(move) for move in moves]).decode())

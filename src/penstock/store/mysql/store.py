@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
 from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, refusals, sql
 from penstock.store.mysql.bound import BoundDatabase
@@ -27,15 +27,14 @@ from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
 from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.settling import settling
+from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.tubes import no_such_tube
+from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
 
-# Above every rank, for a take without max_pri.
-_ANY_RANK = 1e300
 # public status -> the stored states that show as it
 _STATES = {"t": "tt", "~": "~g", "!": "!!"}
-_BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
 _MAX_ID = 2**63 - 1
 _DUPLICATE_KEY = 1062
 
@@ -45,8 +44,8 @@ def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
     return MysqlStore(Database(parse(url)), clock)
 
 
-class MysqlStore(LinkedCalls):
-    """Keeps the contract of `store.base` and `store.linked` in one database."""
+class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
+    """Keeps the contract of `store.base`, `store.linked` and `store.unleased` in one database."""
 
     shared = True
     remote = True
@@ -56,6 +55,7 @@ class MysqlStore(LinkedCalls):
         self._clock = clock
         self._watch = Watch(lambda: self._db.read(Q.look))
         self._offset = (0.0, 0.0)
+        self._lost = []
         try:
             self.identity = f"mysql:{migrate(database)}"
             tubes.remove_hidden(database, self._moment(None))
@@ -71,6 +71,7 @@ class MysqlStore(LinkedCalls):
         bound._db = BoundDatabase(self._db, connection, self.identity)
         bound._clock = self._clock
         bound._offset = self._offset
+        bound._lost = []
         bound.identity = self.identity
         return bound
 
@@ -130,7 +131,7 @@ class MysqlStore(LinkedCalls):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         if not entries:
             return Stored([], Effects())
-        if tied(entries):
+        if tied(tube, entries):
             return self._put_tied(tube, entries, now)
         if len(entries) == 1 and not (entries[0].delay or tube.capacity or tube.kind.per_utube):
             return self._put_one(tube, entries[0], now)
@@ -165,26 +166,6 @@ class MysqlStore(LinkedCalls):
             report.readied(tube.no, sum(1 for record in made if record.state == "r"))
         report.effects.events += [Event(tube.no, "put", record) for record in made]
         return Stored(made, report.effects)
-
-    def take(
-        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: base.Blocked = None, now: int | None = None,
-    ) -> Taken:  # fmt: skip
-        numbers = ",".join(str(tube.no) for tube in tubes)
-        top = _ANY_RANK if max_pri is None else max_pri
-        with refusals(*tubes):
-            rows = self._db.call(
-                f"CALL penstock_take('[{numbers}]', {count}, '{handle}', {top!r}, {_BLOCKED[blocked]}, "
-                f"{sql(self._moment(now))})"
-            )
-        _, moment, wait_ms, session = rows[-1]
-        self._heard(int(moment))
-        report = Report()
-        report.swept(rows[:-1], int(moment))
-        taken = records.shown(rows, "take")
-        report.effects.events += [Event(no, "take", record) for no, record in taken]
-        tube = next((tube for tube in tubes if taken and tube.no == taken[0][0]), None)
-        return Taken(tube, [record for _, record in taken], wait_ms, session is not None, report.effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         if not moves:

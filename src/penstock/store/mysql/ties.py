@@ -1,4 +1,4 @@
-"""Puts of tasks that are tied to others, by addresses, replies or groups: as penstock_put takes and answers them."""
+"""Puts of tasks with names, addresses, replies or groups: as penstock_put takes and answers them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ _encode = msgspec.json.Encoder().encode
 _MUST_BE_FREE = -1
 
 
-def tied(entries: Sequence[Entry]) -> bool:
+def tied(tube: Tube, entries: Sequence[Entry]) -> bool:
     """Whether a put needs `penstock_put`: the others are inserted as they come."""
+    if not tube.kind.leased:
+        return True
     # Not any(): a generator costs twice as much, and this stands before every put.
     return True in [e.address is not None or e.reply_to is not None or e.group is not None for e in entries]
 
@@ -104,10 +106,10 @@ class TiedPut:
 
 
 def _turns(entries: Sequence[Entry]) -> dict[str, int | None]:
-    """What becomes of the task that holds an address: -1 an error, None nothing, else it is replaced, in this order."""
+    """What becomes of the task that holds an address: -1 an error, None nothing, else new content, in this order."""
     turns: dict[str, int | None] = {}
     for place, entry in enumerate(entries):
         if entry.address is not None and turns.get(entry.address) is None:
-            turn = {"error": _MUST_BE_FREE, "replace": place}.get(entry.duplicate)
+            turn = {"error": _MUST_BE_FREE, "replace": place, "refresh": place}.get(entry.duplicate)
             turns[entry.address] = turn
     return turns

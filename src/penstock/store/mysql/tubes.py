@@ -39,7 +39,7 @@ def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_o
         raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
     if rows:
         return load(rows[0])
-    flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit, *_plain(tube))
+    flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit, kind.hand_out, tube.period, *_plain(tube))
     link.change(Q.add_tube, (name, declared, encode_given(given).decode(), *flags))
     no = link.last_number
     link.change(Q.add_id, (no,))
@@ -106,5 +106,6 @@ def _forget_outcomes(link: Link, no: int) -> int:
 
 
 def _forget(link: Link, no: int) -> None:
-    for query in (Q.forget_groups, Q.forget_lanes, Q.forget_deltas, Q.forget_waiting_tube, Q.forget_tube):
+    ties = (Q.forget_groups, Q.forget_lanes, Q.forget_serial, Q.forget_deltas, Q.forget_waiting_tube)
+    for query in (*ties, Q.forget_tube):
         link.change(query, (no,))

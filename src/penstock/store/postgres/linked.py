@@ -46,6 +46,9 @@ class LinkedCalls(Calls):
         self._note_watch(found[0])
         return rows.group(found[0][1:])
 
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return [rows.group(row) for row in self._call(tube, self._ask.live_groups, (tube.no, after, limit), twice=True)]
+
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
     ) -> bool:

@@ -137,6 +137,11 @@ SELECT * FROM {schema}.penstock_open_group(%s, %s)
 -- name: get_group
 SELECT fresh, (found).* FROM {schema}.penstock_get_group(%s, %s, %s, %s)
 
+-- name: live_groups
+-- penstock_live_group, in order
+SELECT * FROM {schema}.penstock_group WHERE tube = %s AND name > %s AND state IN ('open', 'started')
+ORDER BY name LIMIT %s
+
 -- name: set_group_work
 SELECT {schema}.penstock_set_group_work(%s, %s, %s, %s)
 

@@ -14,7 +14,8 @@ from penstock.core.task import Entry
 from penstock.errors import PenstockError
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored, tube_full
 from penstock.store.redis import putting
-from penstock.store.redis.keys import MAX_ID, task_key
+from penstock.store.redis.finding import scan
+from penstock.store.redis.keys import MAX_ID, task_id, task_key
 from penstock.store.redis.link import Reply
 from penstock.store.redis.links import LETTERS, read_group, read_outcome
 from penstock.store.redis.listener import Listener
@@ -77,6 +78,13 @@ class LinkedCalls:
         if group.until is None:
             self._listener.interests.add(tube.no)
         return group
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        """As the contract says; reads the records of all groups, in pages."""
+        fields = scan(self._runner, tube, "groups")
+        groups = (read_group(task_id(field[1:]), record) for field, record in fields if field[:1] == b"g")
+        live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
+        return [live[name] for name in sorted(live)[:limit]]
 
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None

@@ -9,6 +9,7 @@ from penstock.core.options import Tube
 from penstock.store.base import Advanced, Effects
 from penstock.store.sqlite import following, links
 from penstock.store.sqlite.calls import Calls
+from penstock.store.sqlite.lanes import Q
 
 
 class LinkedCalls(Calls):
@@ -33,6 +34,11 @@ class LinkedCalls(Calls):
     def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
         with self._db.reading as db:
             return self._step(db, tube, self._clock() if now is None else now, Effects()).links.group(no)
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        with self._db.reading as db:
+            self._must_live(db, tube)
+            return [links.load_group(row) for row in db.execute(Q.live_groups, (tube.no, after, limit))]
 
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None

@@ -3,7 +3,7 @@
 
 -- fragment: record
 key & 1099511627775, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
-max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no
+max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no, progress
 
 -- fragment: group
 no, name, state, total, remaining, end_work, cancel_work, moving, until
@@ -148,18 +148,18 @@ OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1
 ORDER BY rank1, rank2, key LIMIT ?4;
 
 -- name: lease
-UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?3, owner = ?4
-WHERE key = ?1;
+UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?3, owner = ?4,
+progress = NULL WHERE key = ?1;
 
 -- name: record
 SELECT $record FROM penstock_task WHERE key = ?1;
 
 -- name: change
-UPDATE penstock_task SET state = ?2, rank2 = ?3, expires = ?4, at = ?5, attempts = ?6, owner = ?7, reason = ?8
-WHERE key = ?1;
+UPDATE penstock_task SET state = ?2, rank2 = ?3, expires = ?4, at = ?5, attempts = ?6, owner = ?7, reason = ?8,
+progress = NULL WHERE key = ?1;
 
 -- name: touch
-UPDATE penstock_task SET at = ?2 WHERE key = ?1;
+UPDATE penstock_task SET at = ?2, progress = ?3 WHERE key = ?1;
 
 -- name: delete
 DELETE FROM penstock_task WHERE key = ?1;
@@ -314,6 +314,11 @@ SELECT $group FROM penstock_group WHERE no = ?1 AND tube = ?2;
 -- name: live_group
 -- penstock_live_group
 SELECT $group FROM penstock_group WHERE tube = ?1 AND name = ?2 AND (state = 'open' OR state = 'started');
+
+-- name: live_groups
+-- penstock_live_group, in order
+SELECT $group FROM penstock_group WHERE tube = ?1 AND name > ?2 AND (state = 'open' OR state = 'started')
+ORDER BY name LIMIT ?3;
 
 -- name: add_group
 INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES (?1, ?2, 'open', 0, 0, 0)

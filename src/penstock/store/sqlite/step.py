@@ -173,7 +173,7 @@ class Step:
         if record.group_no is not None:
             change = self.links.gate(record, change)
         if change.state == "t":
-            self.execute(Q.touch, (self.key | record.id, change.at))
+            self.execute(Q.touch, (self.key | record.id, change.at, change.progress))
             after = altered(record, change, "t")
         elif change.state == "-":
             after = self._remove(record, change)

@@ -70,7 +70,7 @@ sweeping: BEGIN
         STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
         LEFT JOIN penstock_group g ON g.no = t.group_no FOR UPDATE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
-    SELECT lanes, fair, utube_limit, retention INTO v_lanes, v_fair, v_limit, v_retention
+    SELECT lanes, fair, utube_limit, IF(hand_out = 'lease', retention, NULL) INTO v_lanes, v_fair, v_limit, v_retention
     FROM penstock_tube WHERE no = p_tube;
     IF v_lanes THEN
         CALL penstock_lock_lanes(p_tube, p_ids);
@@ -289,7 +289,7 @@ ending: BEGIN
     DECLARE c_tubes CURSOR FOR
         SELECT t.tube, CONCAT('[', GROUP_CONCAT(t.id ORDER BY t.id), ']') FROM penstock_tube b
         STRAIGHT_JOIN penstock_task t FORCE INDEX (penstock_ready) ON t.tube = b.no AND t.state = 't'
-        WHERE b.name IS NOT NULL AND t.owner = p_session GROUP BY t.tube;
+        WHERE b.name IS NOT NULL AND b.hand_out = 'lease' AND t.owner = p_session GROUP BY t.tube;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
     SELECT 1 INTO v_ended FROM penstock_session WHERE no = p_session AND ends <= p_now FOR UPDATE SKIP LOCKED;
     IF NOT v_ended THEN

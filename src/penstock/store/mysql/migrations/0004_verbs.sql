@@ -52,8 +52,8 @@ DROP PROCEDURE IF EXISTS penstock_lease_lanes;
 
 -- Choose up to p_count heads whose micro-queues nobody else is at, and mark their micro-queues as served.
 CREATE PROCEDURE penstock_lease_lanes(
-    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_fair INT, p_limit INT, p_moving INT, p_now BIGINT,
-    OUT p_ids LONGTEXT CHARACTER SET utf8mb4
+    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_taking BIGINT, p_fair INT, p_limit INT, p_moving INT,
+    p_now BIGINT, OUT p_ids LONGTEXT CHARACTER SET utf8mb4
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -100,7 +100,7 @@ BEGIN
                 ELSE
                     UPDATE penstock_task SET state = 't', lane_state = NULL, rank2 = IF(p_fair, 0, rank2),
                         attempts = attempts + 1, lease = lease + 1, taken = p_now,
-                        at = IFNULL(p_now + ttr, 9007199254740991), owner = p_session
+                        at = IFNULL(p_now + ttr, 9007199254740991), owner = p_session, taking = p_taking
                     WHERE tube = p_tube AND id = v_id;
                     SET v_turn = IF(p_fair, GREATEST(p_now, v_turn + 1), v_turn);
                     UPDATE penstock_lane SET taken = v_taken + 1, heads = v_heads - 1, turn = v_turn
@@ -150,11 +150,11 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_lease;
 
--- Lease up to p_count tasks of one tube, in its order, and answer them; p_got: how many it were. p_moving: tasks of
+-- Hand out up to p_count tasks of one tube, in its order, and answer them; p_got: how many it were. p_moving: tasks of
 -- cancelled groups may still stand there, and are gone.
 CREATE PROCEDURE penstock_lease(
-    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_lanes INT, p_fair INT, p_limit INT,
-    p_moving INT, p_now BIGINT, OUT p_got INT
+    p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_taking BIGINT, p_lanes INT, p_fair INT, p_limit INT,
+    p_moving INT, p_hand_out VARCHAR(7) CHARACTER SET ascii, p_now BIGINT, OUT p_got INT
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -162,7 +162,7 @@ BEGIN
     DECLARE v_bytes BIGINT;
     DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
     IF p_lanes THEN
-        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_fair, p_limit, p_moving, p_now, v_ids);
+        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_taking, p_fair, p_limit, p_moving, p_now, v_ids);
     ELSEIF p_moving THEN
         -- Passes by what is cancelled without a lock, and then locks what is left.
         SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
@@ -186,14 +186,16 @@ BEGIN
     SET p_got = 0;
     IF v_ids IS NOT NULL THEN
         SET v_ids = CONCAT('[', v_ids, ']'), p_got = JSON_LENGTH(v_ids);
-        IF NOT p_lanes THEN
+        IF p_hand_out <> 'lease' THEN
+            CALL penstock_hand_out(p_tube, p_hand_out, v_ids, p_got, p_now);
+        ELSEIF NOT p_lanes THEN
             UPDATE JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
             STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
             SET t.state = 't', t.attempts = t.attempts + 1, t.lease = t.lease + 1, t.taken = p_now,
-                t.at = IFNULL(p_now + t.ttr, 9007199254740991), t.owner = p_session;
+                t.at = IFNULL(p_now + t.ttr, 9007199254740991), t.owner = p_session, t.taking = p_taking;
         END IF;
         CALL penstock_show('take', p_tube, p_tube, v_ids, v_bytes);
-        INSERT INTO penstock_delta (tube, taken, take_calls) VALUES (p_tube, p_got, p_got);
+        INSERT INTO penstock_delta (tube, taken, take_calls) VALUES (p_tube, IF(p_hand_out = 'clock', 0, p_got), p_got);
         IF LAST_INSERT_ID() % 64 = 0 THEN
             CALL penstock_fold();
         END IF;
@@ -203,9 +205,10 @@ END;
 DROP PROCEDURE IF EXISTS penstock_take;
 
 -- Advance these tubes and lease tasks of the first that has any. p_blocked counts a waiting caller in when nothing
--- came (1), out when something came (2), or out (3). Ends with a row: take, moment, milliseconds to wait, session.
+-- came (1), out when something came (2), or out (3). p_taking: a number by which it can be undone. Ends with a row: take, moment, milliseconds to wait, session.
 CREATE PROCEDURE penstock_take(
-    p_tubes LONGTEXT CHARACTER SET utf8mb4, p_count INT, p_handle VARBINARY(64), p_max DOUBLE, p_blocked INT, p_now BIGINT
+    p_tubes LONGTEXT CHARACTER SET utf8mb4, p_count INT, p_handle VARBINARY(64), p_max DOUBLE, p_blocked INT, p_now BIGINT,
+    p_taking BIGINT
 )
 SQL SECURITY INVOKER
 taking: BEGIN
@@ -214,7 +217,8 @@ taking: BEGIN
     DECLARE v_tubes INT DEFAULT JSON_LENGTH(p_tubes);
     DECLARE v_paused, v_moving, v_lanes, v_fair, v_limit INT;
     DECLARE v_tube INT UNSIGNED;
-    DECLARE v_session, v_at, v_lapse, v_end, v_next BIGINT;
+    DECLARE v_session, v_at, v_lapse, v_end, v_next, v_period BIGINT;
+    DECLARE v_hand_out VARCHAR(7) CHARACTER SET ascii;
     DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
     IF v_tubes > 1 THEN
         SELECT COUNT(*) INTO v_count FROM JSON_TABLE(p_tubes, '$[*]' COLUMNS (no INT PATH '$')) j
@@ -238,7 +242,8 @@ taking: BEGIN
     WHILE v_place < v_tubes DO
         SET v_tube = JSON_EXTRACT(p_tubes, CONCAT('$[', v_place, ']')), v_paused = NULL, v_at = NULL;
         -- Shared: a drop waits for this take, and then sees what it took.
-        SELECT paused, moving, lanes, fair, utube_limit INTO v_paused, v_moving, v_lanes, v_fair, v_limit
+        SELECT paused, moving, lanes, fair, utube_limit, hand_out, period
+        INTO v_paused, v_moving, v_lanes, v_fair, v_limit, v_hand_out, v_period
         FROM penstock_tube WHERE no = v_tube AND name IS NOT NULL LOCK IN SHARE MODE;
         IF v_paused IS NULL THEN
             CALL penstock_no_tube();
@@ -258,7 +263,10 @@ taking: BEGIN
                 CALL penstock_put_works(v_now);  -- what follows may be what is taken
             END IF;
             IF NOT v_paused AND p_count > 0 THEN
-                CALL penstock_lease(v_tube, p_count, p_max, v_session, v_lanes, v_fair, v_limit, v_moving, v_now, v_got);
+                CALL penstock_lease(
+                    v_tube, p_count, IF(v_hand_out = 'clock', GREATEST(v_now - v_period, 0), p_max), v_session, p_taking,
+                    v_lanes, v_fair, v_limit, v_moving, v_hand_out, v_now, v_got
+                );
             END IF;
             IF v_moving THEN
                 SET v_at = v_now;
@@ -267,6 +275,9 @@ taking: BEGIN
                 SELECT at INTO v_at FROM penstock_task FORCE INDEX (penstock_timer)
                 WHERE tube = v_tube AND at < 9007199254740991
                 ORDER BY at LIMIT 1;
+            END IF;
+            IF v_hand_out = 'clock' AND v_got = 0 AND NOT v_paused THEN
+                CALL penstock_next_turn(v_tube, v_period, v_now, v_at);
             END IF;
         END IF;
         SET v_next = LEAST(IFNULL(v_next, v_at), IFNULL(v_at, v_next)), v_place = v_place + 1;

@@ -2,8 +2,8 @@
 -- may be REPEATABLE READ, where a plain read shows the past.
 DROP PROCEDURE IF EXISTS penstock_ack;
 
--- Acks by one session in a tube without micro-queues, whatever their number in four statements. p_moves: [[id, lease]],
--- each id once.
+-- Acks by one session (0: of what nobody holds) in a tube without micro-queues, whatever their number in four statements.
+-- p_moves: [[id, lease]], each id once.
 -- The tasks answered are removed; there are none when nothing was the caller's. Where some are tied to others, more
 -- follows; where some are of a cancelled group, all are settled as any moves.
 CREATE PROCEDURE penstock_ack(
@@ -34,7 +34,7 @@ BEGIN
     ELSEIF v_ids IS NOT NULL THEN
         CALL penstock_show('settle', p_tube, v_now, v_ids, v_bytes);
         IF v_tied THEN
-            SELECT retention INTO v_retention FROM penstock_tube WHERE no = p_tube;
+            SELECT IF(hand_out = 'lease', retention, NULL) INTO v_retention FROM penstock_tube WHERE no = p_tube;
             CALL penstock_leave_all(p_tube, v_ids, 'done', v_now + v_retention);
         END IF;
         DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
@@ -59,16 +59,16 @@ END;
 DROP PROCEDURE IF EXISTS penstock_settle;
 
 -- Any moves, one after the other: [[verb, id, session, lease, extra, reason, unstarted, result in base64, code]].
--- Answers the tasks as they were before the first of them, a row gone, id for each that was gone with its group, and a
--- row: settled, moment.
+-- Answers the tasks as they were before the first of them, a row for each that was gone with its group (gone, id) or still
+-- waits for its group (unstarted, id), and a row: settled, moment.
 CREATE PROCEDURE penstock_settle(p_tube INT UNSIGNED, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_over, v_readied, v_good, v_tied INT DEFAULT 0;
     DECLARE v_lanes, v_fair, v_limit, v_unstarted, v_attempts, v_max INT;
-    DECLARE v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries, v_deletes, v_ttls
-        INT DEFAULT 0;
+    DECLARE v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries, v_deletes, v_ttls,
+        v_kicks INT DEFAULT 0;
     DECLARE v_id, v_session, v_lease, v_extra, v_expires, v_at, v_owner, v_held, v_group, v_retention BIGINT;
     DECLARE v_verb VARCHAR(10) CHARACTER SET ascii;
     DECLARE v_state, v_new CHAR(1) CHARACTER SET ascii;
@@ -86,7 +86,7 @@ BEGIN
             result LONGTEXT CHARACTER SET utf8mb4 PATH '$[7]', code TEXT CHARACTER SET utf8mb4 PATH '$[8]'
         )) j;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
-    SELECT lanes, fair, utube_limit, retention INTO v_lanes, v_fair, v_limit, v_retention
+    SELECT lanes, fair, utube_limit, IF(hand_out = 'lease', retention, NULL) INTO v_lanes, v_fair, v_limit, v_retention
     FROM penstock_tube WHERE no = p_tube AND name IS NOT NULL LOCK IN SHARE MODE;
     IF v_over THEN
         CALL penstock_no_tube();
@@ -120,8 +120,10 @@ BEGIN
         SET v_good = v_state = 't' AND (v_lease IS NULL OR v_held = v_lease) AND (v_at IS NULL OR v_at > v_now);
         IF v_verb IN ('bury', 'delete') THEN
             SET v_good = v_lease IS NULL OR v_good;
+        ELSEIF v_verb = 'kick' THEN
+            SET v_good = v_state = '!';
         ELSE
-            SET v_good = v_good AND v_owner = v_session;
+            SET v_good = v_good AND v_owner = IFNULL(v_session, 0);
         END IF;
         IF v_group_state = 'cancelling' THEN
             SET v_new = '-', v_deletes = v_deletes + 1, v_status = 'deleted';
@@ -135,6 +137,12 @@ BEGIN
             SET v_touches = v_touches + 1;
         ELSEIF v_verb = 'bury' THEN
             SET v_new = '!', v_buries = v_buries + 1, v_reason = IFNULL(NULLIF(v_given, ''), v_reason), v_at = v_expires;
+        ELSEIF v_verb = 'kick' THEN
+            SET v_new = IF(v_group_state <=> 'open', 'g', 'r'), v_kicks = v_kicks + 1, v_attempts = 0, v_reason = NULL,
+                v_at = v_expires;
+            IF v_new = 'g' THEN
+                SELECT 'unstarted', v_id, NULL, NULL;
+            END IF;
         ELSEIF v_verb = 'release' THEN
             SET v_attempts = v_attempts - v_unstarted, v_reason = IFNULL(v_given, v_reason), v_at = v_expires;
             IF v_expires <= v_now THEN
@@ -153,7 +161,7 @@ BEGIN
                 v_deletes = v_deletes + (v_verb = 'delete');
         END IF;
         IF v_new IS NOT NULL THEN
-            SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state IN ('~', 'g')) + (v_new = '~'),
+            SET v_taken = v_taken - (v_state = 't'), v_delayed = v_delayed - (v_state IN ('~', 'g')) + (v_new IN ('~', 'g')),
                 v_buried = v_buried - (v_state = '!') + (v_new = '!'), v_done = v_done + (v_new = '-');
             CALL penstock_move(
                 p_tube, v_id, v_state, v_new, v_at, v_expires, v_attempts, v_reason, v_utube, v_rank1, v_rank2,
@@ -168,11 +176,11 @@ BEGIN
             );
         END IF;
     END LOOP;
-    IF v_acks OR v_fails OR v_releases OR v_touches OR v_buries OR v_deletes OR v_ttls THEN
+    IF v_acks OR v_fails OR v_releases OR v_touches OR v_buries OR v_deletes OR v_ttls OR v_kicks THEN
         INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, ack_calls, fail_calls, release_calls, touch_calls,
-            bury_calls, delete_calls, ttl_calls)
+            bury_calls, delete_calls, ttl_calls, kick_calls)
         VALUES (p_tube, v_taken, v_delayed, v_buried, v_done, v_acks, v_fails, v_releases, v_touches, v_buries,
-            v_deletes, v_ttls);
+            v_deletes, v_ttls, v_kicks);
         IF LAST_INSERT_ID() % 64 = 0 THEN
             CALL penstock_fold();
         END IF;

@@ -19,7 +19,7 @@ CREATE OR REPLACE SQL SECURITY INVOKER VIEW penstock_record AS
 SELECT tube, id, JSON_ARRAY(id, state, rank1, rank2, pri, CONVERT(utube USING utf8mb4), attempts, lease, created,
     NULLIF(taken, 0), expires, NULLIF(at, 9007199254740991), ttr, max_attempts, NULLIF(owner, 0), reason, callback,
     CONVERT(address USING utf8mb4), CONVERT(reply_to USING utf8mb4), CONVERT(group_name USING utf8mb4), group_no) AS record,
-    data, state, owner, lease, at, expires, group_no
+    data, state, owner, lease, at, expires, group_no, rank1, taken
 FROM penstock_task FORCE INDEX (PRIMARY);
 
 -- One live task per address and tube.

@@ -2,7 +2,7 @@
 -- it. Procedures are part of a caller's transaction, which holds the task.
 DROP PROCEDURE IF EXISTS penstock_left;
 
--- A tied task is gone.
+-- A tied task is gone. p_until NULL: its tube keeps no outcomes.
 CREATE PROCEDURE penstock_left(
     p_tube INT UNSIGNED, p_id BIGINT, p_address VARBINARY(200), p_reply_to VARBINARY(200), p_group BIGINT,
     p_status VARCHAR(10) CHARACTER SET ascii, p_result LONGBLOB, p_error TEXT CHARACTER SET utf8mb4,
@@ -12,6 +12,8 @@ SQL SECURITY INVOKER
 BEGIN
     IF p_address IS NOT NULL THEN
         DELETE FROM penstock_address WHERE tube = p_tube AND address = p_address;
+    END IF;
+    IF p_address IS NOT NULL AND p_until IS NOT NULL THEN
         INSERT INTO penstock_outcome (tube, id, address, status, result, error, code, until)
         VALUES (p_tube, p_id, p_address, p_status, p_result, p_error, p_code, p_until);
     END IF;
@@ -52,7 +54,8 @@ BEGIN
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
     INSERT INTO penstock_outcome (tube, id, address, status, until)
     SELECT p_tube, t.id, t.address, p_status, p_until FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
-    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id WHERE t.address IS NOT NULL;
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+    WHERE t.address IS NOT NULL AND p_until IS NOT NULL;
     OPEN c_tasks;
     leaving: LOOP
         SET v_over = 0;
@@ -162,6 +165,8 @@ BEGIN
     DECLARE v_over, v_lanes INT DEFAULT 0;
     DECLARE v_no, v_last, v_first BIGINT;
     DECLARE v_tube, v_current INT UNSIGNED;
+    DECLARE v_hand_out VARCHAR(7) CHARACTER SET ascii;
+    DECLARE v_address VARBINARY(200);
     DECLARE v_data LONGBLOB;
     DECLARE c_works CURSOR FOR SELECT no, tube, data FROM penstock_work ORDER BY tube, no;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
@@ -182,14 +187,18 @@ BEGIN
             IF v_last IS NULL THEN
                 CALL penstock_no_tube();
             END IF;
-            SELECT lanes INTO v_lanes FROM penstock_tube WHERE no = v_tube LOCK IN SHARE MODE;
+            SELECT lanes, hand_out INTO v_lanes, v_hand_out FROM penstock_tube WHERE no = v_tube LOCK IN SHARE MODE;
             SET v_first = v_last + 1;
         END IF;
-        SET v_last = v_last + 1;
-        INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback, data)
+        SET v_last = v_last + 1, v_address = NULL;
+        IF v_hand_out <> 'lease' THEN
+            CALL penstock_name_work(v_tube, v_last, v_hand_out, p_now, v_address);
+        END IF;
+        INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback,
+            data, address)
         SELECT v_tube, v_last, IF(v_lanes, 'n', 'r'), p.base1 + p.clock1 * p_now - p.newest1 * v_last,
             p.base2 + p.clock2 * p_now - p.newest2 * v_last, p.pri, p.utube, p_now, p_now + p.ttl,
-            IFNULL(p_now + p.ttl, 9007199254740991), p.ttr, p.max_attempts, p.callback, v_data
+            IFNULL(p_now + p.ttl, 9007199254740991), p.ttr, p.max_attempts, p.callback, v_data, v_address
         FROM penstock_tube b STRAIGHT_JOIN JSON_TABLE(b.plain, '$' COLUMNS (
             base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
             base2 DOUBLE PATH '$[3]', clock2 INT PATH '$[4]', newest2 INT PATH '$[5]', pri INT PATH '$[6]',

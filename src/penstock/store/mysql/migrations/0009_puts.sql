@@ -11,8 +11,9 @@ CREATE PROCEDURE penstock_put(
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
-    DECLARE v_last BIGINT;
+    DECLARE v_last, v_ms, v_seq BIGINT;
     DECLARE v_count, v_delayed, v_lanes INT;
+    DECLARE v_hand_out VARCHAR(7) CHARACTER SET ascii;
     DECLARE v_fresh LONGTEXT CHARACTER SET utf8mb4 DEFAULT p_entries;
     DECLARE v_held LONGTEXT CHARACTER SET utf8mb4;
     -- Whoever puts here waits for this row, so that no two put an address, or begin a group, at once.
@@ -31,10 +32,13 @@ BEGIN
         delay BIGINT PATH '$[9]', group_name VARCHAR(200) CHARACTER SET utf8mb4 PATH '$[17]'
     )) j LEFT JOIN penstock_group g ON g.tube = p_tube AND g.live = CAST(j.group_name AS BINARY) LOCK IN SHARE MODE;
     CALL penstock_reserve(p_tube, v_count, v_delayed, p_capacity, v_now);
-    SELECT lanes INTO v_lanes FROM penstock_tube WHERE no = p_tube;
+    SELECT lanes, hand_out INTO v_lanes, v_hand_out FROM penstock_tube WHERE no = p_tube;
     IF v_count > 0 THEN
-        CALL penstock_insert(p_tube, v_fresh, v_last, v_lanes, v_now);
-        CALL penstock_tie(p_tube, v_last + 1, v_last + v_count, p_addressed, p_grouped, v_now);
+        IF v_hand_out = 'deliver' THEN
+            CALL penstock_next_marks(p_tube, v_count, v_now, v_ms, v_seq);
+        END IF;
+        CALL penstock_insert(p_tube, v_fresh, v_last, v_lanes, v_ms, v_seq, v_now);
+        CALL penstock_tie(p_tube, v_last + 1, v_last + v_count, p_addressed OR v_ms IS NOT NULL, p_grouped, v_now);
         IF v_lanes THEN
             CALL penstock_arrive(p_tube, v_last + 1, v_last + v_count, v_now);
         ELSE
@@ -44,7 +48,11 @@ BEGIN
         WHERE tube = p_tube AND id BETWEEN v_last + 1 AND v_last + v_count ORDER BY id;
     END IF;
     IF v_held IS NOT NULL THEN
-        CALL penstock_replace(p_tube, p_entries, v_held, v_now);
+        IF v_hand_out = 'clock' THEN
+            CALL penstock_refresh(p_tube, p_entries, v_last);
+        ELSE
+            CALL penstock_replace(p_tube, p_entries, v_last, v_now);
+        END IF;
         SELECT 'held', h.place, t.record, IF(h.turn IS NULL, t.data, NULL) FROM JSON_TABLE(v_held, '$[*]' COLUMNS (
             place INT PATH '$[0]', id BIGINT PATH '$[1]', turn INT PATH '$[2]'
         )) h STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = h.id FOR UPDATE;
@@ -98,16 +106,19 @@ making: BEGIN
     END IF;
     IF p_held IS NOT NULL THEN
         SELECT CONCAT('[', IFNULL(GROUP_CONCAT(j.entry ORDER BY j.place), ''), ']') INTO p_fresh
-        FROM JSON_TABLE(p_entries, '$[*]' COLUMNS (place FOR ORDINALITY, entry JSON PATH '$')) j
-        LEFT JOIN JSON_TABLE(p_held, '$[*]' COLUMNS (place INT PATH '$[0]')) h ON h.place = j.place WHERE h.place IS NULL;
+        FROM JSON_TABLE(p_entries, '$[*]' COLUMNS (
+            place FOR ORDINALITY, entry JSON PATH '$', address VARCHAR(200) CHARACTER SET utf8mb4 PATH '$[14]'
+        )) j LEFT JOIN penstock_address a ON a.tube = p_tube AND a.address = CAST(j.address AS BINARY)
+        WHERE a.id IS NULL FOR UPDATE;
     END IF;
 END;
 
 DROP PROCEDURE IF EXISTS penstock_insert;
 
--- New tasks; those of a micro-queue kind have yet to arrive there.
+-- New tasks; those of a micro-queue kind have yet to arrive there. p_ms, p_seq: messages are named from there on.
 CREATE PROCEDURE penstock_insert(
-    p_tube INT UNSIGNED, p_fresh LONGTEXT CHARACTER SET utf8mb4, p_last BIGINT, p_lanes INT, p_now BIGINT
+    p_tube INT UNSIGNED, p_fresh LONGTEXT CHARACTER SET utf8mb4, p_last BIGINT, p_lanes INT, p_ms BIGINT, p_seq BIGINT,
+    p_now BIGINT
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -117,7 +128,7 @@ BEGIN
         j.base1 + j.clock1 * p_now - j.newest1 * (p_last + j.place),
         j.base2 + j.clock2 * p_now - j.newest2 * (p_last + j.place), j.pri, j.utube, p_now, p_now + j.ttl + j.delay,
         IF(j.delay > 0, p_now + j.delay, IFNULL(p_now + j.ttl, 9007199254740991)), j.ttr, j.max_attempts, j.callback,
-        FROM_BASE64(j.data), j.address, j.reply_to, j.group_name, g.no
+        FROM_BASE64(j.data), IFNULL(CONCAT(p_ms, '-', p_seq + j.place), j.address), j.reply_to, j.group_name, g.no
     FROM JSON_TABLE(p_fresh, '$[*]' COLUMNS (
         place FOR ORDINALITY, base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
         base2 DOUBLE PATH '$[3]', clock2 INT PATH '$[4]', newest2 INT PATH '$[5]', pri INT PATH '$[6]',
@@ -159,9 +170,10 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_replace;
 
--- Give tasks that are there new data, delay, pri and ttl, at the place these give them; all else stays, their ids too.
+-- Give tasks that are there new data, delay, pri and ttl, at the place these give them; all else stays, their ids too. Those
+-- above p_last are of this put.
 CREATE PROCEDURE penstock_replace(
-    p_tube INT UNSIGNED, p_entries LONGTEXT CHARACTER SET utf8mb4, p_held LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+    p_tube INT UNSIGNED, p_entries LONGTEXT CHARACTER SET utf8mb4, p_last BIGINT, p_now BIGINT
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -174,14 +186,15 @@ BEGIN
     DECLARE v_utube VARBINARY(200);
     DECLARE v_reason TEXT CHARACTER SET utf8mb4;
     DECLARE c_held CURSOR FOR
-        SELECT h.id, j.base1 + j.clock1 * p_now - j.newest1 * h.id, j.base2 + j.clock2 * p_now - j.newest2 * h.id,
+        SELECT a.id, j.base1 + j.clock1 * p_now - j.newest1 * a.id, j.base2 + j.clock2 * p_now - j.newest2 * a.id,
             j.pri, j.ttl, j.delay, FROM_BASE64(j.data)
-        FROM JSON_TABLE(p_held, '$[*]' COLUMNS (place INT PATH '$[0]', id BIGINT PATH '$[1]', turn INT PATH '$[2]')) h
-        JOIN JSON_TABLE(p_entries, '$[*]' COLUMNS (
-            place FOR ORDINALITY, base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
+        FROM JSON_TABLE(p_entries, '$[*]' COLUMNS (
+            base1 DOUBLE PATH '$[0]', clock1 INT PATH '$[1]', newest1 INT PATH '$[2]',
             base2 DOUBLE PATH '$[3]', clock2 INT PATH '$[4]', newest2 INT PATH '$[5]', pri INT PATH '$[6]',
-            ttl BIGINT PATH '$[8]', delay BIGINT PATH '$[9]', data LONGTEXT CHARACTER SET ascii PATH '$[13]'
-        )) j ON j.place = h.place WHERE h.turn IS NOT NULL ORDER BY h.turn;
+            ttl BIGINT PATH '$[8]', delay BIGINT PATH '$[9]', data LONGTEXT CHARACTER SET ascii PATH '$[13]',
+            address VARCHAR(200) CHARACTER SET utf8mb4 PATH '$[14]', turn INT PATH '$[15]'
+        )) j STRAIGHT_JOIN penstock_address a ON a.tube = p_tube AND a.address = CAST(j.address AS BINARY)
+        WHERE j.turn IS NOT NULL AND a.id <= p_last ORDER BY j.turn FOR UPDATE;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
     SELECT lanes, fair, utube_limit INTO v_lanes, v_fair, v_limit FROM penstock_tube WHERE no = p_tube;
     OPEN c_held;

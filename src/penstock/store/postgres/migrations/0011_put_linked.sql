@@ -24,7 +24,7 @@ BEGIN
     v_names := ARRAY(  -- of those that will be new, whatever becomes of others meanwhile
         SELECT DISTINCT e.group_name FROM unnest(p_entries) e
         WHERE e.group_name IS NOT NULL AND e.group_no IS NULL AND (e.address IS NULL OR NOT EXISTS (
-            SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.address = e.address LIMIT 1)) ORDER BY 1);
+            SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.address = e.address OFFSET 0)) ORDER BY 1);
     v_groups := ARRAY(SELECT group_no FROM {schema}.penstock_task WHERE key = ANY (v_holders)
         UNION SELECT group_no FROM unnest(p_entries));
     LOOP

@@ -13,6 +13,7 @@ end
 
 local function allowed(rec, verb, session, lease)
   if LEASED[verb] then return rec.owner == session and alive(rec, lease) end
+  if verb == 'kick' then return rec.state == '!' end
   return lease == nil or alive(rec, lease)
 end
 
@@ -38,6 +39,8 @@ local function decide(rec, move)
     return {
       state = '!', events = 'bury', at = rec.expires, expires = rec.expires, attempts = rec.attempts, reason = why,
     }
+  elseif verb == 'kick' then
+    return { state = 'r', events = 'kick', at = rec.expires, expires = rec.expires, attempts = 0 }
   end
   local to = removed_by(rec, verb)
   to.ending = ending_of(rec, move)

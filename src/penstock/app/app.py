@@ -1,0 +1,104 @@
+"""An application: its functions that workers run, its schedules, and the store they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
+
+from penstock.app.handler import Handler
+from penstock.app.link import Link
+from penstock.app.rules import TaskOptions, make_rules
+from penstock.broker import Broker
+from penstock.core import names
+from penstock.errors import BadValue
+from penstock.schedule.plan import Cron, Every, Plan
+from penstock.schedule.scheduler import SCHEDULE_TUBE, Schedule
+from penstock.schedule.ticks import check_catch_up
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+AnyHandler = Handler[..., Any, Any]
+
+
+class Decorator(Protocol):
+    """Makes a handler of a function, sync or async."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+
+
+class App:
+    """The handlers of a program. It connects when something is first put, and a forked child begins anew."""
+
+    def __init__(self, url: str | None = None) -> None:
+        self.handlers: dict[str, AnyHandler] = {}
+        self.schedules: list[Schedule] = []
+        self._link = Link(url)
+
+    def __repr__(self) -> str:
+        return f"<App with {len(self.handlers)} handlers>"
+
+    @overload
+    def task(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
+    @overload
+    def task(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+    @overload
+    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
+        """Make a handler of a function: `.put(…)` stores a task, and a worker calls it.
+
+        `name` is what tasks call it by, else the function's own. `executor` is thread, process or async, else what
+        the function needs. `backoff` is how long to wait after a failure. All other options are put options, for
+        every put that does not say otherwise.
+        """
+        if function is None:
+            return lambda function: self._add(function, options)
+        return self._add(function, options)
+
+    def cron(
+        self, expression: str, *, timezone: str = "UTC", catch_up: str = "none", **options: Unpack[TaskOptions]
+    ) -> Decorator:
+        """Have a worker call the function at the times of a cron expression in a time zone.
+
+        catch_up says what becomes of times at which no worker was there, or the tube was paused: none of them is
+        run, one for all, or all. The other options are those of `task`.
+        """
+        return self._schedule(Cron(expression, timezone), catch_up, options)
+
+    def every(self, seconds: float, *, catch_up: str = "none", **options: Unpack[TaskOptions]) -> Decorator:
+        """Have a worker call the function every so many seconds, at multiples of them since the epoch."""
+        return self._schedule(Every(seconds), catch_up, options)
+
+    def _schedule(self, plan: Plan, catch_up: str, options: TaskOptions) -> Decorator:
+        checked = check_catch_up(catch_up)
+        where: TaskOptions = {**options, "tube": options.get("tube") or SCHEDULE_TUBE}
+
+        def decorate(function: Any) -> Any:
+            handler = function if isinstance(function, Handler) else self._add(function, where)
+            handler.arguments.must_need_none()
+            self.schedules.append(Schedule(handler, plan, checked))
+            return handler
+
+        return cast(Decorator, decorate)
+
+    def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
+        if not callable(function):
+            raise BadValue(f"{names.shown(function)} is no function: @app.task stands before a def or an async def")
+        name = names.name("task name", options.get("name") or function.__name__)
+        if name in self.handlers:
+            raise BadValue(f"this app has a task {name} already: give one of them another name=")
+        handler: AnyHandler = Handler(self._link, name, function, make_rules(name, function, options))
+        self.handlers[name] = handler
+        return handler
+
+    @property
+    def broker(self) -> Broker:
+        """The broker of the app's store, connected when it is first asked for."""
+        return self._link.broker
+
+    def close(self) -> None:
+        """Let go of the store. The next put connects again."""
+        self._link.close()

@@ -1,0 +1,115 @@
+"""A function's parameters: what is stored of a call, and the call made again from it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from inspect import Parameter
+from types import GenericAlias
+from typing import Any
+
+import msgspec
+from msgspec.structs import astuple
+
+from penstock.app import values
+from penstock.core.options import PutOptions
+from penstock.errors import BadValue
+
+
+class CallOptions(PutOptions, total=False):
+    """What one `.put` may say beside the arguments."""
+
+    timeout: float | None
+
+
+# The names that `.put` keeps for itself. `id` is not among them: only kinds that no worker takes from have it.
+PUT_OPTIONS = frozenset(CallOptions.__annotations__) - {"id"}
+
+
+class Arguments:
+    """Checks and stores the arguments of one function, by its annotations."""
+
+    def __init__(self, name: str, function: Callable[..., object]) -> None:
+        self._name = name
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._parameters = list(self._signature.parameters.values())
+        _check(name, self._parameters)
+        plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+        self._positional = all(parameter.kind in plain for parameter in self._parameters)
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """The resolved annotations, of the result too; not before they are needed, so that they may look ahead."""
+        return values.hints(self._name, self._function)
+
+    @cached_property
+    def _struct(self) -> type[msgspec.Struct]:
+        fields = [self._field(parameter) for parameter in self._parameters]
+        return msgspec.defstruct(f"Arguments of {self._name}", fields, kw_only=True, forbid_unknown_fields=True)
+
+    def _field(self, parameter: Parameter) -> tuple[str, Any, Any]:
+        kind: Any = self.hints.get(parameter.name, Any)
+        if parameter.kind is Parameter.VAR_POSITIONAL:
+            return parameter.name, GenericAlias(list, (kind,)), msgspec.field(default_factory=list)
+        if parameter.default is Parameter.empty:
+            return parameter.name, kind, msgspec.field()
+        return parameter.name, kind, msgspec.field(default_factory=lambda: parameter.default)
+
+    def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """What is kept of a call: each argument that was given, by name; BadValue when it does not fit."""
+        try:
+            bound = self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise BadValue(f"{self._name}.put: {error}; its parameters are {self._signature}") from None
+        stored: dict[str, object] = {}
+        for name, value in bound.items():
+            kind = self.hints.get(name, Any)
+            if isinstance(value, tuple) and self._signature.parameters[name].kind is Parameter.VAR_POSITIONAL:
+                stored[name] = [values.store(f"{self._name}.put: {name}", item, kind) for item in value]
+            else:
+                stored[name] = values.store(f"{self._name}.put: {name}", value, kind)
+        self._read(stored)
+        return stored
+
+    def must_need_none(self) -> None:
+        """BadValue where the function cannot be called without arguments."""
+        try:
+            self._signature.bind()
+        except TypeError as error:
+            raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
+
+    def call(self, function: Callable[..., Any], stored: object) -> Any:
+        """Call the function with what was stored; BadValue, before it is called, when that does not fit."""
+        given = astuple(self._read(stored))
+        if self._positional:
+            return function(*given)
+        args: list[object] = []
+        keywords: dict[str, object] = {}
+        for parameter, value in zip(self._parameters, given, strict=True):
+            if parameter.kind is Parameter.VAR_POSITIONAL:
+                args += value
+            elif parameter.kind is Parameter.KEYWORD_ONLY:
+                keywords[parameter.name] = value
+            else:
+                args.append(value)
+        return function(*args, **keywords)
+
+    def _read(self, stored: object) -> msgspec.Struct:
+        found: msgspec.Struct = values.read(f"the arguments of {self._name}", stored, self._struct)
+        return found
+
+
+def _check(name: str, parameters: Sequence[Parameter]) -> None:
+    for parameter in parameters:
+        if parameter.kind is Parameter.VAR_KEYWORD:
+            raise BadValue(
+                f"{name} takes any keyword (**{parameter.name}), so that .put could not tell its arguments from "
+                "put options: name its parameters"
+            )
+        if parameter.name in PUT_OPTIONS:
+            raise BadValue(
+                f"parameter {parameter.name} of {name} has the name of a put option, so that .put could not tell "
+                f"which is meant: rename it (put options are {', '.join(sorted(PUT_OPTIONS))})"
+            )

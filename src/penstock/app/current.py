@@ -1,0 +1,77 @@
+"""What a handler may ask of the worker that runs it: its task, and to give its slot back while it waits."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Protocol
+
+from penstock.core.task import Home, Record, Task
+from penstock.errors import NotFound
+
+
+class CurrentTask(Task):
+    """The task that a handler works on. Setting `progress` (0 to 1) tells it to whoever looks.
+
+    `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
+    """
+
+    __slots__ = ("lost",)
+
+    def __init__(self, record: Record, home: Home, data: object) -> None:
+        super().__init__(record, home, data, leased=True)
+        self.lost = False
+
+
+class Run(Protocol):
+    """One run of one handler, as the worker keeps it."""
+
+    def current_task(self) -> CurrentTask: ...
+    def step_aside(self, *, awaited: bool) -> None: ...
+    def step_back(self) -> None: ...
+    async def step_back_async(self) -> None: ...
+
+
+_run: ContextVar[Run | None] = ContextVar("penstock_run", default=None)
+set_run = _run.set
+
+
+def current_task() -> CurrentTask:
+    """The task that the calling handler works on; NotFound outside of a worker's handler."""
+    run = _run.get()
+    if run is None:
+        raise NotFound("no task is handled here: current_task() is for functions that a worker runs")
+    return run.current_task()
+
+
+def waiting() -> Waiting:
+    """While a handler waits for other queue work, its slot is another's; `async with` in an async handler.
+
+    The slot is taken again when the block ends, before anything new is started. Outside of a worker it does nothing.
+    """
+    return Waiting()
+
+
+class Waiting:
+    """A block in which the calling handler needs no slot."""
+
+    def __init__(self) -> None:
+        self._run = _run.get()
+
+    def __enter__(self) -> None:
+        if self._run is not None:
+            self._run.step_aside(awaited=False)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._run is not None:
+            self._run.step_back()
+
+    async def __aenter__(self) -> None:
+        if self._run is not None:
+            self._run.step_aside(awaited=True)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if self._run is not None:
+            await self._run.step_back_async()

@@ -1,0 +1,172 @@
+"""A function of an application: called here, or put to be called by a worker."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+
+from penstock.app import values
+from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
+from penstock.app.handle import Handle
+from penstock.app.link import Link
+from penstock.app.rules import Rules
+from penstock.core.options import PutOptions
+from penstock.errors import BadValue, NoSuchTube
+from penstock.tube import Tube
+
+P = ParamSpec("P")
+R = TypeVar("R")
+C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
+
+# A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
+DEFAULT_ATTEMPTS = 20
+
+
+class Handler(Generic[P, R, C]):
+    """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
+
+    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules) -> None:
+        self.link = link
+        self.name = name
+        self.function = function
+        self.rules = rules
+        self.arguments = Arguments(name, function)
+        functools.update_wrapper(self, function)
+
+    def __repr__(self) -> str:
+        return f"<Handler {self.name} of tube {self.rules.tube}>"
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
+        return self.function(*args, **kwargs)
+
+    # A type checker sees the arguments only where no option stands among them: there is no way to say "these
+    # parameters and some more keywords". `options(…).put(…)` has both.
+    @overload
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, delay: float, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, pri: int, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, ttl: float, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, ttr: float, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, utube: str | int, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, address: str, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, group: str, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, callback: str, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, reply_to: str, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, max_attempts: int, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, rank: float, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, timeout: float | None, **more: object) -> Handle[R]: ...
+    def put(self, *args: Any, **given: Any) -> Handle[R]:
+        """Store a task that calls the function with these arguments; put options may stand among the keywords."""
+        return self._put([(args, given)])[0]
+
+    def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
+        """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
+
+        An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
+        the one argument.
+        """
+        self._must_be_options("put_many", shared)
+        return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, items)])
+
+    def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
+        """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
+        self._must_be_options("options", options)
+        return Prepared(self, options)
+
+    def _must_be_options(self, verb: str, given: Iterable[str]) -> None:
+        for name in given:
+            if name not in PUT_OPTIONS:
+                raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
+
+    def handle(self, id: int) -> Handle[R]:
+        """A handle on the task with that id, for a program that did not put it."""
+        return Handle(self, self.link.tube(self.rules.tube), id)
+
+    def read_result(self, stored: object) -> object:
+        """A stored result, as the function's annotation says."""
+        return values.read(f"the result of {self.name}", stored, self.arguments.hints.get("return", Any))
+
+    def store_result(self, result: object) -> object:
+        """A result made of JSON types; None where results are not kept."""
+        if not self.keeps:
+            return None
+        return values.store(f"the result of {self.name}", result, self.arguments.hints.get("return", Any))
+
+    @functools.cached_property
+    def keeps(self) -> bool:
+        """Whether results are kept: unless the function says that it has none."""
+        return self.arguments.hints.get("return", Any) is not type(None)
+
+    def _put(self, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+        try:
+            return self._put_into(self.link.tube(self.rules.tube), calls)
+        except NoSuchTube:  # dropped since it was opened
+            self.link.forget_tubes()
+            return self._put_into(self.link.tube(self.rules.tube), calls)
+
+    def _put_into(self, tube: Tube, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+        timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
+        items = [self._call(tube, args, given) for args, given in calls]
+        return [Handle(self, tube, task.id) for task in tube.put_many(items, timeout=timeout)]
+
+    def _call(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
+        keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
+        options = {name: value for name, value in given.items() if name in PUT_OPTIONS and name != "timeout"}
+        return self.make_item(tube, self.arguments.store(args, keywords), options)
+
+    def make_item(
+        self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
+    ) -> tuple[object, PutOptions]:
+        """What tube.put_many takes: a task that calls the function with stored arguments."""
+        options: Any = {**self.rules.options, **given}
+        options.pop("timeout", None)
+        if options.get("max_attempts") is None and tube._stored.max_attempts is None:
+            options["max_attempts"] = DEFAULT_ATTEMPTS
+        if self.keeps and options.get("address") is None:
+            options["address"] = new_address()
+        return {"task": self.name, "args": stored, **more}, options
+
+
+class Prepared(Generic[P, R]):
+    """A handler with put options, for one put or many."""
+
+    def __init__(self, handler: Handler[P, R, object], options: CallOptions) -> None:
+        self._handler = handler
+        self._options = options
+
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Store a task that calls the function with these arguments."""
+        return self._handler._put([(args, {**self._options, **kwargs})])[0]
+
+    def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
+        """As the handler's put_many."""
+        return self._handler.put_many(items, **self._options)
+
+
+def new_address() -> str:
+    """The address of a task whose result is kept: outcomes are kept for addressed tasks."""
+    return secrets.token_urlsafe(12)
+
+
+def _parts(item: object) -> tuple[tuple[object, ...], dict[str, object]]:
+    if isinstance(item, tuple):
+        if len(item) == 2 and isinstance(item[0], tuple) and isinstance(item[1], dict):
+            return item
+        return item, {}
+    if isinstance(item, dict):
+        return (), item
+    return (item,), {}

@@ -1,0 +1,57 @@
+"""An application's way to its store: connected when it is first needed, and anew in a forked child."""
+
+from __future__ import annotations
+
+import threading
+
+from penstock.broker import Broker, connect
+from penstock.store.forks import reset_in_child
+from penstock.tube import Tube
+
+
+class Link:
+    """One broker, and the tubes that were opened with it."""
+
+    def __init__(self, url: str | None) -> None:
+        self.url = url
+        self._lock = threading.Lock()
+        self._broker: Broker | None = None
+        self._tubes: dict[str, Tube] = {}
+        reset_in_child(self)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, connected when it is first asked for."""
+        with self._lock:
+            if self._broker is None:
+                self._broker = connect(self.url)
+            return self._broker
+
+    def tube(self, name: str) -> Tube:
+        """A tube, created when it is missing."""
+        tube = self._tubes.get(name)
+        if tube is None:
+            tube = self._tubes[name] = self.broker.tube(name)
+        return tube
+
+    def forget_tubes(self) -> None:
+        """Open them anew, because one was dropped."""
+        self._tubes.clear()
+
+    def use(self, url: str | None) -> None:
+        """Another store from now on."""
+        if url != self.url:
+            self.close()
+            self.url = url
+
+    def close(self) -> None:
+        """Let go of the store; whoever asks next connects again."""
+        with self._lock:
+            broker, self._broker = self._broker, None
+            self._tubes.clear()
+        if broker is not None:
+            broker.close()
+
+    def after_fork(self) -> None:
+        """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
+        self._lock = threading.Lock()

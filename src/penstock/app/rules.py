@@ -1,0 +1,65 @@
+"""The options of a handler: where it is put, how it is run, how its tasks are put."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from penstock.app.arguments import PUT_OPTIONS
+from penstock.core import names
+from penstock.core.backoff import Backoff
+from penstock.core.kind import Kind
+from penstock.core.options import PutOptions, Tube, make_entry
+from penstock.errors import BadValue
+
+DEFAULT_TUBE = "default"
+# Accepts every option that a task can have.
+_ANY_KIND = Kind("any", frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"}), per_utube=True)
+EXECUTORS = ("thread", "process", "async")
+
+
+class TaskOptions(PutOptions, total=False):
+    """What `@app.task` may say; all but these four are put options."""
+
+    name: str | None
+    tube: str | None
+    executor: str | None
+    backoff: Backoff | None
+
+
+class Rules(NamedTuple):
+    """The same, checked."""
+
+    tube: str
+    executor: str
+    backoff: Backoff | None
+    options: PutOptions
+
+
+def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
+    """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
+    own = ("name", "tube", "executor", "backoff")
+    puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
+    known = PUT_OPTIONS - {"timeout"}
+    for option in puts:
+        if option not in known:
+            raise BadValue(f"option {option} of {name} is unknown: known are {', '.join((*own, *sorted(known)))}")
+    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)  # a bad value is told here; what the kind has, at the put
+    backoff = options.get("backoff")
+    if backoff is not None and not isinstance(backoff, Backoff):
+        raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")
+    tube = names.name("tube", options.get("tube") or DEFAULT_TUBE)
+    return Rules(tube, _executor(name, function, options.get("executor")), backoff, puts)
+
+
+def _executor(name: str, function: Callable[..., Any], executor: str | None) -> str:
+    is_async = inspect.iscoroutinefunction(function)
+    if executor is None:
+        return "async" if is_async else "thread"
+    if executor not in EXECUTORS:
+        raise BadValue(f"executor {names.shown(executor)} of {name} is unknown: give {', '.join(EXECUTORS)}")
+    if is_async != (executor == "async"):
+        what = "an async def, which runs on the loop" if is_async else "no async def"
+        raise BadValue(f"executor {executor} does not fit {name}, which is {what}: leave executor out")
+    return executor

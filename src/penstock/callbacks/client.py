@@ -1,0 +1,134 @@
+"""One callback: a signed POST, and what its answer makes of the task. Knows nothing of leases and slots."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Sequence
+
+import httpcore
+import msgspec
+
+import penstock.callbacks.dialling as dialling
+from penstock.app.ends import Bury, Retry
+from penstock.callbacks.refusal import Refused
+from penstock.callbacks.settings import Settings
+from penstock.callbacks.signing import header_text, message_id, signed_headers
+from penstock.callbacks.target import Target, parse
+from penstock.core import codec
+from penstock.core.task import Record
+
+# The longest answer that is kept. What is longer is not read.
+MAX_ANSWER = 1024 * 1024
+# The longest wait that an answer may ask for by Retry-After.
+MAX_RETRY_AFTER = 3600.0
+# How much of an unwelcome answer becomes part of the reason.
+_QUOTED = 200
+_IDLE_SECONDS = 15.0
+
+
+class Client:
+    """Calls callbacks from one event loop, with connections that are used again."""
+
+    def __init__(
+        self, settings: Settings, resolve: dialling.Resolve = dialling.resolve, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._settings = settings
+        self._pool = httpcore.AsyncConnectionPool(
+            ssl_context=tls or ssl.create_default_context(),
+            network_backend=dialling.Dialler(settings.allowed, resolve),
+            max_connections=None,
+            max_keepalive_connections=100,
+            keepalive_expiry=_IDLE_SECONDS,
+        )
+
+    async def call(self, tube: str, record: Record) -> object:
+        """POST the task. What it returns is the task's result; it raises Bury or Retry where the task is not done."""
+        assert record.callback is not None
+        try:
+            target = parse(record.callback)
+            self._settings.allowed.check_host(target)
+            return await self._post(target, tube, record)
+        except Refused as refused:
+            raise Bury(f"callback refused: {refused}") from None
+        except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
+            raise Retry(None, f"callback failed: {type(error).__name__} {error}".rstrip()) from None
+
+    async def _post(self, target: Target, tube: str, record: Record) -> object:
+        body = _body(record.payload)
+        url = httpcore.URL(
+            scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
+        )
+        headers = _headers(self._settings.keys, target, tube, record, body)
+        async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as response:
+            wanted = record.address is not None or record.reply_to is not None
+            return _judge(response, *await _read(response), wanted=wanted)
+
+    async def close(self) -> None:
+        """Close its connections."""
+        await self._pool.aclose()
+
+
+def _headers(keys: Sequence[bytes], target: Target, tube: str, record: Record, body: bytes) -> dict[str, str]:
+    return {
+        "Host": target.authority,
+        "User-Agent": "penstock",
+        "Accept-Encoding": "identity",  # an answer is as long as it says, or cut
+        "Content-Type": "application/octet-stream" if codec.is_raw(record.payload) else "application/json",
+        "Content-Length": str(len(body)),
+        "Penstock-Tube": header_text(tube),
+        "Penstock-Id": str(record.id),
+        "Penstock-Attempt": str(record.attempts),
+        **signed_headers(keys, message_id(tube, record.id), int(time.time()), body),
+    }
+
+
+def _body(payload: bytes) -> bytes:
+    """The data: bytes as they were put, anything else as JSON."""
+    return payload[1:] if codec.is_raw(payload) else payload
+
+
+async def _read(response: httpcore.Response) -> tuple[bytes, bool]:
+    """The answer's body, and whether that is all of it."""
+    content = bytearray()
+    async for part in response.aiter_stream():
+        content += part
+        if len(content) > MAX_ANSWER:
+            return bytes(content[:MAX_ANSWER]), False
+    return bytes(content), True
+
+
+def _judge(response: httpcore.Response, content: bytes, whole: bool, *, wanted: bool) -> object:
+    """What an answer makes of the task; `wanted`: somebody may ask for its result."""
+    status, headers = response.status, {name.lower(): value for name, value in response.headers}
+    if 200 <= status < 300:
+        if not whole and wanted:
+            raise Bury(f"callback was answered with {status}, but its result is over {MAX_ANSWER} bytes")
+        return _result(content, headers.get(b"content-type", b"")) if wanted else None
+    quoted = "".join(char for char in content[:_QUOTED].decode("utf-8", "replace") if char.isprintable())
+    reason = f"callback was answered with {status}: {quoted}" if quoted else f"callback was answered with {status}"
+    if status == 410:
+        raise Bury(reason)
+    if 300 <= status < 400:
+        reason = f"callback was answered with {status}: redirects are not followed"
+    raise Retry(_retry_after(status, headers.get(b"retry-after", b"")), reason)
+
+
+def _result(content: bytes, kind: bytes) -> object:
+    """An answer as a value: JSON and text by their type, nothing as None, anything else as bytes."""
+    if not content:
+        return None
+    media = kind.partition(b";")[0].strip().lower()
+    try:
+        if media == b"application/json" or media.endswith(b"+json"):
+            return msgspec.json.decode(content)
+        return content.decode() if media.startswith(b"text/") else content
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return content
+
+
+def _retry_after(status: int, value: bytes) -> float | None:
+    """The seconds that an overloaded host asks for; None leaves it to the back-off."""
+    if status not in (429, 503) or not value.isdigit():
+        return None
+    return min(float(value[:10]), MAX_RETRY_AFTER)

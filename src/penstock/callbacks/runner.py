@@ -1,0 +1,63 @@
+"""Calls the callbacks of a store from start until stop: a worker without handlers, for whoever serves the store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+from penstock.app.app import App
+from penstock.callbacks.settings import Settings
+from penstock.errors import UnsupportedOption
+from penstock.worker.settings import Settings as WorkerSettings
+from penstock.worker.work import Executor, Work
+from penstock.worker.worker import Worker
+
+# Calls at once, by default.
+CONCURRENCY = 64
+
+
+def calls_by(settings: Settings) -> Callable[[Work], Executor]:
+    """Makes the part of a worker that calls callbacks."""
+    try:
+        from penstock.callbacks.calls import Calls
+    except ImportError as error:
+        raise UnsupportedOption(f"callbacks need {error.name}: pip install 'penstock[callbacks]'") from None
+    return partial(Calls, settings=settings)
+
+
+class Runner:
+    """One worker that calls callbacks. It has a broker of its own on the store, and closes it."""
+
+    def __init__(self, url: str, settings: Settings, concurrency: int = CONCURRENCY) -> None:
+        self._url = url
+        self._settings = settings
+        self._concurrency = concurrency
+        self._app: App | None = None
+        self._worker: Worker | None = None
+
+    def begin(self) -> None:
+        """Connect, and begin to call."""
+        self._app = App(self._url)
+        settings = WorkerSettings(concurrency=self._concurrency)
+        self._worker = Worker(self._app, settings, callbacks=calls_by(self._settings))
+        self._worker.start()
+
+    def end(self, grace: float) -> None:
+        """Take no more, let calls end within the grace, release the others. Ending twice does nothing more."""
+        worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.stop(grace)
+        if self._app is not None:
+            self._app.close()
+
+    # as a server starts and stops what it serves by
+
+    async def start(self) -> str:
+        """Begin; what it does, for people."""
+        await asyncio.to_thread(self.begin)
+        return "callbacks"
+
+    async def stop(self, grace: float) -> None:
+        """End."""
+        await asyncio.to_thread(self.end, grace)

@@ -1,0 +1,25 @@
+"""Where the callbacks of a store are: tubes that were made for them, and others in which one is seen."""
+
+from __future__ import annotations
+
+from penstock.broker import Broker
+from penstock.core.options import Tube
+
+# How many ready tasks of a tube are looked at.
+LOOKED_AT = 100
+
+
+def callback_tubes(broker: Broker) -> list[str]:
+    """The names of tubes whose tasks have a callback by default, or among whose first ready tasks one has.
+
+    Only looks, so that tasks without a callback are not handed out for nothing.
+    """
+    return [tube.name for tube in broker._hub.store.load_tubes() if tube.kind.leased and _has_callbacks(broker, tube)]
+
+
+def _has_callbacks(broker: Broker, tube: Tube) -> bool:
+    if tube.callback is not None:
+        return True
+    hub = broker._hub
+    hub.catch_up(tube)
+    return any(record.callback is not None for record in hub.store.find(tube, "r", None, LOOKED_AT))

@@ -1,0 +1,95 @@
+"""Every command by name: where its code is, loaded when it is called, and one line on what it does."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from importlib import import_module
+from typing import NamedTuple
+
+import click
+
+
+class Command(NamedTuple):
+    """`where` is module:function below penstock.cli; `about` is the first line of its help."""
+
+    where: str
+    about: str
+
+
+# section -> its commands, in the order of the help
+COMMANDS: dict[str, dict[str, Command]] = {
+    "Tasks": {
+        "put": Command("putting:put", "Put a task, or one for each line."),
+        "take": Command("taking:take", "Take the next task, and hold it for a while."),
+        "ack": Command("settling:ack", "A taken task is done: it leaves its tube."),
+        "fail": Command("settling:fail", "A taken task failed for good: it leaves its tube."),
+        "release": Command("settling:release", "Give taken tasks back, at their old place."),
+        "touch": Command("settling:touch", "More time for a taken task."),
+        "bury": Command("settling:bury", "Set a task aside until it is kicked."),
+        "kick": Command("settling:kick", "Buried tasks are ready again."),
+        "delete": Command("settling:delete", "Remove a task, whatever its state."),
+        "wait": Command("taking:wait", "Wait until the task with an address has ended."),
+    },
+    "Looking": {
+        "tubes": Command("looking:tubes", "List the tubes and what is in them."),
+        "tasks": Command("looking:tasks", "List the tasks of a tube."),
+        "peek": Command("looking:peek", "Show one task."),
+        "why": Command("looking:why", "Say why a task is not running."),
+        "stats": Command("looking:stats", "Show the counters of a tube."),
+        "groups": Command("looking:groups", "List the live groups of a tube, with their progress."),
+        "sessions": Command("looking:sessions", "List who takes tasks, and what they hold."),
+        "top": Command("top:top", "Watch the tubes: depths and rates, every second."),
+    },
+    "Tubes": {
+        "create": Command("steering:create", "Create a tube."),
+        "pause": Command("steering:pause", "Takes get nothing from now on; puts go on."),
+        "resume": Command("steering:resume", "End a pause."),
+        "truncate": Command("steering:truncate", "Remove every task of a tube."),
+        "drop": Command("steering:drop", "Remove a tube with all its tasks."),
+        "inspect": Command("reliable:inspect", "Read a reliable tube's messages, delivered ones or not."),
+        "recover": Command("reliable:recover", "Take again what was delivered and never acked."),
+    },
+    "Running": {
+        "worker": Command("worker:worker", "Run the handlers of an app until SIGTERM or Ctrl-C."),
+        "serve": Command("serve:serve", "Serve the store to other programs and hosts."),
+        "token": Command("token:token", "Make a token, add its hash to FILE, and print it."),
+    },
+    "The store": {
+        "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
+        "check": Command("upkeep:check", "Cross-check everything stored, and mend it with --repair."),
+    },
+}
+_BY_NAME = {name: command for section in COMMANDS.values() for name, command in section.items()}
+
+
+class Commands(click.Group):
+    """The group of commands. Only the module of the one that is called is loaded."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """Every name, in the order of the help."""
+        return list(_BY_NAME)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        """The command of that name."""
+        if name not in _BY_NAME:
+            return None
+        module, _, function = _BY_NAME[name].where.partition(":")
+        command = getattr(import_module(f"penstock.cli.{module}"), function)
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, context: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; an unknown name is answered with the nearest, which click looks for among loaded ones."""
+        name = args[0]
+        if name not in _BY_NAME and not name.startswith("-") and not context.resilient_parsing:
+            near = get_close_matches(name, _BY_NAME, n=1)
+            context.fail(f"there is no command {name!r}" + (f": did you mean {near[0]!r}?" if near else ""))
+        return super().resolve_command(context, args)
+
+    def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands by section, without loading them."""
+        for section, commands in COMMANDS.items():
+            with formatter.section(section):
+                formatter.write_dl([(name, command.about) for name, command in commands.items()])

@@ -1,0 +1,180 @@
+"""The commands that only look."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+import penstock
+from penstock.cli import given, shown
+from penstock.core.numbers import whole
+from penstock.core.task import Status
+from penstock.errors import BadValue
+from penstock.opening import find_tube
+from penstock.operating import live_groups
+from penstock.tube import MAX_PAGE
+
+_STATUSES = {status.name.lower(): status for status in Status}
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def tubes(url: str, as_json: bool) -> None:
+    """List the tubes and what is in them.
+
+    \b
+    penstock tubes
+    """
+    with penstock.connect(url) as broker:
+        found = [(info, find_tube(broker._hub, broker._seat, info.name).stats().tasks) for info in broker.tubes()]
+    if as_json:
+        shown.as_json([{"name": i.name, "kind": i.kind, "options": i.options, "tasks": tasks} for i, tasks in found])
+    elif found:
+        counts = ("ready", "taken", "delayed", "buried", "done")
+        rows = [[info.name, info.kind, *(getattr(tasks, name) for name in counts)] for info, tasks in found]
+        shown.table(("tube", "kind", *counts), rows)
+    else:
+        click.echo("no tubes yet: penstock put TUBE DATA makes one", err=True)
+
+
+@click.command()
+@given.tube_argument
+@click.option("--status", help="ready, taken, delayed or buried; or its letter.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="ID", help="Go on after this one.")
+@shown.json_option
+@click.pass_obj
+def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
+    """List the tasks of a tube.
+
+    \b
+    penstock tasks mail --status buried
+    penstock tasks mail --limit 1000 --after 1000
+    """
+    with given.opened(url, tube) as opened:
+        last = None if after is None else given.task_id(opened, after)
+        found = opened.tasks(_status(status), limit=limit, after=last)
+    if as_json:
+        shown.as_json([shown.task_facts(task) for task in found])
+    elif found:
+        shown.table(shown.TASK_HEADINGS, map(shown.task_row, found))
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def peek(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Show one task.
+
+    \b
+    penstock peek mail 1
+    """
+    with given.opened(url, tube) as opened:
+        facts = shown.task_facts(opened.peek(given.task_id(opened, id)))
+    (shown.as_json if as_json else shown.sheet)(facts)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def why(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Say why a task is not running.
+
+    \b
+    penstock why mail 1
+    """
+    with given.opened(url, tube) as opened:
+        sentence = opened.why(given.task_id(opened, id))
+    if as_json:
+        shown.as_json({"why": sentence})
+    else:
+        click.echo(shown.as_text(sentence))
+
+
+@click.command()
+@given.tube_argument
+@shown.json_option
+@click.pass_obj
+def stats(url: str, tube: str, as_json: bool) -> None:
+    """Show the counters of a tube.
+
+    \b
+    penstock stats mail
+
+    Under tasks: what is in it now, and how many ever left it (done). Under calls: how many tasks each verb and each
+    deadline has met since the tube was created.
+    """
+    with given.opened(url, tube) as opened:
+        found = opened.stats()
+    if as_json:
+        return shown.as_json(found)
+    for section in ("tasks", "calls"):
+        click.echo(section)
+        for name, count in msgspec.structs.asdict(getattr(found, section)).items():
+            click.echo(f"  {name:<8}{count:>12,}")
+    return None
+
+
+@click.command()
+@given.tube_argument
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="NAME", default="", help="Go on after this one.")
+@shown.json_option
+@click.pass_obj
+def groups(url: str, tube: str, limit: int, after: str, as_json: bool) -> None:
+    """List the live groups of a tube, with their progress.
+
+    \b
+    penstock groups render
+    """
+    with given.opened(url, tube) as opened:
+        found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
+    if as_json:
+        return shown.as_json(
+            [{"name": g.name, "state": g.state, "done": g.total - g.left, "total": g.total} for g in found]
+        )
+    rows = [[group.name, group.state, group.total - group.left, group.total] for group in found]
+    return shown.table(("group", "state", "done", "total"), rows) if rows else None
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def sessions(url: str, as_json: bool) -> None:
+    """List who takes tasks, and what they hold.
+
+    \b
+    penstock sessions
+    """
+    with penstock.connect(url) as broker:
+        found = broker.sessions()
+        now = broker._hub.store.now() / 1000
+    if as_json:
+        return shown.as_json(found)
+    rows = [
+        [info.id, info.host, info.pid, f"{max(0.0, now - info.heartbeat):.1f} s ago", _held(info), " ".join(info.waits)]
+        for info in found
+    ]
+    return shown.table(("session", "host", "pid", "last beat", "holds", "waits for"), rows) if rows else None
+
+
+def _held(info: penstock.SessionInfo, most: int = 3) -> str:
+    named = [f"{tube}:{id}" for tube, id in info.held[:most]]
+    more = len(info.held) - most
+    return " ".join([*named, f"and {more:,} more"] if more > 0 else named)
+
+
+def _status(text: str | None) -> Status | None:
+    if text is None:
+        return None
+    if text in _STATUSES:
+        return _STATUSES[text]
+    try:
+        return Status(text)
+    except ValueError:
+        raise BadValue(f"status {text!r} is unknown: use one of {', '.join(_STATUSES)}") from None

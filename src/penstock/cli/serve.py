@@ -1,0 +1,58 @@
+"""`penstock serve`: the store for other programs, by the Redis protocol and HTTP, and for people in a browser."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from penstock.cli.calling import callback_options, callback_settings
+
+
+@click.command()
+@click.option("--http", metavar="HOST:PORT", help="HTTP API and dashboard; 127.0.0.1:8080 when nothing is given.")
+@click.option("--resp", metavar="HOST:PORT", help="The Redis protocol; 127.0.0.1:7379 when nothing is given.")
+@click.option("--token-file", type=click.Path(path_type=Path), help="Tokens with roles; PENSTOCK_TOKEN is one admin's.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="HTTP: a name it is called by; may be repeated.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="HTTP: the certificate, in PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="HTTP: its key, if not in the same file.")
+@click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is believed.")
+@callback_options
+@click.pass_obj
+def serve(
+    url: str, http: str | None, resp: str | None, token_file: Path | None, hosts: tuple[str, ...],
+    tls_cert: Path | None, tls_key: Path | None, proxies: str, callbacks: bool, allowed: tuple[str, ...],
+    secret_file: Path | None, per_host: int,
+) -> None:  # fmt: skip
+    """Serve the store to other programs and hosts.
+
+    \b
+    penstock --url sqlite:///jobs.db serve
+    penstock serve --resp 127.0.0.1:7379        that alone
+    penstock serve --callbacks --callback-allow hooks.example.org
+    redis-cli -p 7379 MQ.PUSH mail hello
+
+    Without a token only loopback addresses are listened on. SIGTERM ends it: what was asked is answered, and what its
+    connections held is ready again.
+    """
+    # Imported here, because they take longer to load than most other commands to run.
+    import asyncio
+
+    from penstock.callbacks.runner import Runner
+    from penstock.server.auth import Tokens
+    from penstock.server.mounts import Web, mounts
+    from penstock.server.serve import serve as run
+
+    tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
+    chosen = mounts(http, resp, tokens, Web(hosts, tls_cert, tls_key, proxies))
+    calling = callback_settings(callbacks, allowed, secret_file, per_host)
+    if calling is not None:
+        runner = Runner(url, calling)
+        chosen.append(lambda broker, bridge: runner)
+    asyncio.run(run(url, chosen, _announce))
+
+
+def _announce(urls: list[str]) -> None:
+    for url in urls:
+        click.echo(f"penstock serves {url}")

@@ -1,0 +1,114 @@
+"""What came back, for people and as JSON. Tasks look as they do in the HTTP API."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import click
+import msgspec
+
+from penstock.core.task import Status, Task
+from penstock.tube import Tube
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_TASK = "pri utube attempts lease created taken due expires address group reason".split()
+# Data in a list of tasks is cut here.
+_WIDE = 60
+
+
+def as_json(value: object) -> None:
+    """One line of JSON."""
+    click.echo(msgspec.json.encode(value))
+
+
+def task_facts(task: Task) -> dict[str, object]:
+    """A task; bytes stand under `base64` instead of `data`."""
+    facts: dict[str, object] = {"id": task.id, "status": task.status.value, "tube": task.tube}
+    return facts | value_facts("data", task.data) | {name: getattr(task, name) for name in _TASK}
+
+
+def value_facts(name: str, value: object) -> dict[str, object]:
+    """Data or a result, under its name; bytes under `base64`."""
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else {name: value}
+
+
+def sheet(facts: Mapping[str, object]) -> None:
+    """Names and values, a line each; what is not there is left out."""
+    there = {name: value for name, value in facts.items() if value is not None}
+    wide = max(map(len, there), default=0)
+    for name, value in there.items():
+        click.echo(f"{name:<{wide}}  {_SHOWN.get(name, as_text)(value)}")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under headings, numbers to the right."""
+    cells = [[as_text(cell) for cell in row] for row in rows]
+    numeric = [bool(cells) and all(row[column].isdigit() for row in cells) for column in range(len(headings))]
+    widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
+    for row in [list(headings), *cells]:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )  # fmt: skip
+        click.echo("  ".join(aligned).rstrip())
+
+
+def as_text(value: object, most: int | None = None) -> str:
+    """A value in one line, without characters that steer a terminal; cut to `most`."""
+    if isinstance(value, bytes):
+        text = f"{len(value)} bytes"
+    else:
+        text = value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def task_row(task: Task) -> list[object]:
+    """A task in a list: id, status, priority, attempts, data."""
+    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, _WIDE)]
+
+
+TASK_HEADINGS = ("id", "status", "pri", "attempts", "data")
+
+
+def settled(tube: Tube, id: int | str, what: str, json: bool) -> None:
+    """What became of one task, told by a verb."""
+    if json:
+        as_json({"tube": tube.name, "id": id, "verb": what})
+    else:
+        click.echo(f"{what} {id} of {tube.name}")
+
+
+def counted(what: str, tube: Tube, count: int, json: bool) -> None:
+    """How many tasks a verb met."""
+    if json:
+        as_json({"tube": tube.name, "verb": what, "count": count})
+    else:
+        click.echo(f"{what} {count:,} task{'' if count == 1 else 's'} of {tube.name}")
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Shows on a terminal that something takes its time."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console  # only here: its import takes longer than most commands
+
+    return Console(stderr=True).status(what)
+
+
+def _moment(value: object) -> str:
+    assert isinstance(value, float)
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) + f".{int(value % 1 * 1000):03d}"
+
+
+def _status(value: object) -> str:
+    return Status(value).name.lower() if isinstance(value, str) and value in list(Status) else as_text(value)
+
+
+# How people read what is not plain text.
+_SHOWN = {"status": _status, **dict.fromkeys(("created", "taken", "due", "expires"), _moment)}

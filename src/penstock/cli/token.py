@@ -1,0 +1,38 @@
+"""`penstock token`: a new token for the server's token file, shown once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from penstock.errors import BadValue
+from penstock.server.auth import Role, make_token, read_tokens, token_line
+
+ROLES = [role.name.lower() for role in Role]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="What it allows.")
+@click.option("--name", default="", help="For people, so that they know which line to remove.")
+def token(file: Path, role: str, name: str) -> None:
+    """Make a token, add its hash to FILE, and print it.
+
+    It cannot be shown again.
+
+    \b
+    penstock token tokens --role read --name grafana
+    penstock serve --token-file tokens
+
+    Remove its line from the file to take it back; a running server notices.
+    """
+    if not name.isprintable():
+        raise BadValue("the name has a line break or another character that cannot be seen: leave it out")
+    if file.exists() and file.stat().st_size:
+        read_tokens(file)  # nothing is added to a file that is something else
+    made = make_token()
+    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
+        lines.write(token_line(Role[role.upper()], made, name))
+    click.echo(made)

@@ -1,0 +1,149 @@
+"""`penstock worker module:app`: take tasks and run their handlers until told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import click
+from click.core import ParameterSource
+from rich.console import Console
+
+from penstock.app.app import App
+from penstock.callbacks.runner import calls_by
+from penstock.cli.calling import callback_options, callback_settings
+from penstock.errors import BadValue, PenstockError
+from penstock.worker import logs
+from penstock.worker.loading import load_app
+from penstock.worker.reload import run_reloading
+from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, make_settings
+from penstock.worker.status import Status
+from penstock.worker.worker import Worker
+
+
+@click.command()
+@click.argument("target", metavar="MODULE:APP", required=False)
+@click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
+@click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; else all of the app, in turns.")
+@click.option(
+    "--concurrency", type=int, metavar="N", help=f"Handlers that run at once. [default: {DEFAULT_CONCURRENCY}]"
+)
+@click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one a core]")
+@click.option("--limit", "limits", multiple=True, metavar="P=N", help="Priority P and below start below N running.")
+@click.option(
+    "--grace", type=float, default=DEFAULT_GRACE, show_default=True, metavar="S", help="Seconds to finish at a stop."
+)
+@click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
+@callback_options
+@click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
+@click.pass_context
+def worker(
+    context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
+    processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool,
+    allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool,
+) -> None:  # fmt: skip
+    """Run the handlers of an app until SIGTERM or Ctrl-C.
+
+    \b
+    penstock worker shop:app
+    penstock worker shop:app --tubes urgent,mail --concurrency 8
+    penstock worker shop:app --limit 0=16 --limit 5=4     keeps room for urgent work
+    penstock worker --callbacks --callback-allow hooks.example.org
+
+    The first signal: take no more, finish what runs within --grace. The second: give it back at once.
+    """
+    calling = callback_settings(callbacks, allowed, secret_file, per_host)
+    settings = make_settings(
+        tubes=tuple(name.strip() for name in tubes.split(",")) if tubes else (),
+        concurrency=concurrency,
+        processes=processes,
+        limits=dict(map(_limit, limits)),
+        grace=grace,
+    )
+    url = own_url or _given_url(context)
+    if reload:
+        sys.exit(run_reloading(_words(context), url))
+    signals = Signals()
+    console = Console(stderr=True)
+    logs.configure(console, json=json_logs)
+    app = _app(target, url)
+    running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
+    running.work.on_crash = signals.crash
+    run(running, signals, Status(running, console, live=console.is_terminal and not json_logs))
+    with suppress(PenstockError):  # a store that is away is left as it is
+        app.close()
+    if signals.crashed:
+        sys.exit(1)
+
+
+class Signals:
+    """What the operator asks for: the first SIGTERM or Ctrl-C stops, a second one hurries."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.hurry = threading.Event()
+        self.crashed = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._told)
+
+    def crash(self) -> None:
+        """The worker itself has to stop."""
+        self.crashed = True
+        self.stop.set()
+
+    def _told(self, number: int, frame: FrameType | None) -> None:
+        (self.hurry if self.stop.is_set() else self.stop).set()
+
+
+def run(worker: Worker, signals: Signals, status: Status) -> None:
+    """Work until a signal comes, then stop well."""
+    status.banner()
+    worker.start()
+    with status.shown():
+        while not signals.stop.wait(status.pause):
+            status.look()
+        status.look("stopping")
+        worker.stop()
+    status.look("stopped")
+
+
+def _app(target: str | None, url: str | None) -> App:
+    app = App() if target is None else load_app(target)
+    if url is not None:
+        app._link.use(url)
+    return app
+
+
+def _given_url(context: click.Context) -> str | None:
+    """The URL of `penstock --url` or of the environment; None where it is only the default."""
+    parent = context.parent
+    if parent is None or parent.get_parameter_source("url") is ParameterSource.DEFAULT:
+        return os.environ.get("PENSTOCK_URL") or None
+    return str(context.obj)
+
+
+def _words(context: click.Context) -> list[str]:
+    """The command line again, without what the one who reloads looks after."""
+    words: list[str] = []
+    for parameter in context.command.params:
+        value = context.params[parameter.name or ""]
+        if parameter.name in ("reload", "own_url") or value in (None, False, ()):
+            continue
+        values = value if isinstance(value, tuple) else (value,)
+        for each in values:
+            words += [] if isinstance(parameter, click.Argument) else [parameter.opts[0]]
+            words += [] if each is True else [str(each)]
+    return words
+
+
+def _limit(text: str) -> tuple[int, int]:
+    pri, _, most = text.partition("=")
+    try:
+        return int(pri), int(most)
+    except ValueError:
+        raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, as 5=4") from None

@@ -1,0 +1,130 @@
+"""Puts the ticks of an app's schedules, from inside every worker that wants to."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.core import codec
+from penstock.core.numbers import MAX_SECONDS
+from penstock.core.options import refuse_option
+from penstock.errors import PenstockError
+from penstock.schedule.plan import Plan
+from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, find_due
+from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    from penstock.app.handler import Handler
+
+log = logging.getLogger("penstock.schedule")
+
+Thread = Callable[[str, Callable[[], None]], threading.Thread]
+
+# The longest sleep: a pause that has ended, or a clock that was set, is noticed within it.
+LOOK_SECONDS = 30.0
+RETRY_SECONDS = 1.0
+
+
+# The tube of schedules whose decorator names none; the dashboard shows what waits in it.
+SCHEDULE_TUBE = "penstock.schedule"
+
+
+class Schedule:
+    """A handler and when it is due. Its key names the plan: with another plan it is another schedule."""
+
+    def __init__(self, handler: Handler[[], Any, Any], plan: Plan, catch_up: str) -> None:
+        self.handler = handler
+        self.plan = plan
+        self.catch_up = catch_up
+        self.key = hashlib.blake2s(f"{handler.name} {plan.text}".encode(), digest_size=8).hexdigest()
+
+    def __repr__(self) -> str:
+        return f"<Schedule of {self.handler.name}: {self.plan.text}>"
+
+    def put_due(self, tube: Tube, until: int | None) -> int:
+        """Put what is due by the store's clock, and say up to when that is done. `until` is what is known of it."""
+        store = tube._hub.store
+        if store.paused(tube._stored):
+            return until or 0  # what is missed meanwhile follows catch_up
+        if self.catch_up != "none":
+            until = self._read_mark(tube)
+        due = find_due(self.plan, self.catch_up, until, store.now())
+        if due.ticks or (self.catch_up != "none" and until is None):
+            items = [self._item(tube, tick.at, tick.delay, tick.before) for tick in due.ticks]
+            tube.put_many([*items, *self._mark(due.until)])
+        return due.until
+
+    def _item(self, tube: Tube, at: int, delay: int, before: int) -> object:
+        moment = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
+        given = {"address": self._address(moment), "on_duplicate": "ignore", "delay": delay / 1000}
+        return self.handler.make_item(tube, {}, given, tick=at, before=before)
+
+    def _address(self, of: str) -> str:
+        """For people to read, and with the key for the plan; the name is cut where it would not fit."""
+        return f"{self.handler.name.encode()[:100].decode(errors='ignore')} {of} #{self.key}"
+
+    def _mark(self, until: int) -> list[object]:
+        """What tells later workers which ticks were missed: a task that never comes up, with new data each time."""
+        if self.catch_up == "none":
+            return []
+        data = {"schedule": self.handler.name, "plan": self.plan.text, "until": until}
+        return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
+
+    def _read_mark(self, tube: Tube) -> int | None:
+        found = tube._hub.linked.seek(tube._stored, self._address("mark"))
+        record = None if found.id is None else tube._hub.store.get(tube._stored, [found.id])[0]
+        data: Any = None if record is None else codec.decode(record.payload)
+        return None if data is None else int(data["until"])
+
+
+class Scheduler:
+    """One thread a worker. It puts ticks ahead of their time and sleeps until the next ones are near."""
+
+    def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube], thread: Thread) -> None:
+        self._schedules = schedules
+        self._tubes = tubes
+        self._until: dict[Schedule, int | None] = dict.fromkeys(schedules)
+        self._stop = threading.Event()
+        self._thread = thread("scheduler", self._run)
+        for schedule in schedules:
+            _must_fit(tubes[schedule.handler.rules.tube])
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, when the put that is under way has returned."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            pause = min((self._look(schedule) for schedule in self._schedules), default=LOOK_SECONDS)
+
+    def _look(self, schedule: Schedule) -> float:
+        """Put what is due of one schedule; seconds until it must be looked at again."""
+        tube = self._tubes[schedule.handler.rules.tube]
+        try:
+            until = self._until[schedule] = schedule.put_due(tube, self._until[schedule])
+            now = tube._hub.store.now()
+        except PenstockError as error:
+            log.warning("%r cannot be put now, trying again: %s", schedule, error)
+            return RETRY_SECONDS
+        if until <= now:
+            return RETRY_SECONDS  # paused, or more was missed than one step holds
+        ahead = schedule.plan.after(until) - now - (LEAD_MS - MARGIN_MS)
+        return min(max(ahead / 1000, 0.05), LOOK_SECONDS)
+
+
+def _must_fit(tube: Tube) -> None:
+    """UnsupportedOption where ticks could not be put."""
+    if "delay" not in tube._stored.kind.accepts:
+        refuse_option(tube._stored.kind, "delay")
+    _ = tube._hub.linked

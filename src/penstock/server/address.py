@@ -1,0 +1,66 @@
+"""Addresses to listen on: read, refused where everybody could come in unasked, and bound."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import socket
+
+from penstock.core.names import shown
+from penstock.errors import BadValue
+
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.%]+)\]|([^:\[\]/]+)):([0-9]{1,5})")
+
+
+class Address:
+    """One host and port."""
+
+    def __init__(self, what: str, text: str) -> None:
+        match = _ADDRESS.fullmatch(text)
+        if match is None or int(match[3]) > 65535:
+            raise BadValue(f"{what} {shown(text)} is no address: give host:port, such as 127.0.0.1:7379")
+        self._what = what
+        #: As it was given: a name or an IP address.
+        self.host: str = match[1] or match[2]
+        self._port = int(match[3])
+        self._family, self._where = self._resolve()
+
+    def _resolve(self) -> tuple[int, str]:
+        try:
+            found = socket.getaddrinfo(self.host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except OSError as error:
+            raise BadValue(f"{self._what} {self.host} cannot be resolved ({error}): give an IP address") from error
+        family, _, _, _, where = found[0]
+        return family, str(where[0])
+
+    @property
+    def loopback(self) -> bool:
+        """Whether only this host reaches it."""
+        return ipaddress.ip_address(self._where.partition("%")[0]).is_loopback
+
+    def must_be_guarded(self, guarded: bool) -> None:
+        """BadValue unless it is this host's alone or callers must show a token."""
+        if not guarded and not self.loopback:
+            raise BadValue(
+                f"{self._what} {self.shown(self._port)} can be reached from other hosts, and no token is asked for: "
+                "give --token-file or PENSTOCK_TOKEN, or listen on 127.0.0.1"
+            )
+
+    def bind(self) -> socket.socket:
+        """A socket bound to it; BadValue when another program has it."""
+        # The protocol is named because asyncio sets TCP_NODELAY only then; without it each answer may wait 40 ms.
+        bound = socket.socket(self._family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind((self._where, self._port))
+        except OSError as error:
+            bound.close()
+            raise BadValue(
+                f"{self._what} {self.shown(self._port)} cannot be listened on ({error.strerror}): choose another port"
+            ) from error
+        bound.setblocking(False)
+        return bound
+
+    def shown(self, port: int) -> str:
+        """As people write it, with the port that was given by the system where it was 0."""
+        return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"

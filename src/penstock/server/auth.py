@@ -1,0 +1,122 @@
+"""Tokens: who may do what. Only their hashes are kept, in the file and in memory, and no message shows one.
+
+A line of the token file is a role, the hash and a name for people: `operate sha256:9f86d0… deploy robot`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+from enum import IntEnum
+from pathlib import Path
+
+from penstock.errors import BadValue
+from penstock.server.failures import Failures
+
+_LINE = re.compile(r"(read|operate|admin)\s+sha256:([0-9a-f]{64})(?:\s+(.*))?")
+# Longer ones are no tokens, and are not worth hashing.
+MAX_TOKEN = 1000
+
+
+class Role(IntEnum):
+    """What a token allows; each role may do what the smaller ones may."""
+
+    READ = 1  # look
+    OPERATE = 2  # put, take, settle, kick
+    ADMIN = 3  # create, drop, truncate, repair
+
+
+def hashed(token: str) -> str:
+    """What is kept of a token. A fast hash is enough: tokens are random and long, so that none can be guessed."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def make_token() -> str:
+    """A new token of 256 random bits."""
+    return secrets.token_urlsafe(32)
+
+
+def token_line(role: Role, token: str, name: str = "") -> str:
+    """The token's line for the file."""
+    return f"{role.name.lower()} sha256:{hashed(token)} {name}".rstrip() + "\n"
+
+
+class Tokens:
+    """The tokens of a file, and one of the environment, which is an admin's. A changed file is read anew."""
+
+    def __init__(self, file: str | Path | None = None, single: str | None = None) -> None:
+        self.failures = Failures()
+        self._file = None if file is None else Path(file)
+        self._single = {hashed(single): Role.ADMIN} if single else {}
+        self._roles: dict[str, Role] = {}
+        self._read: tuple[int, int, int] | None = None
+        self._refresh(first=True)
+
+    @property
+    def required(self) -> bool:
+        """Whether a caller needs one. Without any, the server serves this host alone and whoever reaches it."""
+        return self._file is not None or bool(self._single)
+
+    def check(self, token: str, peer: str = "") -> Role | None:
+        """The role of a token; None for an unknown one, and for any of a peer that must wait.
+
+        The time it takes does not depend on which token it is, nor on how much of it is right.
+        """
+        if self.failures.wait(peer):
+            return None
+        role = self.role_of(hashed(token)) if len(token) <= MAX_TOKEN else None
+        if role is None:
+            self.failures.add(peer)
+        else:
+            self.failures.clear(peer)
+        return role
+
+    def wait(self, peer: str) -> float:
+        """Seconds until this peer's tokens are looked at again; 0: now."""
+        return self.failures.wait(peer)
+
+    def role_of(self, digest: str) -> Role | None:
+        """The role of the token with that hash, as long as it is in the file."""
+        self._refresh()
+        found: Role | None = None
+        for known, role in (*self._single.items(), *self._roles.items()):
+            if hmac.compare_digest(known, digest):
+                found = role
+        return found
+
+    def _refresh(self, *, first: bool = False) -> None:
+        if self._file is None:
+            return
+        try:
+            stat = os.stat(self._file)
+            stamp = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if stamp != self._read:
+                self._roles = read_tokens(self._file)
+                self._read = stamp
+        except (OSError, UnicodeDecodeError, BadValue) as error:
+            if first:
+                message = str(error) if isinstance(error, BadValue) else f"token file {self._file}: {error}"
+                raise BadValue(message) from error
+            # A file that is away or damaged lets nobody in: it may be the one that took a token away.
+            self._roles, self._read = {}, None
+
+
+def read_tokens(file: Path) -> dict[str, Role]:
+    """The hashes of a token file and what each allows."""
+    roles: dict[str, Role] = {}
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        match = _LINE.fullmatch(text)
+        if match is None:  # the line may hold a token in the clear, so it is not shown
+            raise BadValue(
+                f"line {number} of token file {file} is not `role sha256:… name`: make one with `penstock token`"
+            )
+        roles[match[2]] = Role[match[1].upper()]
+    if not roles:
+        raise BadValue(f"token file {file} has no token: make one with `penstock token`")
+    return roles

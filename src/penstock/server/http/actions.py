@@ -1,0 +1,154 @@
+"""The dashboard's buttons: each is a form that is posted, sealed, done, and answered by the way back to a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from penstock import aio, operating
+from penstock.errors import BadValue, NoSuchTube
+from penstock.server.auth import Role
+from penstock.server.http.access import Access
+from penstock.server.http.api_tasks import task_id
+from penstock.server.http.faults import Refused
+from penstock.server.http.forms import read_form
+from penstock.server.http.logins import COOKIE
+from penstock.server.http.operations import Server
+from penstock.server.http.show import part
+
+#: What a page says after a button; nothing of it comes from the address.
+NOTICES = {
+    "kick": "The task is ready again.",
+    "retry": "The task is ready again.",
+    "release": "The task is released.",
+    "bury": "The task is buried.",
+    "delete": "The task is deleted.",
+    "kicked": "{count} buried tasks are ready again.",
+    "paused": "The tube is paused: nothing is taken from it.",
+    "resumed": "The tube goes on.",
+    "released": "{count} tasks are released.",
+    "truncated": "{count} tasks are removed.",
+    "dropped": "The tube is dropped.",
+    "started": "The group is started.",
+    "cancelled": "The group is cancelled.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Press:
+    """A button that was pressed."""
+
+    access: Access
+    tube: aio.Tube
+    path: dict[str, str]
+    form: dict[str, str]
+
+    @property
+    def home(self) -> str:
+        """The tube's page."""
+        return f"/tubes/{part(self.tube.name)}"
+
+
+Action = Callable[[Press], Awaitable[str]]
+
+
+async def _kick(press: Press) -> str:
+    text = press.form.get("count", "1")
+    if not text.isdecimal() or len(text) > 6:
+        raise BadValue("how many to kick is not a number: give one from 1 to 999999")
+    return f"{press.home}?done=kicked&count={await press.tube.kick(int(text))}"
+
+
+async def _pause(press: Press) -> str:
+    await press.tube.pause()
+    return f"{press.home}?done=paused"
+
+
+async def _resume(press: Press) -> str:
+    await press.tube.resume()
+    return f"{press.home}?done=resumed"
+
+
+async def _release_all(press: Press) -> str:
+    return f"{press.home}?done=released&count={await press.tube.release_all()}"
+
+
+async def _truncate(press: Press) -> str:
+    return f"{press.home}?done=truncated&count={await press.tube.truncate()}"
+
+
+async def _drop(press: Press) -> str:
+    await press.tube.drop()
+    return "/?done=dropped"
+
+
+def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
+    async def action(press: Press) -> str:
+        id = task_id(press.tube, press.path["id"])
+        await press.access.call(change, press.tube._sync, id)
+        return f"{press.home}?done=delete" if verb == "delete" else f"{press.home}/tasks/{part(id)}?done={verb}"
+
+    return action
+
+
+async def _start_group(press: Press) -> str:
+    await (await press.tube.group(press.path["group"])).start()
+    return f"{press.home}/groups?done=started"
+
+
+async def _cancel_group(press: Press) -> str:
+    await (await press.tube.group(press.path["group"])).cancel()
+    return f"{press.home}/groups?done=cancelled"
+
+
+_TUBE = "/tubes/{name}"
+_TASK = _TUBE + "/tasks/{id:path}/"
+_GROUP = _TUBE + "/groups/{group}/"
+ACTIONS: dict[str, tuple[Role, Action]] = {
+    _TASK + "kick": (Role.OPERATE, _on_task("kick", operating.kick_one)),
+    _TASK + "retry": (Role.OPERATE, _on_task("retry", operating.retry)),
+    _TASK + "release": (Role.OPERATE, _on_task("release", operating.release_one)),
+    _TASK + "bury": (Role.OPERATE, _on_task("bury", lambda tube, id: tube.bury(id, "buried in the dashboard"))),
+    _TASK + "delete": (Role.OPERATE, _on_task("delete", lambda tube, id: tube.delete(id))),
+    _TUBE + "/kick": (Role.OPERATE, _kick),
+    _TUBE + "/pause": (Role.ADMIN, _pause),
+    _TUBE + "/resume": (Role.ADMIN, _resume),
+    _TUBE + "/release_all": (Role.ADMIN, _release_all),
+    _TUBE + "/truncate": (Role.ADMIN, _truncate),
+    _TUBE + "/drop": (Role.ADMIN, _drop),
+    _GROUP + "start": (Role.OPERATE, _start_group),
+    _GROUP + "cancel": (Role.OPERATE, _cancel_group),
+}
+
+
+def action_routes(server: Server, refuse: Callable[[Request, Exception], Response]) -> list[BaseRoute]:
+    """The buttons as routes; `refuse` makes a page of an error."""
+    return [
+        Route(path, _endpoint(server, role, action, refuse), methods=["POST"])
+        for path, (role, action) in ACTIONS.items()
+    ]
+
+
+def _endpoint(
+    server: Server, role: Role, action: Action, refuse: Callable[[Request, Exception], Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    async def press(request: Request) -> Response:
+        try:
+            server.callers.need(request, role)
+            form = await read_form(request, server.options)
+            cookie = "" if server.callers.open else request.cookies.get(COOKIE, "")
+            if not server.callers.logins.sealed(cookie, form.get("seal", "")):
+                raise Refused(403, "this form is not one of this server's pages, or is old: load the page again")
+            tube = await server.access.tube(request.path_params["name"])
+            return RedirectResponse(await action(Press(server.access, tube, request.path_params, form)), 303)
+        except Exception as error:
+            if isinstance(error, NoSuchTube):
+                server.access.forget(request.path_params["name"])
+            return refuse(request, error)
+
+    return press

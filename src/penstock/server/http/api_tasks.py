@@ -1,0 +1,155 @@
+"""The operations on tasks: put, take, settle, look."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from penstock import aio
+from penstock.errors import BadValue, NotTaken
+from penstock.server.http import answers, bodies
+from penstock.server.http.answers import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
+from penstock.server.http.operations import Call
+
+# The kinds whose ids are text; those of all others are integers.
+_TEXT_IDS = frozenset({"round", "reliable"})
+
+
+async def put(call: Call, body: bodies.PutOne) -> TaskAnswer:
+    """Put a task. A tube that is missing is created, with the default kind."""
+    tube = await call.access.tube(call.path["name"], call.visit, create=True)
+    work = tube.put(body.payload(), timeout=body.timeout, **body.options())
+    return answers.task(await (call.while_there(work) if body.timeout else work))
+
+
+async def put_many(call: Call, body: bodies.PutMany) -> TaskList:
+    """Put many tasks, all or none. A tube that is missing is created, with the default kind."""
+    tube = await call.access.tube(call.path["name"], call.visit, create=True)
+    items = [(task.payload(), task.options()) for task in body.tasks]
+    work = tube.put_many(items, timeout=body.timeout)
+    return TaskList([answers.task(task) for task in await (call.while_there(work) if body.timeout else work)])
+
+
+async def take(call: Call, body: bodies.Take) -> TaskAnswer | TakenTasks | None:
+    """Take the first ready task, or up to `count`; 204 when nothing came in time."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    work = tube.take_many(body.count or 1, body.timeout or 0, max_pri=body.max_pri)
+    tasks = await (call.while_there(work) if body.timeout else work)
+    taken = await _handed_out(call, tasks)
+    if not taken:
+        return None
+    return TakenTasks(taken, call.visit.seat.id) if body.count is not None else taken[0]
+
+
+async def take_first(call: Call, body: bodies.TakeFirst) -> TaskAnswer | None:
+    """Take the first ready task of the first of these tubes that has one; 204 when nothing came in time."""
+    taker = call.access.broker if call.visit.session is None else call.visit.session
+    work = taker.take(body.tubes, body.timeout or 0, max_pri=body.max_pri)
+    task = await (call.while_there(work) if body.timeout else work)
+    taken = await _handed_out(call, [] if task is None else [task])
+    return taken[0] if taken else None
+
+
+async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
+    """What was taken, for a caller who is still there; else it goes back."""
+    if tasks and await call.is_gone():
+        for task in tasks:
+            await task.release()
+        return []
+    return [answers.task(task, call.visit.seat.id) for task in tasks]
+
+
+async def ack(call: Call, body: bodies.Ack) -> Settled:
+    """Done: the task leaves the tube."""
+    return await _settle(call, body, "ack", body.result)
+
+
+async def release(call: Call, body: bodies.Release) -> Settled:
+    """Back to its old place."""
+    return await _settle(call, body, "release", body.delay)
+
+
+async def touch(call: Call, body: bodies.Touch) -> Settled:
+    """More time for this hand-out."""
+    return await _settle(call, body, "touch", body.seconds)
+
+
+async def fail(call: Call, body: bodies.Fail) -> Settled:
+    """Failed for good: the task leaves the tube, and its error is kept."""
+    return await _settle(call, body, "fail", body.error, body.code)
+
+
+async def bury(call: Call, body: bodies.Bury) -> Settled:
+    """Aside, until kicked; by anyone."""
+    return await _settle(call, body, "bury", body.reason)
+
+
+async def _settle(call: Call, body: bodies.Held, verb: str, *args: Any) -> Settled:
+    tube = await call.access.tube(call.path["name"], call.visit)
+    id = task_id(tube, call.path["id"])
+    which: Any = id if body.lease is None else await _hand_out(tube, id, body.lease)
+    await getattr(tube, verb)(which, *args)
+    return Settled(id, tube.name)
+
+
+async def _hand_out(tube: aio.Tube, id: Any, lease: int) -> aio.Task:
+    """The task as this hand-out's holder has it."""
+    task = await tube.peek(id)
+    if task.lease != lease:
+        raise NotTaken(f"task {id} of tube {tube.name} was handed out again since lease {lease}: drop the result")
+    task._leased = True
+    return task
+
+
+async def ack_many(call: Call, body: bodies.AckMany) -> Acked:
+    """Ack each that this session still holds, in one step."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    ids: Any = body.ids
+    return Acked(list(await tube.ack_many(ids)))
+
+
+async def peek(call: Call) -> TaskAnswer:
+    """A task as it stands, whoever has it."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    return answers.task(await tube.peek(task_id(tube, call.path["id"])))
+
+
+async def delete(call: Call) -> None:
+    """Remove a task; by anyone."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    await tube.delete(task_id(tube, call.path["id"]))
+
+
+async def why(call: Call) -> Sentence:
+    """Why a task is not running: what holds it back, who, since when, until when."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    return Sentence(await tube.why(task_id(tube, call.path["id"])))
+
+
+async def list_tasks(call: Call, query: bodies.Listing) -> TaskList:
+    """Tasks in id order, of one status if given."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    found = await tube.tasks(query.status, limit=query.limit, after=query.after)
+    return TaskList([answers.task(task) for task in found])
+
+
+async def recover(call: Call, body: bodies.Recover) -> TaskList:
+    """Hand out again what was delivered long ago and never acked (kind reliable)."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    return TaskList([answers.task(task) for task in await tube.recover(body.count, body.elapsed)])
+
+
+async def inspect(call: Call, query: bodies.Inspection) -> TaskList:
+    """Read the undelivered or the delivered list (kind reliable)."""
+    tube = await call.access.tube(call.path["name"], call.visit)
+    found = await tube.inspect(query.start, query.count, query.pending)
+    return TaskList([answers.task(task) for task in found])
+
+
+def task_id(tube: aio.Tube, text: str) -> Any:
+    """The id that a path names, as the tube's kind has them."""
+    if tube.kind in _TEXT_IDS:
+        return text
+    if not re.fullmatch(r"\d{1,16}", text, re.ASCII):
+        raise BadValue("the task id in the path is not one of this tube: they are integers")
+    return int(text)

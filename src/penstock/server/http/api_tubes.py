@@ -1,0 +1,165 @@
+"""The operations on tubes, groups, addresses, sessions and the store."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import operating
+from penstock.core.group import Group
+from penstock.server.http import answers, bodies
+from penstock.server.http.answers import Count, GroupAnswer, Health, OutcomeAnswer, SessionAnswer, TubeAnswer, TubeLine
+from penstock.server.http.operations import Call
+from penstock.session import SessionInfo
+from penstock.stats import TubeStats
+from penstock.store.base import Finding
+
+
+async def list_tubes(call: Call) -> list[TubeLine]:
+    """All tubes, by name."""
+    return [answers.tube_line(info) for info in await call.access.broker.tubes()]
+
+
+async def create_tube(call: Call, body: bodies.CreateTube) -> TubeAnswer:
+    """Create a tube."""
+    options: Any = body.options()
+    return await answers.tube(await call.access.broker.create_tube(body.name, body.kind, **options), False)
+
+
+async def show_tube(call: Call) -> TubeAnswer:
+    """A tube, its options and its counters."""
+    tube = await call.access.tube(call.path["name"])
+    return await answers.tube(tube, await call.access.call(operating.is_paused, tube._sync))
+
+
+async def stats(call: Call) -> TubeStats:
+    """A tube's counters, exact; what is due is done first."""
+    return await (await call.access.tube(call.path["name"])).stats()
+
+
+async def drop(call: Call) -> None:
+    """Remove a tube with all its tasks; refused while tasks are taken or someone waits."""
+    await (await call.access.tube(call.path["name"])).drop()
+
+
+async def truncate(call: Call, body: bodies.NoBody) -> Count:
+    """Remove every task of a tube, leases too."""
+    return Count(await (await call.access.tube(call.path["name"])).truncate())
+
+
+async def release_all(call: Call, body: bodies.NoBody) -> Count:
+    """Release every taken task of a tube, whoever holds it."""
+    return Count(await (await call.access.tube(call.path["name"])).release_all())
+
+
+async def kick(call: Call, body: bodies.Kick) -> Count:
+    """Un-bury up to count tasks, in take order."""
+    return Count(await (await call.access.tube(call.path["name"])).kick(body.count))
+
+
+async def pause(call: Call, body: bodies.NoBody) -> None:
+    """From now on takes of the tube give nothing; puts go on."""
+    await (await call.access.tube(call.path["name"])).pause()
+
+
+async def resume(call: Call, body: bodies.NoBody) -> None:
+    """End a pause."""
+    await (await call.access.tube(call.path["name"])).resume()
+
+
+async def wait_for(call: Call, body: bodies.WaitFor) -> OutcomeAnswer | None:
+    """How the task of an address ends; 204 when that does not come in time."""
+    tube = await call.access.tube(call.path["name"])
+    try:
+        return answers.outcome(await call.while_there(tube.wait(body.address, body.timeout or 0)))
+    except TimeoutError:
+        return None
+
+
+# groups
+
+
+async def list_groups(call: Call, query: bodies.GroupListing) -> list[GroupAnswer]:
+    """The groups of a tube that have not ended, by name."""
+    tube = await call.access.tube(call.path["name"])
+    found = await call.access.call(operating.live_groups, tube._sync, query.after, query.limit)
+    return [_group(group) for group in found]
+
+
+async def show_group(call: Call) -> GroupAnswer:
+    """A group that has not ended."""
+    tube = await call.access.tube(call.path["name"])
+    return _group(await call.access.call(operating.live_group, tube._sync, call.path["group"]))
+
+
+async def start_group(call: Call, body: bodies.NoBody) -> None:
+    """Let a group's work be taken. A group that is missing is begun, and ends at once."""
+    tube = await call.access.tube(call.path["name"])
+    await (await tube.group(call.path["group"])).start()
+
+
+async def cancel_group(call: Call, body: bodies.NoBody) -> None:
+    """Remove all work of a group, also what is taken."""
+    tube = await call.access.tube(call.path["name"])
+    await (await tube.group(call.path["group"])).cancel()
+
+
+async def set_end_work(call: Call, body: bodies.Work) -> None:
+    """What is put once the group was started and nothing of it is left."""
+    tube = await call.access.tube(call.path["name"])
+    await (await tube.group(call.path["group"])).on_end(body.data)
+
+
+async def set_cancel_work(call: Call, body: bodies.Work) -> None:
+    """What is put once the group was cancelled and nothing of it is left."""
+    tube = await call.access.tube(call.path["name"])
+    await (await tube.group(call.path["group"])).on_cancel(body.data)
+
+
+async def wait_group(call: Call, body: bodies.WaitGroup) -> GroupAnswer | None:
+    """Wait for the end of a live group; 204 when that does not come in time."""
+    await show_group(call)  # else waiting for it would begin it
+    group = await (await call.access.tube(call.path["name"])).group(call.path["group"])
+    try:
+        state = await call.while_there(group.wait(body.timeout or 0))
+    except TimeoutError:
+        return None
+    progress = await group.progress()
+    return GroupAnswer(group.name, state, progress.done, progress.total)
+
+
+def _group(group: Group) -> GroupAnswer:
+    return GroupAnswer(group.name, group.state, group.total - group.left, group.total)
+
+
+# sessions and the store
+
+
+async def list_sessions(call: Call) -> list[SessionInfo]:
+    """The live sessions of the store, all hosts'."""
+    return await call.access.broker.sessions()
+
+
+async def begin_session(call: Call, body: bodies.BeginSession) -> SessionAnswer:
+    """Begin a session, to be named in the header Penstock-Session. Not named for `idle` seconds, it ends."""
+    return SessionAnswer(await call.access.begin(body.ttr, body.idle))
+
+
+async def end_session(call: Call) -> None:
+    """End a session that callers here have named."""
+    await call.access.end(call.path["id"])
+
+
+async def check(call: Call, body: bodies.Check) -> list[Finding]:
+    """Cross-check everything stored, and mend it when asked. It holds the store while it looks: for maintenance."""
+    return await call.access.broker.check(body.repair)
+
+
+async def health(call: Call) -> Health:
+    """That the server lives. Needs no token."""
+    return Health("ok")
+
+
+async def ready(call: Call) -> Health:
+    """That its store answers. Needs no token."""
+    await call.access.call(call.access.broker._sync._hub.store.now)
+    return Health("ok")

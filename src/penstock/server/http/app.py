@@ -1,0 +1,132 @@
+"""The ASGI application: API, events, metrics, description and dashboard on one broker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp
+
+from penstock import aio
+from penstock.server.auth import Role, Tokens
+from penstock.server.http import faults, metrics, openapi
+from penstock.server.http.access import Access
+from penstock.server.http.bodies import Watch
+from penstock.server.http.callers import Callers
+from penstock.server.http.events import Streams
+from penstock.server.http.guard import Guard
+from penstock.server.http.logins import Logins
+from penstock.server.http.operations import Call, Operation, Server, route
+from penstock.server.http.options import Options
+from penstock.server.http.pages import page_routes
+from penstock.server.http.routes import OPERATIONS
+from penstock.server.http.sampler import Sampler
+from penstock.store.base import Event
+
+log = logging.getLogger("penstock")
+
+# Between two looks for sessions that nobody names any more.
+_TEND_SECONDS = 1.0
+
+
+class App:
+    """The application and the hand on it: `asgi` is served, `stop` ends what waits, so that a server can end."""
+
+    def __init__(self, broker: aio.Broker, tokens: Tokens, options: Options) -> None:
+        self.access = Access(broker, options.max_sessions)
+        self.meter = metrics.Meter()
+        self.sampler = Sampler(self.access, self.meter.failed)
+        self.streams = Streams(self.access, self.sampler, options.max_streams)
+        callers = Callers(tokens, Logins(tokens))
+        self.server = Server(self.access, callers, options, self.meter.failed)
+        self.operations = (*OPERATIONS, *self._own_operations())
+        self.description = msgspec.json.encode(openapi.document(self.operations))
+        self.asgi: ASGIApp = Guard(self._starlette(), options.hosts)
+
+    def stop(self) -> None:
+        """End streams and waiting calls; new ones end at once."""
+        self.access.stopping.set()
+
+    def _starlette(self) -> Starlette:
+        routes: list[BaseRoute] = [route(self.server, operation) for operation in self.operations]
+        routes += page_routes(self.server, self.sampler)
+        handlers = {HTTPException: _http_fault, Exception: _any_fault}
+        return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._live)  # type: ignore[arg-type]
+
+    def _own_operations(self) -> Sequence[Operation]:
+        async def events(call: Call, query: Watch) -> Response:
+            """Server-sent events: `counters` every second, `task` for each change made through this server."""
+            return self.streams.open(query.tube)
+
+        async def prometheus(call: Call) -> Response:
+            """Metrics for Prometheus."""
+            sample = await self.sampler.read()
+            sessions = len(await call.access.broker.sessions())
+            return Response(metrics.exposition(sample, sessions, self.meter), media_type=metrics.CONTENT_TYPE)
+
+        async def describe(call: Call) -> Response:
+            """This document."""
+            return Response(self.description, media_type="application/json")
+
+        return (
+            Operation("GET", "/api/events", Role.READ, events, media="text/event-stream"),
+            Operation("GET", "/metrics", Role.READ, prometheus, media="text/plain"),
+            Operation("GET", "/api/openapi.json", Role.READ, describe, media="application/json"),
+        )
+
+    @contextlib.asynccontextmanager
+    async def _live(self, app: Starlette) -> AsyncIterator[None]:
+        self.access.broker._sync._hub.tap = self._tap
+        tending = [asyncio.ensure_future(self.sampler.run()), asyncio.ensure_future(self._tend())]
+        for task in tending:
+            task.add_done_callback(_must_run)
+        try:
+            yield
+        finally:
+            self.stop()
+            self.access.broker._sync._hub.tap = None
+            for task in tending:
+                task.cancel()
+            await asyncio.gather(*tending, return_exceptions=True)
+
+    def _tap(self, events: Sequence[Event]) -> None:
+        self.meter.tap(events)
+        self.streams.tap(events)
+
+    async def _tend(self) -> None:
+        while True:
+            await asyncio.sleep(_TEND_SECONDS)
+            await self.access.end_idle()
+
+
+def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None) -> App:
+    """The application on a broker of the running event loop."""
+    return App(broker, tokens, options or Options())
+
+
+def _must_run(tending: asyncio.Future[None]) -> None:
+    """Say when something ended that runs as long as the server."""
+    if not tending.cancelled():
+        log.error("a part of the HTTP server ended: charts and idle sessions stand still", exc_info=tending.exception())
+
+
+async def _http_fault(request: Request, error: HTTPException) -> Response:
+    return faults.answer(faults.Refused(error.status_code, _WORDS.get(error.status_code, error.detail)))
+
+
+async def _any_fault(request: Request, error: Exception) -> Response:
+    return faults.answer(error)
+
+
+_WORDS = {
+    404: "nothing is at this path: /api/openapi.json lists what is",
+    405: "this path has no such method: /api/openapi.json lists them",
+}

@@ -1,0 +1,128 @@
+"""Server-sent events: counters every second, and what happens to tasks through this server.
+
+A stream that is read too slowly loses task events, is told how many, and keeps its counters.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import msgspec
+from starlette.responses import StreamingResponse
+
+from penstock.core.task import STATUS
+from penstock.server.http.access import Access
+from penstock.server.http.faults import Refused
+from penstock.server.http.sampler import Sample, Sampler, total
+from penstock.store.base import Counts, Event
+
+# Task events that wait for one reader.
+MAX_WAITING = 1000
+# A stream that has nothing to say says that it lives, so that proxies keep it.
+ALIVE_SECONDS = 15.0
+
+
+class Streams:
+    """All readers of events."""
+
+    def __init__(self, access: Access, sampler: Sampler, limit: int) -> None:
+        self._access = access
+        self._sampler = sampler
+        self._limit = limit
+        self._readers: set[Stream] = set()
+
+    def tap(self, events: Sequence[Event]) -> None:
+        """From any thread: what happened to tasks."""
+        if self._readers:
+            self._access.broker._bridge.post(lambda: self._tell(events))
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for event in events:
+            name = self._access.names.get(event.tube)
+            if name is not None:  # of a tube that others created this second, events are told from the next sample on
+                for reader in self._readers:
+                    reader.offer(name, event)
+
+    def open(self, tube: str | None) -> StreamingResponse:
+        """A stream for one reader, of one tube or of all."""
+        if len(self._readers) >= self._limit:
+            raise Refused(503, f"{self._limit} streams of events are open: close one")
+        return StreamingResponse(self._follow(Stream(tube)), media_type="text/event-stream")
+
+    async def _follow(self, stream: Stream) -> AsyncIterator[bytes]:
+        stop = self._sampler.listen(stream.counted)
+        self._readers.add(stream)
+        ending = asyncio.ensure_future(self._access.stopping.wait())
+        ending.add_done_callback(lambda _: stream.wake.set())
+        try:
+            sample = await self._sampler.read()
+            yield stream.counters({}, sample)
+            while not self._access.stopping.is_set():
+                yield await stream.next()
+        finally:
+            ending.cancel()
+            stop()
+            self._readers.discard(stream)
+
+
+class Stream:
+    """What waits for one reader."""
+
+    def __init__(self, tube: str | None) -> None:
+        self._tube = tube
+        self._events: deque[bytes] = deque()
+        self._known: Sample | None = None
+        self._newest: Sample | None = None
+        self._lost = 0
+        self.wake = asyncio.Event()
+
+    def offer(self, name: str, event: Event) -> None:
+        """Something happened to a task."""
+        if self._tube not in (None, name):
+            return
+        if len(self._events) >= MAX_WAITING:
+            self._lost += 1
+            return
+        told = {"event": event.name, "tube": name, "id": event.record.id, "status": STATUS[event.record.state].value}
+        self._events.append(_encode("task", told))
+        self.wake.set()
+
+    def counted(self, before: Sample, now: Sample) -> None:
+        """The counters were read; only the newest matter."""
+        self._newest = now
+        self.wake.set()
+
+    def counters(self, before: dict[str, Counts], sample: Sample) -> bytes:
+        """The counters that changed, the tubes that are gone, and when they were read, in seconds of a steady clock."""
+        self._known, now = sample, sample.counts
+        wanted = now if self._tube is None else {self._tube: now[self._tube]} if self._tube in now else {}
+        changed = {name: counts for name, counts in wanted.items() if before.get(name) != counts}
+        gone = [name for name in before if name not in now]
+        told = {"at": round(sample.at, 3), "tubes": changed, "gone": gone, "total": total(wanted)}
+        return _encode("counters", told)
+
+    async def next(self) -> bytes:
+        """What there is to say, when there is anything."""
+        try:
+            async with asyncio.timeout(ALIVE_SECONDS):
+                await self.wake.wait()
+        except TimeoutError:
+            return b": alive\n\n"
+        self.wake.clear()
+        said = bytearray()
+        while self._events:
+            said += self._events.popleft()
+        if self._lost:
+            said += _encode("lost", {"events": self._lost})
+            self._lost = 0
+        if self._newest is not None and self._newest is not self._known:
+            said += self.counters(self._known.counts if self._known else {}, self._newest)
+        return bytes(said) or b": alive\n\n"
+
+
+def _encode(name: str, value: Any) -> bytes:
+    # JSON has no line break outside strings and none inside them, so one data line is enough.
+    return b"event: " + name.encode() + b"\ndata: " + msgspec.json.encode(value) + b"\n\n"

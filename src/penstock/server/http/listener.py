@@ -1,0 +1,117 @@
+"""The application on a socket, by uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from penstock import aio
+from penstock.bridge import Bridge
+from penstock.broker import Broker
+from penstock.errors import BadValue
+from penstock.server.address import Address
+from penstock.server.auth import Tokens
+from penstock.server.http.app import App, make_app
+from penstock.server.http.connection import Connection
+from penstock.server.http.options import Options
+
+_BACKLOG = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A certificate and its key, as files in PEM."""
+
+    certificate: Path
+    key: Path | None = None
+
+    def check(self) -> None:
+        """Refuse files that are not a certificate and its key, before anything listens."""
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            # Asked for a password, OpenSSL would ask the terminal.
+            context.load_cert_chain(self.certificate, self.key, lambda: "")
+        except (OSError, ValueError) as error:
+            raise BadValue(f"TLS certificate {self.certificate} cannot be used: {error}") from error
+
+
+class HttpListener:
+    """Serves a broker at one address. `proxies` are the addresses whose X-Forwarded-For is believed."""
+
+    def __init__(self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
+        if tls is not None:
+            tls.check()
+        self._app = app
+        self._address = address
+        self._scheme = "http" if tls is None else "https"
+        self._server = _Server(_config(app, tls, proxies))
+        self._serving: asyncio.Future[None] | None = None
+
+    async def start(self) -> str:
+        """Listen; the URL."""
+        listening = self._address.bind()
+        self._serving = asyncio.ensure_future(self._server.serve(sockets=[listening]))
+        up = asyncio.ensure_future(self._server.up.wait())
+        await asyncio.wait((self._serving, up), return_when=asyncio.FIRST_COMPLETED)
+        up.cancel()
+        if self._serving.done():
+            self._serving.result()
+            raise BadValue("the HTTP server did not start: its log says why")
+        return f"{self._scheme}://{self._address.shown(listening.getsockname()[1])}/"
+
+    async def stop(self, grace: float) -> None:
+        """Take no more, end what waits, and give the others so long."""
+        if self._serving is None:
+            return
+        self._app.stop()
+        self._server.config.timeout_graceful_shutdown = max(1, round(grace))
+        self._server.should_exit = True
+        await self._serving
+
+
+def http_listener(
+    broker: Broker, bridge: Bridge, address: Address, tokens: Tokens, options: Options | None = None,
+    tls: Tls | None = None, proxies: str = "",
+) -> HttpListener:  # fmt: skip
+    """A listener for the broker of this event loop."""
+    return HttpListener(make_app(aio.Broker(bridge, broker), tokens, options), address, tls=tls, proxies=proxies)
+
+
+def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
+    return uvicorn.Config(
+        app.asgi,
+        http=Connection,
+        log_config=None,
+        access_log=False,  # it would hold search words, and whatever else stands in paths
+        server_header=False,
+        ws="none",
+        lifespan="on",
+        backlog=_BACKLOG,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies or None,
+        ssl_certfile=None if tls is None else tls.certificate,
+        ssl_keyfile=None if tls is None else tls.key,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Says when it is up, and leaves signals to the program."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.up = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.up.set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield

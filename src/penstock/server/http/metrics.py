@@ -1,0 +1,137 @@
+"""Prometheus metrics. Labels are bounded: beyond so many tubes the rest is one, called (other)."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.errors import StoreError
+from penstock.server.http.sampler import STATES, Sample, total
+from penstock.store.base import Counts, Event
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_TUBES = 500
+OTHER = "(other)"  # no tube can have this name
+BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+# Hand-outs whose ack is awaited here, to measure it by one clock.
+MAX_HELD = 100_000
+CALLS = ("put", "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
+
+
+class Histogram:
+    """Numbers of seconds in buckets, by tube number."""
+
+    def __init__(self) -> None:
+        self._counts: dict[int, list[int]] = {}
+        self._sums: dict[int, float] = {}
+
+    def add(self, tube: int, seconds: float) -> None:
+        """One more."""
+        if tube not in self._counts and len(self._counts) >= MAX_TUBES:
+            tube = -1
+        counts = self._counts.setdefault(tube, [0] * (len(BUCKETS) + 1))
+        counts[bisect_left(BUCKETS, seconds)] += 1
+        self._sums[tube] = self._sums.get(tube, 0.0) + seconds
+
+    def family(self, name: str, help: str, names: dict[int, str]) -> HistogramMetricFamily:
+        """As Prometheus has it; tubes without a name are gone."""
+        family = HistogramMetricFamily(name, help, labels=["tube"])
+        for tube, counts in self._counts.items():
+            label = OTHER if tube == -1 else names.get(tube)
+            if label is not None:
+                below, buckets = 0, []
+                for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
+                    below += count
+                    buckets.append((bound, below))
+                family.add_metric([label], buckets, self._sums[tube])
+        return family
+
+
+class Meter:
+    """What this server counts itself: how long tasks waited and were worked on, and what the store failed at."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.put_to_take = Histogram()
+        self.take_to_ack = Histogram()
+        self.store_errors: Counter[str] = Counter()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._held: OrderedDict[tuple[int, int], float] = OrderedDict()
+
+    def tap(self, events: Sequence[Event]) -> None:
+        """From any thread: what happened to tasks through this server."""
+        with self._lock:
+            now = self._clock()
+            for event in events:
+                if event.name == "take":
+                    self._taken(event, now)
+                elif event.name == "ack":
+                    since = self._held.pop((event.tube, event.record.id), None)
+                    if since is not None:
+                        self.take_to_ack.add(event.tube, now - since)
+
+    def _taken(self, event: Event, now: float) -> None:
+        record = event.record
+        if record.attempts == 1 and record.taken is not None:  # later ones waited for their worker, not for a taker
+            self.put_to_take.add(event.tube, max(0, record.taken - record.created) / 1000)
+        self._held[event.tube, record.id] = now
+        if len(self._held) > MAX_HELD:
+            self._held.popitem(last=False)
+
+    def failed(self, error: Exception) -> None:
+        """An error that a caller got."""
+        if isinstance(error, StoreError):
+            self.store_errors[type(error).__name__] += 1
+
+
+class _Snapshot(Collector):
+    def __init__(self, sample: Sample, sessions: int, meter: Meter) -> None:
+        self._sample = sample
+        self._sessions = sessions
+        self._meter = meter
+
+    def collect(self) -> Iterator[Metric]:
+        counts = _bounded(self._sample.counts)
+        tasks = GaugeMetricFamily("penstock_tasks", "Tasks in a tube, by state.", labels=["tube", "state"])
+        done = CounterMetricFamily("penstock_done", "Tasks that ever left a tube.", labels=["tube"])
+        calls = CounterMetricFamily("penstock_calls", "Tasks that each verb and deadline met.", labels=["tube", "call"])
+        for name, each in counts.items():
+            for state in STATES:
+                tasks.add_metric([name, state], getattr(each, state))
+            done.add_metric([name], each.done)
+            for call in CALLS:
+                calls.add_metric([name, call], getattr(each, call))
+        yield from (tasks, done, calls)
+        yield GaugeMetricFamily("penstock_tubes", "Tubes of the store.", len(self._sample.counts))
+        yield GaugeMetricFamily("penstock_sessions", "Live sessions of the store.", self._sessions)
+        failures = CounterMetricFamily("penstock_store_errors", "Calls that failed at the store.", labels=["error"])
+        for name, count in self._meter.store_errors.items():
+            failures.add_metric([name], count)
+        yield failures
+        names = {tube.no: name for name, tube in self._sample.tubes.items()}
+        waited = "From put to first take, of takes through this server."
+        yield self._meter.put_to_take.family("penstock_put_to_take_seconds", waited, names)
+        worked = "From take to ack, both through this server."
+        yield self._meter.take_to_ack.family("penstock_take_to_ack_seconds", worked, names)
+
+
+def _bounded(counts: dict[str, Counts]) -> dict[str, Counts]:
+    names = list(counts)
+    kept = {name: counts[name] for name in names[:MAX_TUBES]}
+    if len(names) > MAX_TUBES:
+        kept[OTHER] = total({name: counts[name] for name in names[MAX_TUBES:]})
+    return kept
+
+
+def exposition(sample: Sample, sessions: int, meter: Meter) -> bytes:
+    """The text that Prometheus reads."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Snapshot(sample, sessions, meter))
+    return generate_latest(registry)

@@ -1,0 +1,228 @@
+"""One operation of the API is one function: its signature says what it reads and answers, its docstring what it does.
+
+From a table of operations come the routes and, in `openapi`, their description; so the two cannot differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from penstock.errors import BadValue, NoSuchTube
+from penstock.server.auth import Role
+from penstock.server.http import faults
+from penstock.server.http.access import Access, Visit
+from penstock.server.http.bodies import Body, Query
+from penstock.server.http.callers import Callers
+from penstock.server.http.faults import Refused
+from penstock.server.http.options import Options
+
+T = TypeVar("T")
+SESSION = "penstock-session"
+# Forms that a page of any site can send without asking.
+_FORM_TYPES = ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What every request is served with."""
+
+    access: Access
+    callers: Callers
+    options: Options
+    failed: Callable[[Exception], object]
+
+
+class Call:
+    """One request, for its handler."""
+
+    def __init__(self, server: Server, request: Request, visit: Visit) -> None:
+        self.access = server.access
+        self.path: dict[str, str] = request.path_params
+        self.visit = visit
+        self._request = request
+
+    async def while_there(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for work that takes long; a caller that goes away, or the end of the server, cancels it."""
+        doing = asyncio.ensure_future(work)
+        gone = asyncio.ensure_future(self._request.receive())  # the body is read: what comes is the disconnect
+        ending = asyncio.ensure_future(self.access.stopping.wait())
+        try:
+            await asyncio.wait((doing, gone, ending), return_when=asyncio.FIRST_COMPLETED)
+            if gone.done() or (ending.done() and not doing.done()):
+                doing.cancel()
+            return await doing
+        except asyncio.CancelledError:
+            if gone.done():
+                raise ClientDisconnect from None
+            if ending.done():
+                raise Refused(503, "the server is ending: ask again") from None
+            raise
+        finally:
+            for watching in (doing, gone, ending):
+                watching.cancel()
+
+    def is_gone(self) -> Awaitable[bool]:
+        """Whether nobody would read the answer."""
+        return self._request.is_disconnected()
+
+
+Handler = Callable[..., Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A method and a path, who may call it, and the function that does it."""
+
+    method: str
+    path: str
+    role: Role | None
+    handler: Handler
+    status: int = 200
+    #: What it answers when that is no value but a text of its own.
+    media: str | None = None
+
+    @property
+    def template(self) -> str:
+        """Its path, as the description has it."""
+        return self.path.replace(":path}", "}")
+
+    @property
+    def name(self) -> str:
+        """Its id in the description."""
+        return self.handler.__name__
+
+    @property
+    def summary(self) -> str:
+        """What it does."""
+        return (self.handler.__doc__ or "").strip()
+
+    @cached_property
+    def _hints(self) -> dict[str, Any]:
+        return get_type_hints(self.handler)
+
+    @property
+    def body(self) -> type[Body] | None:
+        """What its body is read as."""
+        return self._hints.get("body")
+
+    @property
+    def query(self) -> type[Query] | None:
+        """What stands behind the `?` is read as."""
+        return self._hints.get("query")
+
+    @property
+    def answers(self) -> list[Any]:
+        """The types it may answer; none: 204 alone, or a text."""
+        if self.media is not None:
+            return []
+        hint = self._hints["return"]
+        kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+        return [kind for kind in kinds if kind is not type(None)]
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether 204 is among its answers."""
+        hint = self._hints["return"]
+        return hint is type(None) or type(None) in get_args(hint)
+
+
+def route(server: Server, operation: Operation) -> Route:
+    """The operation as a route."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            if operation.role is not None:
+                server.callers.need(request, operation.role)
+            read = await _read(server, operation, request)
+            return await _serve(server, operation, request, read)
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Exception as error:
+            server.failed(error)
+            return faults.answer(error)
+
+    return Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
+
+
+async def _serve(server: Server, operation: Operation, request: Request, read: dict[str, Any]) -> Response:
+    async with server.access.visit(request.headers.get(SESSION)) as visit:
+        call = Call(server, request, visit)
+        try:
+            answer = await operation.handler(call, **read)
+        except NoSuchTube:
+            if not server.access.forget(call.path.get("name", "")):
+                raise
+            answer = await operation.handler(call, **read)
+    if answer is None:
+        return Response(status_code=204)
+    if isinstance(answer, Response):
+        return answer
+    session = getattr(answer, "session", None)
+    headers = {SESSION: session} if isinstance(session, str) else {}
+    return Response(msgspec.json.encode(answer), operation.status, headers, "application/json")
+
+
+async def _read(server: Server, operation: Operation, request: Request) -> dict[str, Any]:
+    """The query and the body, checked."""
+    read: dict[str, Any] = {}
+    if operation.query is not None:
+        pairs = dict(parse_qsl(request.url.query, keep_blank_values=True))
+        read["query"] = _convert("query", lambda kind: msgspec.convert(pairs, kind, strict=False), operation.query)
+    if operation.body is not None:
+        text = await read_body(request, server.options)
+        if text:
+            _refuse_form(request)
+        read["body"] = _convert("body", lambda kind: msgspec.json.decode(text or b"{}", type=kind), operation.body)
+    return read
+
+
+def _convert(what: str, read: Callable[[Any], T], kind: Any) -> T:
+    try:
+        return read(kind)
+    except BadValue:
+        raise
+    except RecursionError:
+        raise BadValue(f"the {what} is nested too deeply: flatten it") from None
+    except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
+        raise BadValue(f"the {what} is not what this call takes: {error}") from None
+
+
+async def read_body(request: Request, options: Options) -> bytes:
+    """The whole body, unless it is too long or too slow."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
+        raise _too_long(options)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(options.body_seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > options.max_body:
+                    raise _too_long(options)
+                parts.append(part)
+    except TimeoutError:
+        raise Refused(408, f"the body was not here within {options.body_seconds:g} s", Connection="close") from None
+    return b"".join(parts)
+
+
+def _too_long(options: Options) -> Refused:
+    return Refused(413, f"the body is over {options.max_body} bytes: send less at once", Connection="close")
+
+
+def _refuse_form(request: Request) -> None:
+    """A browser sends JSON only for a page that may; a form it sends for anybody."""
+    sent = request.headers.get("content-type", "text/plain").partition(";")[0].strip().lower()
+    browser = "origin" in request.headers or "sec-fetch-site" in request.headers
+    if sent in _FORM_TYPES and browser:
+        raise Refused(415, f"the body is {sent[:100]}: send application/json")

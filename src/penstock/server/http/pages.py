@@ -1,0 +1,172 @@
+"""The dashboard's pages: who may see them, what they show, and how errors look. Forms are in `actions`."""
+
+from __future__ import annotations
+
+import mimetypes
+from collections.abc import Awaitable, Callable
+from typing import Any, get_type_hints
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Route
+
+import penstock
+from penstock.errors import BadValue, NoSuchTube
+from penstock.server.auth import Role
+from penstock.server.http import faults, show, views
+from penstock.server.http.actions import NOTICES, action_routes
+from penstock.server.http.callers import peer_of
+from penstock.server.http.forms import read_form
+from penstock.server.http.logins import COOKIE, LOGIN_SECONDS
+from penstock.server.http.operations import Server
+from penstock.server.http.sampler import Sampler
+from penstock.server.http.views import Looking
+
+_TUBE = "/tubes/{name}"
+PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
+    "/": views.overview,
+    "/sessions": views.sessions,
+    "/groups": views.groups,
+    "/schedules": views.schedules,
+    "/callbacks": views.callbacks,
+    _TUBE + "/utubes": views.utubes,
+    _TUBE + "/groups": views.groups,
+    _TUBE + "/tasks/{id:path}": views.task,
+    _TUBE: views.tube,
+}
+# Names of static files carry no version, so browsers ask again; the files are small.
+_STATIC_AGE = "public, max-age=300"
+
+
+def page_routes(server: Server, sampler: Sampler) -> list[BaseRoute]:
+    """All pages, forms and files of the dashboard."""
+    pages = Pages(server, sampler)
+    return [
+        Route("/static/{file}", _static, methods=["GET"]),
+        Route("/login", pages.login, methods=["GET", "POST"]),
+        Route("/logout", pages.logout, methods=["POST"]),
+        *action_routes(server, pages.refuse),
+        *(Route(path, pages.show(view), methods=["GET"], name=view.__name__) for path, view in PAGES.items()),
+    ]
+
+
+class Pages:
+    """Renders for one server."""
+
+    def __init__(self, server: Server, sampler: Sampler) -> None:
+        self._server = server
+        self._callers = server.callers
+        self._looking = Looking(server.access, sampler)
+
+    def show(self, view: Callable[..., Awaitable[views.View]]) -> Callable[[Request], Awaitable[Response]]:
+        """The page of a view; who is not logged in is sent to do so."""
+        kind = get_type_hints(view)["query"]
+
+        async def page(request: Request) -> Response:
+            try:
+                role = self._callers.role(request)
+                if role is None:
+                    return _to_login(request)
+                query = _query(request, kind)
+                return self._render(request, role, *await self._view(view, request, query))
+            except Exception as error:
+                return self.refuse(request, error)
+
+        return page
+
+    async def _view(self, view: Callable[..., Awaitable[views.View]], request: Request, query: Any) -> views.View:
+        path = request.path_params
+        try:
+            return await view(self._looking, path, query)
+        except NoSuchTube:
+            if not self._server.access.forget(path.get("name", "")):
+                raise
+            return await view(self._looking, path, query)
+
+    def refuse(self, request: Request, error: Exception) -> Response:
+        """An error as a page."""
+        self._server.failed(error)
+        status, fault, headers = faults.describe(error)
+        response = self._render(request, None, "error.html", {"status": status, "fault": fault}, status)
+        response.headers.update(headers)
+        return response
+
+    async def login(self, request: Request) -> Response:
+        """Give a token once, and have a cookie."""
+        if self._callers.open:
+            return RedirectResponse("/", 303)
+        if request.method == "GET":
+            return self._login_page(request, request.query_params.get("next", "/"), "")
+        try:
+            self._callers.refuse_hasty(peer_of(request))
+            form = await read_form(request, self._server.options)
+        except faults.Refused as refused:
+            return self.refuse(request, refused)
+        cookie = self._callers.logins.enter(form.get("token", "").strip(), peer_of(request))
+        if cookie is None:
+            return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
+        response = RedirectResponse(local_path(form.get("next", "/")), 303)
+        # A trusted proxy says whether the browser came by https.
+        secure = self._server.options.secure or request.url.scheme == "https"
+        response.set_cookie(COOKIE, cookie, max_age=LOGIN_SECONDS, httponly=True, samesite="strict", secure=secure)
+        return response
+
+    def _login_page(self, request: Request, after: str, problem: str) -> Response:
+        values = {"next": local_path(after), "problem": problem}
+        return self._render(request, None, "login.html", values, 403 if problem else 200)
+
+    async def logout(self, request: Request) -> Response:
+        """Forget the cookie."""
+        self._callers.logins.leave(request.cookies.get(COOKIE, ""))
+        response = RedirectResponse("/login", 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    def _render(
+        self, request: Request, role: Role | None, template: str, values: dict[str, Any], status: int = 200
+    ) -> Response:
+        done, notice = request.query_params.get("done", ""), ""
+        if done in NOTICES:
+            count = request.query_params.get("count", "")
+            notice = NOTICES[done].format(count=count if count.isdecimal() and len(count) < 12 else "")
+        common = {
+            "path": request.url.path,
+            "role": role,
+            "can_operate": role is not None and role >= Role.OPERATE,
+            "can_admin": role is not None and role >= Role.ADMIN,
+            "open": self._callers.open,
+            "seal": self._callers.logins.seal(request.cookies.get(COOKIE, "") if not self._callers.open else ""),
+            "notice": notice,
+            "version": penstock.__version__,
+        }
+        text = show.environment().get_template(template).render(common | values)
+        return Response(text, status, media_type="text/html")
+
+
+def _query(request: Request, kind: type) -> Any:
+    pairs = dict(parse_qsl(request.url.query, keep_blank_values=True))
+    try:
+        return msgspec.convert({name: value for name, value in pairs.items() if value}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise BadValue(f"the address of this page has something wrong behind the ?: {error}") from None
+
+
+def local_path(text: str) -> str:
+    """A path of this server, whatever was asked for."""
+    good = text.startswith("/") and not text.startswith("//") and text.isprintable() and "\\" not in text
+    return text if good and len(text) < 2000 else "/"
+
+
+def _to_login(request: Request) -> Response:
+    return RedirectResponse(f"/login?next={show.part(request.url.path)}", 303)
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params["file"]
+    content = show.static_file(name)
+    if content is None:
+        return Response("there is no such file", 404, media_type="text/plain")
+    kind = mimetypes.guess_type(name)[0] or "application/octet-stream"
+    return Response(content, 200, {"cache-control": _STATIC_AGE}, kind)

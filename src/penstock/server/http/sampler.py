@@ -1,0 +1,148 @@
+"""The counters of all tubes, read again and again while anyone looks: for charts, events and metrics.
+
+It reads counters, never tasks, and does nothing that is due. The reading takes at most a tenth of the time, so that a
+thousand tubes on a distant store are read less often than three on this host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.core.options import Tube as StoredTube
+from penstock.errors import NoSuchTube, PenstockError
+from penstock.server.http.access import Access
+from penstock.store.base import Counts, Store
+
+log = logging.getLogger("penstock")
+
+SECONDS = 1.0
+SHARE = 10
+# So long after the last look at a page, nobody is thought to look any more.
+LOOKING_SECONDS = 120.0
+# Points of a chart: two minutes at one a second.
+POINTS = 120
+# Charts that are kept; of more tubes than these only the ones that changed last have a past.
+MAX_CHARTS = 200
+
+STATES = ("ready", "taken", "delayed", "buried")
+RATES = ("put", "take", "ack", "release", "bury")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was read at one moment, by the monotonic clock."""
+
+    at: float
+    tubes: dict[str, StoredTube]
+    counts: dict[str, Counts]
+
+
+Point = tuple[float, ...]  # seconds since the epoch, the states, the rates a second
+
+
+class Sampler:
+    """Reads while somebody looks; `read` gives the newest sample, or makes one."""
+
+    def __init__(self, access: Access, failed: Callable[[Exception], object]) -> None:
+        self.sample = Sample(0.0, {}, {})
+        self.totals: deque[Point] = deque(maxlen=POINTS)
+        self.failed = failed
+        self._access = access
+        self._charts: OrderedDict[str, deque[Point]] = OrderedDict()
+        self._listeners: set[Callable[[Sample, Sample], object]] = set()
+        self._looked = 0.0
+        self._wake = asyncio.Event()
+        self._reading = asyncio.Lock()
+
+    def look(self) -> None:
+        """Somebody looks at a page: read for a while."""
+        self._looked = time.monotonic()
+        self._wake.set()
+
+    def listen(self, listener: Callable[[Sample, Sample], object]) -> Callable[[], None]:
+        """Call with each two samples in a row, until the function that this gives is called."""
+        self._listeners.add(listener)
+        self._wake.set()
+        return lambda: self._listeners.discard(listener)
+
+    def chart(self, name: str) -> list[Point]:
+        """The past of one tube."""
+        return list(self._charts.get(name, ()))
+
+    async def read(self, max_age: float = SECONDS) -> Sample:
+        """A sample that is not older than that."""
+        async with self._reading:
+            if time.monotonic() - self.sample.at > max_age:
+                await self._read()
+        return self.sample
+
+    async def run(self) -> None:
+        """Read while anyone looks, until cancelled."""
+        while True:
+            if not self._listeners and time.monotonic() - self._looked > LOOKING_SECONDS:
+                self._wake.clear()
+                await self._wake.wait()
+            began = time.monotonic()
+            try:
+                await self.read(SECONDS / 2)
+            except PenstockError as error:
+                self.failed(error)
+                log.warning("the counters cannot be read now (%s); trying again", error)
+            took = time.monotonic() - began
+            await asyncio.sleep(max(SECONDS - took, took * SHARE))
+
+    async def _read(self) -> None:
+        before = self.sample
+        tubes, counts = await self._access.call(read_counters, self._access.broker._sync._hub.store)
+        self.sample = now = Sample(time.monotonic(), tubes, counts)
+        self._access.names = {tube.no: name for name, tube in tubes.items()}
+        if before.at:
+            self._note(before, now)
+        for listener in list(self._listeners):
+            listener(before, now)
+
+    def _note(self, before: Sample, now: Sample) -> None:
+        seconds = max(now.at - before.at, 1e-3)
+        self.totals.append(_point(total(before.counts), total(now.counts), seconds))
+        for name, counts in now.counts.items():
+            old = before.counts.get(name, counts)
+            if old != counts or name in self._charts:
+                chart = self._charts.setdefault(name, deque(maxlen=POINTS))
+                chart.append(_point(old, counts, seconds))
+                if old != counts:
+                    self._charts.move_to_end(name)
+        while len(self._charts) > MAX_CHARTS:
+            self._charts.popitem(last=False)
+        for name in self._charts.keys() - now.counts.keys():
+            del self._charts[name]
+
+
+def read_counters(store: Store) -> tuple[dict[str, StoredTube], dict[str, Counts]]:
+    """Every tube and its counters, each read in one step; a tube dropped meanwhile is left out."""
+    tubes: dict[str, StoredTube] = {}
+    counts: dict[str, Counts] = {}
+    for tube in store.load_tubes():
+        try:
+            counts[tube.name] = store.count(tube)
+        except NoSuchTube:
+            continue
+        tubes[tube.name] = tube
+    return tubes, counts
+
+
+def total(counts: dict[str, Counts]) -> Counts:
+    """The counters of all tubes together."""
+    fields = Counts.__struct_fields__
+    return Counts(*(sum(getattr(each, name) for each in counts.values()) for name in fields))
+
+
+def _point(before: Counts, now: Counts, seconds: float) -> Point:
+    states = [getattr(now, state) for state in STATES]
+    # A tube dropped between the two takes its counters along: nothing went backwards.
+    rates = [round(max(0, getattr(now, rate) - getattr(before, rate)) / seconds, 2) for rate in RATES]
+    return (round(time.time(), 1), *states, *rates)

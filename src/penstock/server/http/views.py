@@ -1,0 +1,200 @@
+"""What each page shows: a template and the values it is filled with. Nothing here counts rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from penstock import operating
+from penstock.core.names import MAX_ID
+from penstock.core.task import Status
+from penstock.errors import NoSuchTube, UnsupportedOption
+from penstock.schedule.scheduler import SCHEDULE_TUBE
+from penstock.server.http.access import Access
+from penstock.server.http.api_tasks import task_id
+from penstock.server.http.bodies import Query
+from penstock.server.http.sampler import RATES, STATES, Sampler, total
+from penstock.store.base import Counts
+from penstock.tube import Tube
+
+ROWS = 100
+TASK_ROWS = 50
+# Tubes whose groups or callbacks one page looks through.
+LOOKED_THROUGH = 200
+
+
+class Overview(Query):
+    """Which tubes, in which order."""
+
+    q: Annotated[str, Meta(max_length=200)] = ""
+    order: Annotated[str, Meta(pattern="^(name|ready|taken|delayed|buried)$")] = "name"
+    page: Annotated[int, Meta(ge=1, le=100_000)] = 1
+    done: Annotated[str, Meta(max_length=40)] = ""
+
+
+class TubeQuery(Query):
+    """Which tasks."""
+
+    status: Annotated[str, Meta(pattern="^(|ready|taken|delayed|buried)$")] = ""
+    q: Annotated[str, Meta(max_length=200)] = ""
+    after: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
+    done: Annotated[str, Meta(max_length=40)] = ""
+    count: Annotated[int, Meta(ge=0, le=MAX_ID)] = 0
+
+
+class Plain(Query):
+    """A page without choices."""
+
+    done: Annotated[str, Meta(max_length=40)] = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Looking:
+    """What pages look with."""
+
+    access: Access
+    sampler: Sampler
+
+
+View = tuple[str, dict[str, Any]]
+
+
+async def overview(looking: Looking, path: dict[str, str], query: Overview) -> View:
+    """All tubes, and all of them together as charts."""
+    looking.sampler.look()
+    sample = await looking.sampler.read(2.0)
+    wanted = query.q.strip().casefold()
+    names = [name for name in sample.counts if wanted in name.casefold()]
+    if query.order != "name":
+        names.sort(key=lambda name: (-getattr(sample.counts[name], query.order), name))
+    pages = max(1, -(-len(names) // ROWS))
+    page = min(query.page, pages)
+    rows = [(sample.tubes[name], sample.counts[name]) for name in names[(page - 1) * ROWS : page * ROWS]]
+    values = {
+        "rows": rows,
+        "matches": len(names),
+        "tubes": len(sample.counts),
+        "counts": total(sample.counts),
+        "pages": pages,
+        "page": page,
+        "points": list(looking.sampler.totals),
+    }
+    return "overview.html", values | CHARTS | {"query": query}
+
+
+async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View:
+    """One tube: states, rates, options, tasks."""
+    looking.sampler.look()
+    handle = await looking.access.tube(path["name"])
+    status = Status[query.status.upper()] if query.status else None
+    seen = await looking.access.call(_see_tube, handle._sync, status, query)
+    values = {"tube": handle._stored, "points": looking.sampler.chart(handle.name)}
+    return "tube.html", values | seen | CHARTS | {"query": query}
+
+
+def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, Any]:
+    found = operating.search(tube, status, query.q, query.after, TASK_ROWS)
+    oldest = tube.tasks(Status.READY, limit=1)
+    return {
+        "stats": tube.stats(),
+        "paused": operating.is_paused(tube),
+        "found": found,
+        "oldest": oldest[0].created if oldest else None,
+    }
+
+
+async def task(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """One task: data, times, what holds it back, and what can be done."""
+    handle = await looking.access.tube(path["name"])
+    seen = await looking.access.call(_see_task, handle._sync, task_id(handle, path["id"]))
+    return "task.html", {"tube": handle._stored} | seen
+
+
+def _see_task(tube: Tube, id: Any) -> dict[str, Any]:
+    task = tube.peek(id)
+    leased = isinstance(task.id, int)
+    return {
+        "task": task,
+        "record": task._record,
+        "why": tube.why(id) if leased else None,
+        "holder": operating.holder(tube, task._record),
+        "verbs": operating.verbs_for(task.status) if leased else ["delete"],
+    }
+
+
+async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The micro-queues of a tube: which are busy, which are blocked."""
+    handle = await looking.access.tube(path["name"])
+    if not handle._stored.kind.per_utube:
+        raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues")
+    lanes = await looking.access.call(operating.lanes, handle._sync)
+    return "utubes.html", {"tube": handle._stored, "lanes": lanes, "sample": operating.SAMPLE}
+
+
+async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The live groups, of one tube or of all."""
+    try:
+        found = await looking.access.call(_groups, await _handles(looking, path))
+        note = None
+    except UnsupportedOption as error:
+        found, note = [], str(error)
+    return "groups.html", {"groups": found, "note": note, "tube_name": path.get("name")}
+
+
+def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
+    return [(tube.name, group) for tube in tubes for group in operating.live_groups(tube)][: ROWS * 2]
+
+
+async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The hosts that callbacks go to, and how that goes."""
+    handles = await _handles(looking, path)
+    rows = await looking.access.call(lambda: [row for tube in handles for row in operating.callbacks(tube)])
+    rows.sort(key=lambda row: (-row.buried, -row.retrying, row.host, row.tube))
+    return "callbacks.html", {"rows": rows[: ROWS * 2]}
+
+
+async def _handles(looking: Looking, path: dict[str, str]) -> list[Tube]:
+    """The tube that the path names; else those that hold tasks, up to a bound."""
+    if "name" in path:
+        return [(await looking.access.tube(path["name"]))._sync]
+    sample = await looking.sampler.read(2.0)
+    names = [name for name, counts in sample.counts.items() if _holds(counts)][:LOOKED_THROUGH]
+    found = []
+    for name in names:
+        try:
+            found.append((await looking.access.tube(name))._sync)
+        except NoSuchTube:
+            looking.access.forget(name)
+    return found
+
+
+def _holds(counts: Counts) -> bool:
+    return any(getattr(counts, state) for state in STATES)
+
+
+async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """Who takes tasks: what each holds and waits for, and when it was last heard of."""
+    live = await looking.access.broker.sessions()
+    return "sessions.html", {"sessions": live[: ROWS * 2], "more": max(0, len(live) - ROWS * 2)}
+
+
+async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
+    """The ticks of an application's schedules that are put and wait for their moment, the next one first."""
+    try:
+        handle = await looking.access.tube(SCHEDULE_TUBE)
+        found = [task for task in await handle.tasks(limit=ROWS) if not _is_mark(task.data)]
+        ticks = sorted(found, key=lambda task: task.due or 0)
+    except NoSuchTube:
+        looking.access.forget(SCHEDULE_TUBE)
+        ticks = None
+    return "schedules.html", {"ticks": ticks, "tube_name": SCHEDULE_TUBE}
+
+
+def _is_mark(data: object) -> bool:
+    """Whether it is a schedule's note of what was put, which never comes up."""
+    return isinstance(data, dict) and data.keys() == {"schedule", "plan", "until"}
+
+
+CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}

@@ -1,0 +1,69 @@
+"""The listeners that can be served, made from what a command line says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.bridge import Bridge
+from penstock.broker import Broker
+from penstock.errors import BadValue
+from penstock.server.address import Address
+from penstock.server.auth import Tokens
+from penstock.server.resp.listener import RespListener
+from penstock.server.resp.service import Service
+from penstock.server.serve import Listener, Mount
+
+HTTP_ADDRESS = "127.0.0.1:8080"
+RESP_ADDRESS = "127.0.0.1:7379"
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """What HTTP needs beside its address."""
+
+    hosts: tuple[str, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    proxies: str = ""
+
+
+def mounts(http: str | None, resp: str | None, tokens: Tokens, web: Web) -> list[Mount]:
+    """Those that are asked for, or both; BadValue where one could be reached from other hosts without a token."""
+    if http is None and resp is None:
+        http, resp = HTTP_ADDRESS, RESP_ADDRESS
+    made = []
+    if http is not None:
+        made.append(_http(_address("--http", http, tokens), tokens, web))
+    if resp is not None:
+        made.append(_resp(_address("--resp", resp, tokens), tokens))
+    return made
+
+
+def _address(option: str, text: str, tokens: Tokens) -> Address:
+    address = Address(option, text)
+    address.must_be_guarded(tokens.required)
+    return address
+
+
+def _resp(address: Address, tokens: Tokens) -> Mount:
+    def mount(broker: Broker, bridge: Bridge) -> Listener:
+        return RespListener(Service(broker, bridge, tokens), address)
+
+    return mount
+
+
+def _http(address: Address, tokens: Tokens, web: Web) -> Mount:
+    try:
+        from penstock.server.http.listener import Tls, http_listener
+        from penstock.server.http.options import LOOPBACK, Options
+    except ImportError as error:
+        raise BadValue(f"--http needs a package more ({error}): pip install 'penstock[server]'") from error
+
+    tls = None if web.certificate is None else Tls(web.certificate, web.key)
+    options = Options(hosts=(*LOOPBACK, address.host, *web.hosts), secure=tls is not None)
+
+    def mount(broker: Broker, bridge: Bridge) -> Listener:
+        return http_listener(broker, bridge, address, tokens, options, tls, web.proxies)
+
+    return mount

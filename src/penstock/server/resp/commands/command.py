@@ -1,0 +1,122 @@
+"""What a command is, and the two sorts of it: a coroutine of its own, or the verb of a tube."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.errors import BadValue, NoSuchTube, PenstockError
+from penstock.flow import Flow
+from penstock.server.auth import Role
+from penstock.server.resp.arguments import Args, text
+from penstock.server.resp.replies import OK, Reply, fault_of
+from penstock.server.resp.session import Session
+from penstock.tube import Tube
+
+Run = Callable[[Session, Sequence[Args]], Awaitable[list[Reply]]]
+
+
+def _never(args: Args) -> bool:
+    return False
+
+
+def _alone(args: Args) -> bytes | None:
+    return None
+
+
+class Command(msgspec.Struct, frozen=True):
+    """One command. `arity` counts the name, and is negative where more may follow, as Redis has it."""
+
+    name: str
+    arity: int
+    run: Run
+    #: What it needs; None: nothing, not even a token.
+    role: Role | None = Role.OPERATE
+    #: Where the name of its tube stands; 0: it has none.
+    tube_at: int = 0
+    #: Consecutive calls with the same answer are carried out as one step; None: this one alone.
+    joins: Callable[[Args], bytes | None] = _alone
+    #: Whether these arguments may make it wait for long.
+    waits: Callable[[Args], bool] = _never
+    #: Whether it changes how the requests behind it are read, so that these wait for it.
+    turns: bool = False
+    usage: str = ""
+
+    def takes(self, count: int) -> bool:
+        """Whether it can be called with so many words, its name included."""
+        return count == self.arity if self.arity >= 0 else count >= -self.arity
+
+
+def by_tube(args: Args) -> bytes | None:
+    """Calls on the same tube may be one step."""
+    return args[0]
+
+
+def timeout_from(place: int) -> Callable[[Args], bool]:
+    """It waits when it has the option TIMEOUT, looked for where options stand."""
+
+    def waits(args: Args) -> bool:
+        return any(args[at].upper() == b"TIMEOUT" for at in range(place, len(args), 2))
+
+    return waits
+
+
+def single(run: Callable[[Session, Args], Awaitable[Reply]]) -> Run:
+    """A command that is carried out one by one."""
+
+    async def each(session: Session, calls: Sequence[Args]) -> list[Reply]:
+        return [await run(session, args) for args in calls]
+
+    return each
+
+
+def done(result: None) -> Reply:
+    """The reply of what gives nothing."""
+    return OK
+
+
+def verb(flow: Callable[[Tube, Args], Flow[Any]], show: Callable[[Any], Reply] = done) -> Run:
+    """The verb of the tube that is the first argument. Calls that came together begin together."""
+
+    async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
+        name = text("tube", calls[0][0])
+        answers = await _attempt(session, name, flow, calls, anew=False)
+        gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
+        if gone:  # dropped since it was found, and perhaps created anew
+            try:
+                retried = await _attempt(session, name, flow, [calls[at] for at in gone], anew=True)
+            except NoSuchTube as error:
+                retried = [error] * len(gone)  # not raised: the others may be done
+            for at, answer in zip(gone, retried, strict=True):
+                answers[at] = answer
+        return [_shown(answer, show) for answer in answers]
+
+    return run
+
+
+async def _attempt(
+    session: Session, name: str, flow: Callable[[Tube, Args], Flow[Any]], calls: Sequence[Args], *, anew: bool
+) -> list[Any]:
+    tube = await session.tube(name, anew=anew)
+    return await session.carry_out([_read(flow, tube, args[1:]) for args in calls])
+
+
+def _read(flow: Callable[[Tube, Args], Flow[Any]], tube: Tube, args: Args) -> Flow[Any]:
+    """The flow; bad arguments are an error of this call alone."""
+    try:
+        return flow(tube, args)
+    except BadValue as error:
+        return _raising(error)
+
+
+def _raising(error: PenstockError) -> Flow[None]:
+    raise error
+    yield
+
+
+def _shown(answer: Any, show: Callable[[Any], Reply]) -> Reply:
+    if isinstance(answer, PenstockError):
+        return fault_of(answer)
+    return None if isinstance(answer, TimeoutError) else show(answer)

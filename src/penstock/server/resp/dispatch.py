@@ -1,0 +1,141 @@
+"""From requests to replies: finds the command, asks whether it may be given, joins calls that can be one step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from penstock.errors import PenstockError, StoreError
+from penstock.server.auth import Role
+from penstock.server.resp.arguments import Args
+from penstock.server.resp.commands import about, connection, mq, tasks, transaction, tubes
+from penstock.server.resp.commands.command import Command
+from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
+from penstock.server.resp.replies import Fault, Refused, Reply, Word, fault_of
+from penstock.server.resp.session import Session
+
+log = logging.getLogger("penstock")
+
+# Calls joined into one step have so many words together: within that a put is all or nothing.
+MAX_WORDS = 10_000
+
+
+class Calls:
+    """Calls of one command that are carried out together."""
+
+    __slots__ = ("args", "command", "key", "words")
+
+    def __init__(self, command: Command, args: Args, key: bytes | None) -> None:
+        self.command = command
+        self.args = [args]
+        self.key = key
+        self.words = len(args)
+
+    def join(self, command: Command, args: Args, key: bytes | None) -> bool:
+        """Whether this call is one more of them."""
+        if key is None or command is not self.command or key != self.key or self.words + len(args) > MAX_WORDS:
+            return False
+        self.args.append(args)
+        self.words += len(args)
+        return True
+
+    @property
+    def waits(self) -> bool:
+        """Whether this may take long."""
+        return self.command.waits(self.args[0])
+
+
+def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Reply]:
+    """What is to be done, in order: calls to be carried out, and replies that need nothing done."""
+    calls: Calls | None = None
+    role = session.role
+    for request in requests:
+        try:
+            command = _find(request)
+            if command.role is not None and (role is None or role < command.role):
+                raise _forbidden(command, command.role, role)
+            args = request[1:]
+            key = command.joins(args)
+            if calls is not None and calls.join(command, args, key):
+                continue
+            step: Calls | Reply = _queued(session, request, command) or Calls(command, args, key)
+        except Refused as error:
+            session.spoilt = session.spoilt or session.queued is not None
+            step = error.fault
+        if calls is not None:
+            yield calls
+            calls = None
+        if isinstance(step, Calls) and not step.command.turns:
+            calls = step  # what follows may join
+        else:
+            yield step
+            role = session.role
+    if calls is not None:
+        yield calls
+
+
+def _queued(session: Session, request: Request, command: Command) -> Reply:
+    """Between MULTI and EXEC a request waits for its turn; None: it is to be carried out now."""
+    if session.queued is None or command.name in transaction.NAMES:
+        return None
+    if command.turns or command.waits(request[1:]):
+        raise Refused("ERR", f"'{command.name.lower()}' cannot be used in this way between MULTI and EXEC")
+    session.queued_size += len(b"".join(request)) + WORD_SIZE * len(request)
+    if session.queued_size > MAX_REQUEST:
+        raise Refused("ERR", f"too much between MULTI and EXEC: {MAX_REQUEST} bytes at most")
+    session.queued.append(request)
+    return Word("QUEUED")
+
+
+def _find(request: Request) -> Command:
+    command = COMMANDS.get(request[0]) or COMMANDS.get(request[0].upper())
+    if command is None:
+        name = request[0][:128].decode("utf-8", "replace")
+        args = " ".join(f"'{word[:128].decode('utf-8', 'replace')}'" for word in request[1:21])
+        raise Refused("ERR", f"unknown command '{name}', with args beginning with: {args}")
+    if not command.takes(len(request)):
+        raise Refused("ERR", f"wrong number of arguments for '{command.name.lower()}' command")
+    return command
+
+
+def _forbidden(command: Command, needed: Role, role: Role | None) -> Refused:
+    if role is None:
+        return Refused("NOAUTH", "Authentication required.")
+    why = f"its role is {role.name.lower()}, and '{command.name.lower()}' needs {needed.name.lower()}"
+    return Refused("NOPERM", f"this token may not do that: {why}")
+
+
+async def carry_out(session: Session, calls: Calls) -> list[Reply]:
+    """The replies of these calls. A call that is refused is refused alone."""
+    session.service.commands += len(calls.args)
+    try:
+        return await calls.command.run(session, calls.args)
+    except Refused as error:
+        fault = error.fault
+    except PenstockError as error:
+        if isinstance(error, StoreError):  # the same for all, and what was stored may be
+            return [fault_of(error)] * len(calls.args)
+        fault = fault_of(error)
+    except TimeoutError:
+        return [None] * len(calls.args)
+    except Exception:
+        log.exception("%s failed", calls.command.name)
+        return [Fault("ERR", "internal error: the server's log has it")] * len(calls.args)
+    if len(calls.args) == 1:
+        return [fault]
+    return [(await carry_out(session, Calls(calls.command, args, None)))[0] for args in calls.args]
+
+
+async def _execute(session: Session, requests: Sequence[Request]) -> list[Reply]:
+    """The replies of these requests, one after the other."""
+    replies: list[Reply] = []
+    for step in plan(session, requests):
+        replies += await carry_out(session, step) if isinstance(step, Calls) else [step]
+    return replies
+
+
+_OWN = (
+    *connection.COMMANDS, *about.COMMANDS, *mq.COMMANDS, *tubes.COMMANDS, *tasks.COMMANDS,
+    *transaction.commands(_execute),
+)  # fmt: skip
+COMMANDS = {command.name.encode(): command for command in (*_OWN, about.command_about(_OWN))}

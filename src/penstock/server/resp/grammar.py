@@ -1,0 +1,184 @@
+"""Requests of the Redis protocol, from bytes as they come: arrays of bulk strings, and inline lines.
+
+Knows no sockets and no commands. Nothing is allocated by a size that a peer declares, only by what has arrived.
+"""
+
+from __future__ import annotations
+
+import re
+
+Request = list[bytes]
+
+# One request may have so many arguments and hold so many bytes, each argument counted with what it costs beyond them.
+MAX_ARGUMENTS = 1024 * 1024
+MAX_REQUEST = 64 * 1024 * 1024
+MAX_INLINE = 64 * 1024
+WORD_SIZE = 64
+# "*" or "$", the digits and CR LF: longer headers are refused before their end has come.
+_MAX_HEADER = 32
+
+_ARRAY = re.compile(rb"\*(0|[1-9][0-9]{0,9})\r\n")
+_BULK = re.compile(rb"\$(0|[1-9][0-9]{0,9})\r\n")
+# An HTTP request that a browser was tricked into sending here begins like this, or has such a line.
+_HTTP = re.compile(rb"(?i)(get|post|put|head|options|delete|patch|connect|trace)\s|host:")
+_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f]")
+
+_CR, _LF = b"\r\n"
+
+_TOKEN = re.compile(rb"""\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"']+))(?=\s|$)""")
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(.))")
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+
+
+class ProtocolError(Exception):
+    """The bytes are no request: the peer is told, and cut off."""
+
+
+class ForeignProtocol(ProtocolError):
+    """The peer speaks HTTP: it is cut off without a word."""
+
+
+class Requests:
+    """Feed it bytes, read requests. After a ProtocolError nothing more is read."""
+
+    def __init__(self) -> None:
+        #: How many bytes a request may have.
+        self.limit = MAX_REQUEST
+        self._buffer = bytearray()
+        self._at = 0  # what stands before has been read
+        self._scanned = 0  # an inline line has no end before
+        self._args: Request = []
+        self._count = 0  # arguments of the request that is arriving; 0: none is
+        self._size = 0  # of the request so far
+        self._want = -1  # bytes of the argument to come; -1: its header comes first
+        self._error: ProtocolError | None = None
+
+    @property
+    def pending(self) -> int:
+        """Bytes fed and not read yet."""
+        return len(self._buffer) - self._at
+
+    @property
+    def partial(self) -> bool:
+        """Whether a request has begun to arrive."""
+        return self._count > 0 or self.pending > 0
+
+    def feed(self, data: bytes) -> None:
+        """Bytes have arrived."""
+        if self._at:
+            del self._buffer[: self._at]
+            self._scanned = max(0, self._scanned - self._at)
+            self._at = 0
+        self._buffer += data
+
+    def read(self, count: int) -> list[Request]:
+        """Up to so many whole requests, in order; none: more bytes are needed."""
+        if self._error is not None:
+            raise self._error
+        found: list[Request] = []
+        try:
+            while len(found) < count and (request := self._next()) is not None:
+                if request:
+                    found.append(request)
+        except ProtocolError as error:
+            self._error = error
+            if not found:  # else those before it are answered first
+                raise
+        return found
+
+    def _next(self) -> Request | None:
+        """The next request, empty if it asks for nothing; None when it has not arrived yet."""
+        if not self._count:
+            if self._at == len(self._buffer):
+                return None
+            if self._buffer[self._at] != ord("*"):
+                return self._inline()
+            match = _ARRAY.match(self._buffer, self._at)
+            if match is None:
+                self._must_come("multibulk")
+                return None
+            count, self._at = int(match[1]), match.end()
+            if count > MAX_ARGUMENTS:
+                raise ProtocolError("Protocol error: invalid multibulk length")
+            if not count:
+                return []
+            self._count, self._args, self._size = count, [], 0
+        return self._arguments()
+
+    def _arguments(self) -> Request | None:
+        """The rest of a request. Most of the time of reading is spent here."""
+        buffer, args, count, want = self._buffer, self._args, self._count, self._want
+        arrived = len(buffer)
+        while True:
+            if want < 0:
+                match = _BULK.match(buffer, self._at)
+                if match is None:
+                    self._want = want
+                    self._must_come("bulk")
+                    return None
+                want = int(match[1])
+                self._at = match.end()
+                self._size += want + WORD_SIZE
+                if self._size > self.limit:
+                    raise ProtocolError(f"Protocol error: invalid bulk length: a request may have {self.limit} bytes")
+            end = self._at + want
+            if arrived < end + 2:
+                self._want = want
+                return None
+            if buffer[end] != _CR or buffer[end + 1] != _LF:
+                raise ProtocolError("Protocol error: expected CRLF after the bytes of an argument")
+            args.append(bytes(buffer[self._at : end]))
+            self._at = end + 2
+            want = -1
+            if len(args) == count:
+                self._count, self._want = 0, -1
+                return args
+
+    def _must_come(self, what: str) -> None:
+        """Refuse what stands in the place of a header, unless it may become one when more has arrived."""
+        if what == "bulk" and self.pending and self._buffer[self._at] != ord("$"):
+            raise ProtocolError(f"Protocol error: expected '$', got {chr(self._buffer[self._at])!a}")
+        if self._buffer.find(b"\n", self._at, self._at + _MAX_HEADER) >= 0:
+            raise ProtocolError(f"Protocol error: invalid {what} length")
+        if self.pending >= _MAX_HEADER:
+            raise ProtocolError(f"Protocol error: too big {what} count string")
+
+    def _inline(self) -> Request | None:
+        limit = min(MAX_INLINE, self.limit)
+        end = self._buffer.find(b"\n", max(self._at, self._scanned))
+        self._scanned = len(self._buffer)
+        if end - self._at > limit or (end < 0 and self.pending > limit):
+            raise ProtocolError("Protocol error: too big inline request")
+        if end < 0:
+            return None
+        line = bytes(self._buffer[self._at : end]).removesuffix(b"\r")
+        self._at = self._scanned = end + 1
+        if _HTTP.match(line):
+            raise ForeignProtocol("HTTP")
+        if _CONTROL.search(line):
+            raise ProtocolError("Protocol error: unexpected byte in an inline request")
+        return split_line(line)
+
+
+def split_line(line: bytes) -> Request:
+    """The words of an inline request; quotes keep spaces together, and double ones know escapes."""
+    words: Request = []
+    at = 0
+    line = line.rstrip()
+    while at < len(line):
+        match = _TOKEN.match(line, at)
+        if match is None:
+            raise ProtocolError("Protocol error: unbalanced quotes in request")
+        double, single, plain = match.groups()
+        if double is not None:
+            words.append(_ESCAPE.sub(_unescaped, double))
+        else:
+            words.append(plain if single is None else single.replace(b"\\'", b"'"))
+        at = match.end()
+    return words
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    if match[1]:
+        return bytes.fromhex(match[1].decode())
+    return _ESCAPES.get(match[2], match[2])

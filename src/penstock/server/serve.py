@@ -1,0 +1,76 @@
+"""Starts the listeners on one broker, waits for a signal, and ends them in order. Knows no protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import signal
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+import penstock
+from penstock.aio.broker import REMOTE_THREADS
+from penstock.bridge import Bridge
+from penstock.broker import Broker
+
+log = logging.getLogger("penstock")
+
+# What was asked before a signal came is answered within this.
+GRACE_SECONDS = 5.0
+
+
+class Listener(Protocol):
+    """Serves the broker at one address, in the server's event loop."""
+
+    async def start(self) -> str:
+        """Listen; the URL."""
+
+    async def stop(self, grace: float) -> None:
+        """Take no more, end within the grace what is under way, and let go of everything."""
+
+
+Mount = Callable[[Broker, Bridge], Listener]
+
+
+async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], object]) -> None:
+    """Serve a store by these listeners until SIGTERM or SIGINT; `ready` is told where, once all listen."""
+    raise_file_limit()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    async with opened(url) as (broker, bridge):
+        listeners = [mount(broker, bridge) for mount in mounts]
+        try:
+            ready([await listener.start() for listener in listeners])
+            await stop.wait()
+        finally:
+            await asyncio.gather(*(listener.stop(GRACE_SECONDS) for listener in listeners))
+
+
+@contextlib.asynccontextmanager
+async def opened(url: str) -> AsyncIterator[tuple[Broker, Bridge]]:
+    """The broker and its bridge, closed at the end."""
+    bridge = Bridge()
+    try:
+        broker = await bridge.call(partial(penstock.connect, url))
+    except BaseException:
+        bridge.abandon()
+        raise
+    if broker._hub.store.remote:
+        bridge.threads = REMOTE_THREADS
+    try:
+        yield broker, bridge
+    finally:
+        await bridge.close(broker.close)
+
+
+def raise_file_limit() -> None:
+    """Thousands of connections need as many files; many systems allow more than they give at first."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,69 @@
+"""Runs what an application has queued, in the calling thread, so that a test needs no worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Iterator
+
+from penstock.app.app import App
+from penstock.app.current import set_run
+from penstock.app.ends import Bury, Retry
+from penstock.core.task import Task
+from penstock.seat import Seat
+from penstock.tube import Tube
+from penstock.worker import verdict
+from penstock.worker.item import Item
+
+
+def run_queued(app: App, *, raises: bool = True) -> int:
+    """Run every task that is ready now, and those that these put, until nothing is ready; how many it were.
+
+    Each is settled as a worker would settle it: acked, released with back-off, buried. The first error of a
+    handler is raised when its task is settled, unless raises=False.
+    """
+    seat = Seat(app.broker._hub, implicit=True)
+    count = 0
+    try:
+        for tube, task in _ready(app, seat):
+            count += 1
+            error = _run(app, Item(task, tube, seat.number, 0))
+            if error is not None and raises and not isinstance(error, (Retry, Bury)):
+                raise error
+    finally:
+        set_run(None)
+        seat.close()
+    return count
+
+
+def _ready(app: App, seat: Seat) -> Iterator[tuple[Tube, Task]]:
+    found = True
+    while found:
+        found = False
+        for name in dict.fromkeys(handler.rules.tube for handler in app.handlers.values()):
+            tube = Tube(app.broker._hub, seat, app._link.tube(name)._stored)
+            while task := tube.take(0):
+                found = True
+                yield tube, task
+
+
+def _run(app: App, item: Item) -> Exception | None:
+    data = item.task.data
+    handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
+    if handler is None or not isinstance(data, dict):
+        item.tube._settle_now([verdict.unknown(item).move])
+        return None
+    item.handler = handler
+    set_run(item)
+    error = None
+    try:
+        result = handler.arguments.call(handler.function, data["args"])
+        if inspect.iscoroutine(result):
+            result = asyncio.run(result)
+        ended = verdict.done(item, result)
+    except Exception as raised:
+        error = raised
+        ended = verdict.failed(item, raised)
+    if not item.settled:
+        item.tube._settle_now([ended.move])
+    return error

@@ -1,0 +1,71 @@
+"""`--reload`: a worker in a child process, started anew when a source file changes. For development."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+# Seconds between looks at the files.
+LOOK = 0.5
+_SKIPPED = {"__pycache__", "node_modules", "venv"}
+
+Stamp = dict[str, int]
+
+
+def run_reloading(arguments: Sequence[str], url: str | None) -> int:
+    """Run `penstock worker` with these arguments, again after each change, until a signal comes; its exit code."""
+    command = [sys.executable, "-m", "penstock", "worker", *arguments]
+    environment = {**os.environ, **({} if url is None else {"PENSTOCK_URL": url})}
+    told: list[int] = []
+    wake = threading.Event()
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        told.append(number)
+        wake.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, tell)
+    while True:
+        stamp = stamp_of(Path.cwd())
+        # A group of its own: Ctrl-C is for this process, which then stops that one.
+        child = subprocess.Popen(command, env=environment, process_group=0)
+        while not told and stamp_of(Path.cwd()) == stamp:
+            wake.wait(LOOK)
+        code = _end(child, told)
+        if told:
+            return code
+
+
+def _end(child: subprocess.Popen[bytes], told: list[int]) -> int:
+    """Stop it well; a second signal is passed on, too."""
+    if child.poll() is None:
+        child.send_signal(signal.SIGTERM)
+    passed = 1
+    while True:
+        try:
+            return child.wait(LOOK / 5)
+        except subprocess.TimeoutExpired:
+            if len(told) > passed:
+                passed = len(told)
+                child.send_signal(signal.SIGTERM)
+
+
+def stamp_of(folder: Path) -> Stamp:
+    """When each source file below the folder was last written."""
+    found: Stamp = {}
+    for where, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if name not in _SKIPPED and not name.startswith(".")]
+        for name in files:
+            if name.endswith(".py"):
+                path = os.path.join(where, name)
+                try:
+                    found[path] = os.stat(path).st_mtime_ns
+                except OSError:  # gone between the listing and the look
+                    pass
+    return found

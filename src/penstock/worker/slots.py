@@ -1,0 +1,91 @@
+"""How many handlers may run at once: slots, priority limits on them, and giving one back while waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+
+Grant = Callable[[], object]
+
+
+class Slots:
+    """Counts what runs. A handler that waits for other work steps aside, and comes back before anything new starts."""
+
+    def __init__(self, concurrency: int, limits: tuple[tuple[int, int], ...] = ()) -> None:
+        # (first priority it holds for, how many may run), the least urgent last
+        classes = [(pri, min(most, concurrency)) for pri, most in limits]
+        self._classes = classes if classes and classes[0][0] == 0 else [(0, concurrency), *classes]
+        self.limited = bool(limits)
+        self.most = self._classes[0][1]
+        self.running = 0
+        self.aside = 0
+        self._lock = threading.Lock()
+        self._returning: deque[Grant] = deque()
+        #: Called without the lock whenever a slot may have become free.
+        self.on_free: list[Callable[[], None]] = []
+
+    def acquire(self) -> bool:
+        """Take a slot, if one is free that nobody comes back for."""
+        with self._lock:
+            if self.running >= self.most or self._returning:
+                return False
+            self.running += 1
+            return True
+
+    def release(self) -> None:
+        """Give a slot back: to one that returns, else to whoever comes."""
+        with self._lock:
+            self._give_back()
+        for free in self.on_free:
+            free()
+
+    def step_aside(self) -> None:
+        """A running handler waits for other work."""
+        with self._lock:
+            self.aside += 1
+            self._give_back()
+        for free in self.on_free:
+            free()
+
+    def step_back(self, granted: Grant) -> None:
+        """It goes on: `granted` is called when it has a slot, which may be at once."""
+        with self._lock:
+            self.aside -= 1
+            if self.running >= self.most:
+                self._returning.append(granted)
+                return
+            self.running += 1
+        granted()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a handler wants to come back."""
+        return bool(self._returning)
+
+    def free(self) -> int:
+        """Slots that new work may have."""
+        return 0 if self._returning else max(0, self.most - self.running)
+
+    def room(self, buffered: int) -> tuple[int, int | None]:
+        """How many more tasks may be taken, and up to which priority (None: any), beside those taken already."""
+        if self._returning:
+            return 0, None
+        busy = self.running + buffered
+        top: int | None = None
+        for pri, most in reversed(self._classes):
+            if most > busy:
+                return most - busy, top
+            top = pri - 1
+        return 0, None
+
+    def may_start(self, pri: int) -> bool:
+        """Whether work of that priority may start in a slot that is held for it already."""
+        most = next(most for first, most in reversed(self._classes) if first <= pri)
+        return self.running - 1 < most
+
+    def _give_back(self) -> None:
+        if self._returning:
+            self._returning.popleft()()
+        else:
+            self.running -= 1

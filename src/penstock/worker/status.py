@@ -1,0 +1,82 @@
+"""What a worker shows of itself: a banner, then a live line on a terminal, or a log line now and then."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import AbstractContextManager, nullcontext
+
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from penstock.worker.worker import Worker
+
+log = logging.getLogger("penstock.worker")
+
+# Seconds between looks: of the live line, of the log line.
+LIVE = 0.25
+LOGGED = 10.0
+
+
+class Status:
+    """Tells how the worker is doing, whenever it is asked to."""
+
+    def __init__(self, worker: Worker, console: Console, *, live: bool) -> None:
+        self._worker = worker
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, transient=True) if live else None
+        self._at, self._done, self._rate = time.monotonic(), 0, 0.0
+        self._shown: dict[str, int] = {}
+        self.pause = LIVE if live else LOGGED
+
+    def shown(self) -> AbstractContextManager[object]:
+        """While this is entered, the live line stands."""
+        return self._live or nullcontext()
+
+    def banner(self) -> None:
+        """Who starts, on what, with what."""
+        where = self._worker.where
+        settings, sources = self._worker.settings, self._worker.sources
+        tubes = ", ".join(source.tube.name for source in sources) or "those with callbacks"
+        if self._live is None:
+            log.info("worker on %s, tubes %s, concurrency %d", where, tubes, settings.concurrency)
+            return
+        facts = Table.grid(padding=(0, 2))
+        facts.add_column(style="bold")
+        facts.add_column()
+        facts.add_row("store", where)
+        facts.add_row("tubes", tubes)
+        facts.add_row("tasks", ", ".join(self._worker.handler_names) or "none")
+        facts.add_row("at once", str(settings.concurrency))
+        if settings.limits:
+            facts.add_row("limits", ", ".join(f"priority {pri} and below: {most}" for pri, most in settings.limits))
+        facts.add_row("stop", "Ctrl-C")
+        self._console.print(Panel(facts, title="penstock worker", expand=False))
+
+    def look(self, doing: str = "working") -> None:
+        """Show or log how it stands now; what it is `doing` changes only on a terminal."""
+        tally, slots, now = self._worker.work.tally, self._worker.work.slots, time.monotonic()
+        if now - self._at >= 1:
+            self._rate = (tally.done - self._done) / (now - self._at)
+            self._at, self._done = now, tally.done
+        counts = {"running": slots.running, "waiting": slots.aside, **tally.facts()}
+        if self._live is not None and self._live.is_started:
+            self._live.update(self._line(counts, doing), refresh=True)
+        elif self._live is not None:
+            self._console.print(self._line(counts, doing))
+        elif counts != self._shown:
+            self._shown = counts
+            told = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+            log.info("%s", told or "idle", extra={"counts": counts})
+
+    def _line(self, counts: dict[str, int], doing: str) -> Text:
+        line = Text(f"{doing}  ", style="bold green" if doing == "working" else "bold yellow")
+        line.append(f"{self._rate:,.0f}/s", style="cyan")
+        for name, count in counts.items():
+            if count or name in ("running", "done"):
+                bad = name in ("buried", "lost")
+                line.append(f"  {name} {count:,}", style="red" if bad else "default")
+        return line

@@ -1,0 +1,108 @@
+"""Runs sync handlers in threads: as few as keep up, as many as there are slots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.app.current import set_run
+from penstock.worker.item import Item
+from penstock.worker.work import Work
+
+# Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
+# faster ones the hand-over costs more than it brings.
+WORTH_A_THREAD = 0.0002
+
+
+class Threads:
+    """An executor. A thread holds its slot from its first task until it finds no more."""
+
+    def __init__(self, work: Work, most: int | None = None) -> None:
+        self._work = work
+        self._most = most  # threads, those aside not counted; None: slots alone decide
+        self._threads = 0
+        self._aside = 0
+        self._slots = work.slots
+        self._buffer: deque[Item] = deque()
+        self._idle: list[threading.Lock] = []
+        self._lock = threading.Lock()
+        self._over = False
+        work.slots.on_free.append(self.wake)
+
+    def start(self, items: Sequence[Item]) -> None:
+        """Run these, in order, as threads and slots allow."""
+        self._buffer.extend(items)
+        self.wake()
+
+    def room(self) -> int | None:
+        """Slots alone decide, unless there may only be so many threads."""
+        if self._most is None:
+            return None
+        with self._lock:
+            return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
+
+    def stop(self) -> None:
+        """End the idle threads; a busy one ends when its handler does, for it cannot be ended from outside."""
+        self._over = True
+        self._buffer.clear()
+        with self._lock:
+            while self._idle:
+                self._idle.pop().release()
+
+    def wake(self) -> None:
+        """Have one more thread look, if there is work and a slot for it."""
+        if not self._buffer or not self._slots.free():
+            return
+        with self._lock:
+            if self._idle:
+                self._idle.pop().release()
+                return
+            if self._most is not None and self._threads - self._aside >= self._most:
+                return
+            self._threads += 1
+        threading.Thread(target=self._run, name="penstock-runner", daemon=True).start()
+
+    def _run(self) -> None:
+        parked = threading.Lock()
+        parked.acquire()
+        while not self._over:
+            holding = self._slots.acquire()
+            if holding:
+                self._drain()
+                set_run(None)
+            with self._lock:
+                self._idle.append(parked)
+            if holding:
+                self._slots.release()  # only now, so that whoever is told of it finds this thread idle
+            else:
+                self.wake()  # a slot may have become free between the look at it and now
+            if not self._over:
+                parked.acquire()
+
+    def _drain(self) -> None:
+        buffer, pace = self._buffer, self._work.pace
+        alone = True  # there is always one more thread about to look, in case that this one's handler blocks
+        while not self._slots.wanted:
+            try:
+                item = buffer.popleft()
+            except IndexError:
+                return
+            if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
+                alone = False
+                self.wake()
+            if self._work.claim(item):
+                self._call(item)
+
+    def _call(self, item: Item) -> None:
+        handler = item.handler
+        assert handler is not None
+        set_run(item)
+        began = time.perf_counter()
+        try:
+            result = handler.arguments.call(handler.function, item.stored)
+        except BaseException as error:
+            self._work.fail(item, error, began)
+        else:
+            self._work.finish(item, result, began)

@@ -1,0 +1,113 @@
+"""What becomes of a task by what its handler did: the move that settles it, and how long to hold it before that."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from penstock.app.ends import Bury, Retry
+from penstock.core import names
+from penstock.core.backoff import Backoff
+from penstock.core.lifecycle import Move
+from penstock.core.numbers import MAX_SECONDS, span_ms
+from penstock.core.options import encode_payload
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.worker.item import Item
+
+DEFAULT_BACKOFF = Backoff()
+
+
+class Verdict(NamedTuple):
+    """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
+
+    move: Move
+    what: str  # done, retried, buried, released: for the tally
+    hold: float = 0
+
+
+def done(item: Item, result: object) -> Verdict:
+    """The handler returned."""
+    record = item.task._record
+    payload = None
+    try:
+        kept = result if item.handler is None or result is None else item.handler.store_result(result)
+        if kept is not None:
+            payload = encode_payload(item.tube._stored, "result", kept)
+    except PenstockError as error:  # the work is done: doing it again would not help
+        return bury(item, f"its result cannot be kept: {error}")
+    return Verdict(Move("ack", record.id, item.session, record.lease, result=payload), "done")
+
+
+def failed(item: Item, error: BaseException) -> Verdict:
+    """The handler raised."""
+    if isinstance(error, Bury):
+        return bury(item, error.reason)
+    if isinstance(error, Retry):
+        delay = _backoff(item) if error.delay is None else error.delay
+        return release(item, delay, error.reason)
+    reason = error.args[0] if isinstance(error, HandlerFailed) else f"{type(error).__name__}: {error}"
+    return release(item, _backoff(item), reason)
+
+
+class HandlerFailed(Exception):
+    """What a handler elsewhere ended with, in words."""
+
+
+def bury(item: Item, reason: str | None) -> Verdict:
+    """Aside, until someone looks."""
+    record = item.task._record
+    return Verdict(Move("bury", record.id, lease=record.lease, reason=names.text("reason", reason)), "buried")
+
+
+def release(item: Item, delay: float, reason: str | None) -> Verdict:
+    """Back into the tube, for another attempt after the delay."""
+    record = item.task._record
+    timed = "delay" in item.tube._stored.kind.accepts
+    extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
+    move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason))
+    return Verdict(move, "retried", 0 if timed else delay)
+
+
+def unknown(item: Item) -> Verdict:
+    """No handler here has that name: another worker may have it."""
+    return release(item, _backoff(item), f"no handler named {_name(item)} is known to the worker that took it")
+
+
+def unstarted(item: Item) -> Verdict:
+    """Taken and never run: back to its place, its attempt not counted."""
+    record = item.task._record
+    return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True), "released")
+
+
+def postponed(item: Item, seconds: float) -> Verdict:
+    """Not run here and now: back after a moment, its attempt not counted."""
+    later = release(item, seconds, None)
+    return Verdict(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
+
+
+def stopped(item: Item) -> Verdict:
+    """The worker stops before the handler came to its end."""
+    record = item.task._record
+    reason = "the worker stopped before it was done"
+    return Verdict(Move("release", record.id, item.session, record.lease, reason=reason), "released")
+
+
+def dropped(item: Item) -> Verdict:
+    """A tick that another one stands for."""
+    record = item.task._record
+    return Verdict(Move("delete", record.id, lease=record.lease), "dropped")
+
+
+def _backoff(item: Item) -> float:
+    chosen = item.handler.rules.backoff if item.handler is not None else None
+    chosen = chosen or item.tube._stored.backoff or DEFAULT_BACKOFF
+    return chosen.delay(item.task.attempts, random.random())
+
+
+def _name(item: Item) -> str:
+    data = item.task.data
+    return names.shown(data.get("task")) if isinstance(data, dict) else "(its data names none)"

@@ -1,0 +1,155 @@
+"""A worker: its parts put together, started, and stopped without losing anything."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.app.app import App
+from penstock.callbacks.finder import Finder
+from penstock.errors import BadValue, PenstockError, UnsupportedOption
+from penstock.opening import find_tube, open_tube
+from penstock.schedule.scheduler import Scheduler
+from penstock.seat import Seat
+from penstock.tube import Tube, check_max_pri
+from penstock.worker import verdict
+from penstock.worker.feeder import Feeder, Source
+from penstock.worker.heart import Heart
+from penstock.worker.loop import Loop
+from penstock.worker.processes import Processes, importable_module
+from penstock.worker.settings import Settings
+from penstock.worker.threads import Threads
+from penstock.worker.work import Executor, Work
+
+log = logging.getLogger("penstock.worker")
+
+# To settle what is finished, at the end of the grace or after a second signal.
+LAST_SECONDS = 2.0
+_TICK = 0.02
+
+
+class Worker:
+    """Runs the handlers of an app, in threads of this process, from `start` until `stop`."""
+
+    def __init__(
+        self, app: App, settings: Settings | None = None, hurry: threading.Event | None = None,
+        callbacks: Callable[[Work], Executor] | None = None,
+    ) -> None:  # fmt: skip
+        self.settings = settings or Settings()
+        self._callbacks = callbacks  # makes the executor of tasks that have a callback
+        self._app = app
+        self.work = Work(self.settings)
+        self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
+        hub = app.broker._hub
+        self._seat = Seat(hub, implicit=True)
+        self.sources = self._find_sources()
+        self._threads = Threads(self.work)
+        self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
+        turns = not self.settings.tubes
+        self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
+        tubes = {schedule.handler.rules.tube for schedule in app.schedules}
+        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
+        self._heart = Heart(self.work, self._seat, self._threads.wake)
+        self._feeder.on_taken = self._heart.poke
+        found = callbacks is not None and not self.settings.tubes
+        self._finder = Finder(app.broker, self._follow, self.work.thread) if found else None
+
+    def _find_sources(self) -> list[Source]:
+        handlers = self._app.handlers.values()
+        names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
+        if not names and self._callbacks is None:
+            raise BadValue("the app has no tasks, and no --tubes are given: there is nothing to take")
+        return [self._source(open_tube(self._app.broker._hub, self._seat, name, None, {})) for name in names]
+
+    def _source(self, tube: Tube, *, found: bool = False) -> Source:
+        if not tube._stored.kind.leased:
+            raise UnsupportedOption(f"tube {tube.name} is of kind {tube.kind}, which leases nothing: use a leased kind")
+        if self.settings.limits:
+            check_max_pri(tube._stored, 0)
+        handlers = [each for each in self._app.handlers.values() if each.rules.tube == tube.name]
+        needs = frozenset(handler.rules.executor for handler in handlers)
+        if not handlers and self._callbacks is not None:
+            needs = frozenset({"callback"})
+        return Source(tube, needs, found)
+
+    def _follow(self, names: list[str]) -> None:
+        """Take from the tubes of the app, and from these, in which callbacks were found."""
+        own = [source for source in self.sources if not source.found]
+        others = set(names) - {source.tube.name for source in own}
+        tubes = [find_tube(self._app.broker._hub, self._seat, name) for name in sorted(others)]
+        self.sources = own + [self._source(tube, found=True) for tube in tubes]
+        self._feeder.follow(self.sources)
+
+    def _make_executors(self) -> dict[str, Executor]:
+        """Those that the handlers need, beside threads."""
+        needs = {handler.rules.executor for handler in self._app.handlers.values()}
+        made: dict[str, Executor] = {}
+        if self._callbacks is not None:
+            made["callback"] = self._callbacks(self.work)
+        if "async" in needs:
+            made["async"] = Loop(self.work)
+        if "process" in needs:
+            found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
+            modules = [importable_module(each.name, each.function) for each in found]
+            made["process"] = Processes(self.work, self.settings.processes, modules, self._app._link.url)
+        return made
+
+    @property
+    def where(self) -> str:
+        """The store that it works on, without passwords."""
+        return self._app.broker._hub.store.describe().where
+
+    @property
+    def handler_names(self) -> list[str]:
+        """The tasks that it can run."""
+        return sorted(self._app.handlers)
+
+    def start(self) -> None:
+        """Begin to take and run."""
+        self.work.settler.start()
+        self._heart.start()
+        self._feeder.start()
+        if self._app.schedules:
+            self._scheduler.start()
+        if self._finder is not None:
+            self._finder.start()
+
+    def stop(self, grace: float | None = None) -> None:
+        """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
+        grace = self.settings.grace if grace is None else grace
+        ends = time.monotonic() + grace
+        log.info("stopping: nothing more is taken, what runs has %g s", grace)
+        self._scheduler.stop()
+        if self._finder is not None:
+            self._finder.stop()
+        self._feeder.stop()
+        for item in self.work.hand.claim_all():
+            self.work.settler.add(item, verdict.unstarted(item))
+        slots = self.work.slots
+        self._wait(lambda: not slots.running, ends)
+        self._wait(lambda: not slots.running and not slots.aside, ends)
+        self._give_back_running()
+        self._heart.stop()
+        left = 0 if self._hurry.is_set() else ends - time.monotonic()
+        self.work.settler.stop(max(LAST_SECONDS, left))
+        try:
+            self._seat.close()
+        except PenstockError as error:  # others notice by its heartbeat
+            log.warning("the session could not be closed: %s", error)
+
+    def _give_back_running(self) -> None:
+        """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""
+        running = [item for item in list(self.work.hand.held) if not item.finished]
+        for item in running:
+            log.warning("%r did not end in time and is released", item, extra={"item": item})
+            item.stopped = True
+        for executor in self._executors.values():
+            executor.stop()
+        for item in running:
+            self.work.settler.add(item, verdict.stopped(item))
+
+    def _wait(self, condition: Callable[[], bool], ends: float) -> None:
+        while not condition() and time.monotonic() < ends and not self._hurry.is_set():
+            self._hurry.wait(_TICK)

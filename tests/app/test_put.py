@@ -1,0 +1,220 @@
+"""What `.put` stores of a call, what it refuses, and what comes back, on the memory store and SQLite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.testing import run_queued
+from tests.app.shapes import Mail, Point, User
+from tests.conftest import FULL
+
+pytestmark = FULL
+
+
+@pytest.fixture
+def app(store_url: str) -> Iterator[App]:
+    app = penstock.App(store_url)
+    yield app
+    assert app.broker.check() == []
+    app.close()
+
+
+def stored(app: App, tube: str = "default") -> list[object]:
+    return [task.data for task in app.broker.tube(tube).tasks()]
+
+
+def test_a_put_stores_the_name_and_the_arguments_by_name(app: App) -> None:
+    @app.task(tube="mail")
+    def send(to: str, subject: str = "hi", *, copies: int = 1) -> None: ...
+
+    send.put("ada", "hello", copies=2)
+    send.put(to="bob")
+    assert stored(app, "mail") == [
+        {"task": "send", "args": {"to": "ada", "subject": "hello", "copies": 2}},
+        {"task": "send", "args": {"to": "bob"}},
+    ]
+
+
+def test_put_options_stand_among_the_keywords(app: App) -> None:
+    @app.task(tube="mail", ttr=30, max_attempts=5)
+    def send(to: str) -> None: ...
+
+    send.put("ada", delay=10, pri=3)
+    send.options(max_attempts=2).put("bob")
+    one, two = app.broker.tube("mail").tasks()
+    assert (one.status, one.pri, one._record.max_attempts, one._record.ttr) == ("~", 3, 5, 30_000)
+    assert (two.status, two.pri, two._record.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
+
+
+def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
+    app.broker.tube("own", max_attempts=3)
+
+    @app.task
+    def plain() -> None: ...
+
+    @app.task(tube="own")
+    def own() -> None: ...
+
+    plain.put()
+    own.put()
+    assert app.broker.tube("default").tasks()[0]._record.max_attempts == 20
+    assert app.broker.tube("own").tasks()[0]._record.max_attempts == 3
+
+
+def test_items_of_put_many(app: App) -> None:
+    @app.task
+    def add(a: int, b: int = 0) -> None: ...
+
+    handles = add.put_many([1, (2, 3), {"a": 4, "pri": 7}, ((5,), {"b": 6})], pri=1)
+    assert [handle.id for handle in handles] == [1, 2, 3, 4]
+    tasks = app.broker.tube("default").tasks()
+    assert [(task.data["args"], task.pri) for task in tasks] == [  # type: ignore[index]
+        ({"a": 1}, 1), ({"a": 2, "b": 3}, 1), ({"a": 4}, 7), ({"a": 5, "b": 6}, 1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Mail, Mail("ada", ("new",))),
+        (Point, Point(1, 2)),
+        (User, User(name="ada", age=36)),
+        (bytes, b"\0\xff"),
+        (list[Mail], [Mail("ada"), Mail("bob")]),
+        (dict[int, Point], {1: Point(1)}),
+        (tuple[int, ...], (1, 2)),
+        (Point | None, None),
+        (Any, {"any": ["json", 1, 2.5, None, True]}),
+    ],
+)
+def test_arguments_and_results_come_back_as_annotated(app: App, kind: Any, value: object) -> None:
+    seen: list[object] = []
+
+    def echo(value: object) -> object:
+        seen.append(value)
+        return value
+
+    echo.__annotations__ = {"value": kind, "return": kind}
+    handler = app.task(echo)
+    handle = handler.put(value)
+    run_queued(app)
+    assert seen == [value]
+    assert handle.result(0) == value
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda send: send.put(), "missing a required argument: 'to'"),
+        (lambda send: send.put("ada", nope=1), "unexpected keyword argument 'nope'"),
+        (lambda send: send.put(1), "Expected `str`, got `int` - at `\\$.to`"),
+        (lambda send: send.put("ada", copies="2"), "Expected `int`, got `str`"),
+        (lambda send: send.put("ada", copies=True), "Expected `int`, got `bool`"),
+        (lambda send: send.put("ada", any=(1, 2)), "a tuple"),
+        (lambda send: send.put("ada", any=float("nan")), "nan"),
+        (lambda send: send.put("ada", any=object()), "object"),
+        (lambda send: send.put("ada", delay=-1), "delay -1"),
+        (lambda send: send.put_many([("ada",), (1,)]), "Expected `str`"),
+        (lambda send: send.put_many(["ada"], copies=2), "copies is no put option"),
+        (lambda send: send.options(copies=2), "copies is no put option"),
+    ],
+)
+def test_a_call_that_does_not_fit_is_refused_and_nothing_is_stored(
+    app: App, call: Callable[[Any], object], message: str
+) -> None:
+    @app.task
+    def send(to: str, copies: int = 1, any=None) -> None: ...  # type: ignore[no-untyped-def]
+
+    with pytest.raises(penstock.BadValue, match=message):
+        call(send)
+    assert stored(app) == []
+
+
+def test_an_argument_without_a_storable_type_is_refused(app: App) -> None:
+    @app.task
+    def send(to: object) -> None: ...
+
+    with pytest.raises(penstock.BadValue, match="it is or holds a Thing"):
+        send.put(Thing())
+
+
+class Thing:
+    pass
+
+
+def test_a_dropped_tube_is_opened_anew(app: App) -> None:
+    @app.task
+    def send() -> None: ...
+
+    send.put()
+    app.broker.tube("default").truncate()
+    app.broker.tube("default").drop()
+    send.put()
+    assert len(stored(app)) == 1
+
+
+def test_a_plain_call_runs_here_and_stores_nothing(app: App) -> None:
+    @app.task
+    def double(number: int) -> int:
+        """Twice as much."""
+        return 2 * number
+
+    assert double(4) == 8
+    assert (double.name, double.__doc__) == ("double", "Twice as much.")
+    assert "default" not in [tube.name for tube in app.broker.tubes()]
+
+
+# what a decorator refuses
+
+
+def collides(delay: int) -> None: ...
+def keywords(**given: int) -> None: ...
+async def looping() -> None: ...
+def plain() -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "message"),
+    [
+        (collides, {}, "parameter delay of collides has the name of a put option"),
+        (keywords, {}, "takes any keyword"),
+        (plain, {"capacity": 3}, "option capacity of plain is unknown"),
+        (plain, {"ttr": -1}, "ttr -1 is out of range"),
+        (plain, {"max_attempts": 0}, "max_attempts 0 is out of range"),
+        (plain, {"timeout": 3}, "option timeout of plain is unknown"),
+        (plain, {"executor": "rocket"}, "executor 'rocket' of plain is unknown"),
+        (plain, {"executor": "async"}, "no async def"),
+        (looping, {"executor": "process"}, "an async def"),
+        (plain, {"backoff": 3}, "give a penstock.Backoff"),
+        (plain, {"tube": "no way"}, "not a name"),
+        (plain, {"name": "no way"}, "not a name"),
+        ("plain", {}, "is no function"),
+    ],
+)
+def test_a_bad_declaration_is_refused(
+    app: App, function: Callable[..., object], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(penstock.BadValue, match=message):
+        app.task(**options)(function)
+    assert app.handlers == {}
+
+
+def test_a_name_is_given_once(app: App) -> None:
+    app.task(plain)
+    with pytest.raises(penstock.BadValue, match="has a task plain already"):
+        app.task(plain)
+    app.task(name="other")(plain)
+    assert list(app.handlers) == ["plain", "other"]
+
+
+def test_an_annotation_that_nobody_can_resolve_is_told(app: App) -> None:
+    @app.task
+    def send(to: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(penstock.BadValue, match="name 'Nowhere' is not defined"):
+        send.put("x")

@@ -1,0 +1,75 @@
+"""A type checker sees wrong arguments of `.put`: mypy, as users run it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.processes.peer import environment
+
+# A line with a comment must be refused, with that in the message; all others must pass.
+SNIPPET = """
+import penstock
+
+app = penstock.App()
+
+
+@app.task(tube="mail", ttr=30, backoff=penstock.Backoff())
+def send(to: str, subject: str = "hi") -> int:
+    return 1
+
+
+@app.task
+async def fetch(url: str) -> bytes:
+    return b""
+
+
+@app.cron("*/5 * * * *", timezone="Europe/Berlin")
+def tick() -> None: ...
+
+
+send.put("ada", subject="hello")
+send.put("ada", subject="hello", delay=10)
+send.put("ada", pri=1, max_attempts=3)
+send.put_many([("ada",), {"to": "bob"}], pri=1)
+send.options(delay=10).put("ada", subject="hello")
+count: int = send.put("ada").result(10)
+body: bytes = fetch.put("x").result()
+tick.put()
+called: int = send("ada")
+status: str = send.put("ada").wait(1).status
+
+
+async def main() -> None:
+    body: bytes = await fetch("x")
+
+
+send.put(1)  # call-overload
+send.put()  # call-overload
+send.put("ada", subject=3)  # call-overload
+send.put("ada", nope=3)  # call-overload
+send.put("ada", delay="soon")  # call-overload
+send.options(delay=10).put(1)  # arg-type
+send.options(delay=10).put("ada", nope=1)  # call-arg
+send.options(capacity=3)  # call-arg
+wrong: str = send.put("ada").result()  # assignment
+send(1)  # arg-type
+tick.put(1)  # call-overload
+app.task(rocket=True)  # call-overload
+"""
+
+
+@pytest.mark.timeout(240)
+def test_wrong_arguments_are_seen(tmp_path: Path) -> None:
+    path = tmp_path / "snippet.py"
+    path.write_text(SNIPPET)
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path)
+    found = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
+    lines = enumerate(SNIPPET.splitlines(), 1)
+    wanted = [(str(number), line.partition("  # ")[2]) for number, line in lines if "  # " in line]
+    assert found == wanted, done.stdout + done.stderr

@@ -1,0 +1,96 @@
+"""`penstock worker --callbacks` and `penstock serve --callbacks`, as an operator starts them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.callbacks.signing import verify
+from tests.behaviour.helpers import until
+from tests.callbacks.receiver import PATIENCE, Answer, Receiver
+from tests.cli.running import Shell
+
+SECRET = "a secret for the tests"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    shell = Shell(tmp_path, f"sqlite:///{tmp_path}/queue.db?durability=relaxed")
+    shell.environment["PENSTOCK_CALLBACK_SECRET"] = SECRET
+    return shell
+
+
+@contextmanager
+def worker(shell: Shell, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker, which is killed at the end if it still runs."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock", "worker", "--callbacks", *words], env=shell.environment, cwd=shell.folder,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_it_calls_what_is_put_and_stops_when_told(shell: Shell) -> None:
+    with Receiver(lambda got: Answer(200, b"ok", {"Content-Type": "text/plain"})) as receiver:
+        shell("put", "mail", '{"n": 1}', "--callback", receiver.url, "--address", "first", "--delay", "0.1")
+        with worker(shell, "--callback-allow", "127.0.0.1") as process:
+            got = receiver.next()
+            assert verify(SECRET, got.headers, got.body, now=float(got.headers["webhook-timestamp"]))
+            assert shell.json("wait", "mail", "first", "--timeout", "20")["result"] == "ok"
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE) == 0
+
+
+def test_a_server_calls_them_too(shell: Shell) -> None:
+    words = [sys.executable, "-m", "penstock", "serve", "--resp", "127.0.0.1:0", "--callbacks"]
+    with (
+        Receiver() as receiver,
+        subprocess.Popen(
+            [*words, "--callback-allow", "127.0.0.1"], env=shell.environment, stdout=subprocess.PIPE, text=True
+        ) as server,
+    ):
+        assert server.stdout is not None
+        assert [server.stdout.readline() for _ in range(2)][1] == "penstock serves callbacks\n"
+        shell("put", "mail", "x", "--callback", receiver.url)
+        assert receiver.next().body == b'"x"'
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(PATIENCE) == 0
+    assert "calls nobody" in shell.refused("serve", "--callbacks")
+
+
+def test_a_killed_worker_leaves_its_calls_to_the_next(shell: Shell) -> None:
+    answering = threading.Event()
+    with Receiver() as receiver, penstock.connect(shell.url) as broker:
+        receiver.answer = lambda got: Answer(200 if answering.wait(PATIENCE) else 500)
+        tube = broker.create_tube("mail", callback=receiver.url)
+        tube.put("x")
+        with worker(shell, "--callback-allow", "127.0.0.1") as process:
+            assert receiver.next().headers["Penstock-Attempt"] == "1"
+            process.kill()
+        answering.set()
+        with worker(shell, "--callback-allow", "127.0.0.0/8"):
+            assert receiver.next().headers["Penstock-Attempt"] == "2"
+            until(lambda: len(tube) == 0, PATIENCE)
+
+
+def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
+    assert shell.refused("worker", "--callbacks").startswith("--callbacks without an allow-list calls nobody")
+    allowed = ("--callback-allow", "hooks.example.org")
+    assert "allowed host 'http://x'" in shell.refused("worker", "--callbacks", "--callback-allow", "http://x")
+    shell.environment["PENSTOCK_CALLBACK_SECRET"] = "short"
+    assert "a callback secret has 5 bytes" in shell.refused("worker", "--callbacks", *allowed)
+    del shell.environment["PENSTOCK_CALLBACK_SECRET"]
+    assert "there is no secret" in shell.refused("worker", "--callbacks", *allowed)
+    assert "cannot be read" in shell.refused("worker", "--callbacks", *allowed, "--callback-secret-file", "nowhere")

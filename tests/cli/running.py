@@ -1,0 +1,50 @@
+"""Runs `penstock` as a user does: a process of its own, its words, what it printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import penstock
+
+SOURCE = str(Path(penstock.__file__).parents[1])
+
+
+class Shell:
+    """A folder and a store, and commands on them."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.url = url
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self.environment = {**kept, "PENSTOCK_URL": url, "PYTHONPATH": SOURCE}
+
+    def run(self, *words: str, stdin: str | bytes = b"") -> subprocess.CompletedProcess[str]:
+        """The command, whatever becomes of it."""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-m", "penstock", *words],
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            cwd=self.folder, env=self.environment, capture_output=True, check=False, timeout=50,
+        )  # fmt: skip
+        return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def __call__(self, *words: str, stdin: str | bytes = b"") -> str:
+        """What a command that must succeed printed."""
+        done = self.run(*words, stdin=stdin)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout.rstrip("\n")
+
+    def json(self, *words: str, stdin: str | bytes = b"") -> Any:
+        """The JSON that a command that must succeed printed."""
+        return msgspec.json.decode(self(words[0], "--json", *words[1:], stdin=stdin))
+
+    def refused(self, *words: str, code: int = 1, stdin: str | bytes = b"") -> str:
+        """The one line that a command that must fail printed on standard error."""
+        done = self.run(*words, stdin=stdin)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (code, "", 1), done
+        return done.stderr.removeprefix("penstock: ").rstrip("\n")

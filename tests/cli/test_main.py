@@ -1,0 +1,78 @@
+"""What all commands share: help, errors in one line, exit codes, a quick start."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import pytest
+
+from penstock.cli.commands import COMMANDS
+from penstock.cli.main import cli
+from tests.cli.running import Shell
+
+NAMES = [name for section in COMMANDS.values() for name in section]
+# They run on, or print one word.
+NO_JSON = ("worker", "serve", "token")
+
+
+def test_the_help_fits_a_screen(shell: Shell) -> None:
+    lines = shell("--help").splitlines()
+    assert len(lines) <= 60
+    assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_its_line_examples_and_json(name: str) -> None:
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    assert command.name == name
+    about, _, rest = (command.help or "").partition("\n\n")
+    assert about == next(section[name].about for section in COMMANDS.values() if name in section)
+    assert f"penstock {name}" in rest or f" {name}" in rest
+    assert name in NO_JSON or "--json" in [option for parameter in command.params for option in parameter.opts]
+    assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
+
+
+def test_a_mistyped_command_or_option_is_a_usage_error(shell: Shell) -> None:
+    assert "there is no command 'putt': did you mean 'put'?" in shell.run("putt").stderr
+    assert shell.run("putt").returncode == 2
+    assert shell.run("put", "mail").returncode == 2
+    assert shell.run("take", "mail", "--timeout", "soon").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["put", "", "x"], "tube is empty"),
+        (["put", "../x", "x"], "tube '../x' is not a name"),
+        (["put", "a\nb", "x"], "tube 'a\\nb' is not a name"),
+        (["put", "x" * 10_000, "x"], "tube "),
+        (["peek", "mail", "1"], "tube mail does not exist"),
+        (["--url", "nonsense://x", "tubes"], ""),
+        (["--url", "sqlite:////nowhere/at/all.db", "tubes"], "/nowhere/at/all.db cannot be opened"),
+        (["--url", "redis://127.0.0.1:1", "tubes"], ""),
+    ],
+)
+def test_an_error_is_one_line(shell: Shell, words: list[str], error: str) -> None:
+    assert shell.refused(*words).startswith(error)
+
+
+def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
+    shell("put", "mail", "-", "--lines", stdin="x" * 100 + "\n" + ("y" * 100 + "\n") * 5000)
+    words = [sys.executable, "-m", "penstock", "tasks", "mail", "--limit", "5000"]
+    with subprocess.Popen(words, env=shell.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
+        assert listing.stdout is not None
+        assert listing.stderr is not None
+        listing.stdout.readline()
+        listing.stdout.close()
+        assert listing.stderr.read() == b""
+
+
+def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> None:
+    code = "import sys; from penstock.cli import main, putting; print('rich' in sys.modules, 'redis' in sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], env=shell.environment, capture_output=True, text=True, check=True
+    )
+    assert loaded.stdout.split() == ["False", "False"]

@@ -1,0 +1,81 @@
+"""A task's way through commands that share a session, on a file and on a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.cli.running import Shell
+from tests.conftest import STORES
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def shell(request: pytest.FixtureRequest, tmp_path: Path) -> Shell:
+    return Shell(tmp_path, STORES[request.param](tmp_path))
+
+
+def test_take_holds_a_task_and_ack_goes_on_with_its_session(shell: Shell) -> None:
+    assert shell("put", "mail", '{"to": "ada"}') == "1"
+    task = shell.json("take", "mail", "--timeout", "5")
+    assert (task["id"], task["status"], task["data"], task["attempts"]) == (1, "t", {"to": "ada"}, 1)
+    assert shell.json("peek", "mail", "1")["status"] == "t"
+    assert shell.json("take", "mail", "--timeout", "0") is None
+    assert "--session ID" in shell.refused("ack", "mail", "1")
+    assert shell.json("ack", "mail", "1", "--session", task["session"]) == {"tube": "mail", "id": 1, "verb": "ack"}
+    assert "is not held by this session" in shell.refused("ack", "mail", "1", "--session", task["session"])
+    assert shell.json("stats", "mail")["tasks"] == {
+        "ready": 0, "taken": 0, "delayed": 0, "buried": 0, "done": 1, "total": 0,
+    }  # fmt: skip
+
+
+def test_every_verb_of_a_holder(shell: Shell) -> None:
+    shell("create", "mail", "--ttr", "50")
+    shell("put", "mail", "x")
+    task = shell.json("take", "mail", "--timeout", "0")
+    shell.environment["PENSTOCK_SESSION"] = task["session"]
+    assert shell("touch", "mail", "1", "30") == "touch 1 of mail"
+    assert shell.json("peek", "mail", "1")["due"] == pytest.approx(task["taken"] + 80)
+    assert shell("release", "mail", "1", "--delay", "60") == "release 1 of mail"
+    assert shell.json("peek", "mail", "1")["status"] == "~"
+    shell("put", "mail", "y")
+    shell.environment["PENSTOCK_SESSION"] = shell.json("take", "mail", "--timeout", "0")["session"]
+    assert shell("fail", "mail", "2", "no such user", "--code", "550") == "fail 2 of mail"
+    assert shell.json("stats", "mail")["calls"]["fail"] == 1
+
+
+def test_a_task_comes_back_when_its_hold_is_over(shell: Shell) -> None:
+    shell("put", "mail", "x")
+    shell("take", "mail", "--timeout", "0", "--hold", "0.2")
+    again = shell.json("take", "mail", "--timeout", "20")
+    assert (again["id"], again["attempts"]) == (1, 2)
+    assert shell("ack", "mail", "1", "--session", again["session"]) == "ack 1 of mail"
+
+
+def test_an_unknown_session_is_refused(shell: Shell) -> None:
+    shell("put", "mail", "x")
+    assert "session" in shell.refused("ack", "mail", "1", "--session", "0a645cf9-87f6-4261-a872-a931cd363b5c")
+
+
+def test_nothing_came_has_an_exit_code_of_its_own_when_asked_for(shell: Shell) -> None:
+    shell("create", "urgent")
+    shell("put", "mail", "x")
+    assert shell.json("take", "urgent", "mail", "--timeout", "0")["tube"] == "mail"
+    assert shell("take", "urgent", "mail", "--timeout", "0") == ""
+    assert shell.run("take", "urgent", "--timeout", "0", "--exit-code").returncode == 3
+    assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist")
+
+
+def test_bury_kick_delete_and_release_all(shell: Shell) -> None:
+    shell("put", "mail", "-", "--lines", stdin="a\nb\nc\n")
+    assert shell("bury", "mail", "1", "--reason", "odd") == "bury 1 of mail"
+    assert shell.json("peek", "mail", "1")["reason"] == "odd"
+    assert shell.json("kick", "mail", "9") == {"tube": "mail", "verb": "kick", "count": 1}
+    assert shell("delete", "mail", "2") == "delete 2 of mail"
+    shell("take", "mail", "--timeout", "0")
+    assert shell("release", "mail", "--all") == "release 1 task of mail"
+    with penstock.connect(shell.url) as broker:
+        assert [(task.id, task.status.value) for task in broker.tube("mail").tasks()] == [(1, "r"), (3, "r")]
+    assert "give one of them" in shell.refused("release", "mail")
+    assert "task 77 is not in tube mail" in shell.refused("delete", "mail", "77")

@@ -1,0 +1,70 @@
+"""The commands that make, stop and empty tubes, and those of kind reliable."""
+
+from __future__ import annotations
+
+import threading
+
+import penstock
+from tests.cli.running import Shell
+
+
+def test_create_with_options(shell: Shell) -> None:
+    assert shell("create", "mail", "--ttr", "60", "--backoff", "1,3,60,0") == "created mail of kind fifottl"
+    made = shell.json("create", "crawl", "utubettl", "--fair", "--utube-limit", "2")
+    assert made == {"name": "crawl", "kind": "utubettl", "options": {"fair": True, "utube_limit": 2}}
+    with penstock.connect(shell.url) as broker:
+        crawl, mail = broker.tubes()
+    assert crawl.options == {"fair": True, "utube_limit": 2}
+    assert mail.options == {"ttr": 60, "backoff": penstock.Backoff(1, 3, 60, 0)}
+
+
+def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
+    shell("create", "mail")
+    assert shell.refused("create", "mail").startswith("tube mail")
+    assert shell.refused("create", "a b").startswith("tube 'a b' is not a name")
+    assert "kind" in shell.refused("create", "x", "lifoo")
+    assert shell.refused("create", "x", "--backoff", "1,two").startswith("backoff '1,two' is not BASE,FACTOR")
+    assert shell.refused("create", "x", "fifo", "--ttl", "3").startswith("kind fifo has no option ttl")
+
+
+def test_pause_resume_truncate_drop(shell: Shell) -> None:
+    shell("put", "mail", "-", "--lines", stdin="a\nb\n")
+    assert shell("pause", "mail") == "pause mail"
+    assert shell.json("take", "mail", "--timeout", "0") is None
+    assert shell.json("resume", "mail") == {"tube": "mail", "verb": "resume"}
+    shell("take", "mail", "--timeout", "0")
+    assert shell.refused("drop", "mail").startswith("tube mail")
+    assert shell("truncate", "mail") == "truncate 2 tasks of mail"
+    assert shell("drop", "mail", "--yes") == "drop mail"
+    assert shell.json("tubes") == []
+    assert shell.refused("drop", "mail").startswith("tube mail does not exist")
+
+
+def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
+    shell("put", "mail", "x", "--address", "first")
+    shell("put", "mail", "y", "--address", "second")
+    assert "not" in shell.refused("wait", "mail", "first", "--timeout", "0")
+    with penstock.connect(shell.url) as broker:
+        tube = broker.tube("mail")
+        tube.take(0)
+        tube.take(0)
+        settle = threading.Timer(0.3, tube.ack, (1, {"sent": True}))
+        settle.start()
+        assert shell.json("wait", "mail", "first", "--timeout", "20") == {
+            "status": "done", "error": None, "code": None, "result": {"sent": True},
+        }  # fmt: skip
+        settle.join()
+        tube.fail(2, "no such user", 550)
+    failed = shell.run("wait", "mail", "second")
+    assert (failed.returncode, failed.stdout) == (1, "status  failed\nerror   no such user\ncode    550\n")
+
+
+def test_reliable_messages(shell: Shell) -> None:
+    shell("create", "orders", "reliable")
+    id = shell("put", "orders", "x")
+    assert [task["id"] for task in shell.json("inspect", "orders")] == [id]
+    assert shell.json("take", "orders", "--timeout", "0")["id"] == id
+    assert shell.json("inspect", "orders") == []
+    assert [task["id"] for task in shell.json("inspect", "orders", "--pending", "--", "-1", "1")] == [id]
+    assert [task["attempts"] for task in shell.json("recover", "orders", "10", "0")] == [2]
+    assert shell("ack", "orders", id) == f"ack {id} of orders"

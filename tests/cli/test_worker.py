@@ -1,0 +1,157 @@
+"""`penstock worker` as a user starts it: its words, its errors, its logs, and starting anew."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import until
+from tests.processes.peer import environment
+from tests.worker.program import Program
+
+SHOP = """
+import penstock
+
+app = penstock.App("sqlite:///{folder}/own.db")
+other = "no app"
+
+
+@app.task(tube="mail")
+def send(to: str) -> None:
+    if to == "nobody":
+        raise ValueError(to)
+    app.broker.tube("sent").put("{word} " + to)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a program in it, which is the current one."""
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+    monkeypatch.delenv("PENSTOCK_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path, "sent to")
+    return tmp_path
+
+
+def write(folder: Path, word: str) -> None:
+    (folder / "shop.py").write_text(SHOP.format(folder=folder, word=word))
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "penstock", "worker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nowhere:app"], "penstock: module 'nowhere' is not found"),
+        (["shop:shop"], "penstock: shop has no App named shop: shop:app"),
+        (["shop:other"], "penstock: shop has no App named other: shop:app"),
+        ([":app"], "names no module"),
+        (["shop:app", "--limit", "5"], "penstock: limit '5' is not P=N"),
+        (["shop:app", "--limit", "0=1", "--limit", "5=2"], "limit 5=2 is larger than 0=1"),
+        (["shop:app", "--concurrency", "0"], "penstock: concurrency 0 is out of range"),
+        (["shop:app", "--processes", "-1"], "penstock: processes -1 is out of range"),
+        (["shop:app", "--grace", "nan"], "penstock: grace nan is out of range"),
+        (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
+        (["shop:app", "--url", "gopher://x"], "penstock: "),
+        ([], "penstock: the app has no tasks"),
+    ],
+)
+def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_an_error_in_the_program_itself_is_shown_whole(folder: Path) -> None:
+    (folder / "broken.py").write_text("import nothing_of_that_name\n")
+    done = run("broken:app")
+    assert done.returncode == 1
+    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in done.stderr
+
+
+@pytest.mark.parametrize("how", ["own", "option", "environment"])
+def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Path, how: str) -> None:
+    url = f"sqlite:///{folder}/{how}.db"
+    with penstock.connect(url) as broker:
+        broker.tube("mail").put({"task": "send", "args": {"to": "ada"}})
+        words = ["worker", "shop:app", "--json-logs", *(["--url", url] if how == "option" else [])]
+        more = {"PENSTOCK_URL": url} if how == "environment" else {}
+        command = [sys.executable, "-m", "penstock", *words]
+        worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**environment(), **more})
+        task = broker.tube("sent").take(20)
+        worker.send_signal(signal.SIGTERM)
+        _, log = worker.communicate(timeout=20)
+    assert worker.returncode == 0
+    assert task is not None
+    assert task.data == "sent to ada"
+    lines = [json.loads(line) for line in log.splitlines()]
+    assert lines[0]["message"] == f"worker on {folder}/{how}.db, tubes mail, concurrency 16"
+    assert [line["counts"] for line in lines if "counts" in line][-1] == {
+        "running": 0, "waiting": 0, "taken": 1, "done": 1, "retried": 0, "buried": 0, "released": 0, "dropped": 0,
+        "lost": 0,
+    }  # fmt: skip
+
+
+def test_json_logs_name_the_task_that_failed(folder: Path) -> None:
+    url = f"sqlite:///{folder}/own.db"
+    with penstock.connect(url) as broker:
+        broker.tube("mail").put({"task": "send", "args": {"to": "nobody"}}, max_attempts=1)
+        with Program(url, "--json-logs", target="shop:app") as worker:
+            worker.await_log("failed in attempt 1")
+            until(lambda: broker.tube("mail").stats().tasks.buried == 1)
+            assert worker.stop() == 0
+    [line] = [found for found in map(json.loads, worker.lines) if "failed in attempt" in found["message"]]
+    assert {name: line[name] for name in ("level", "tube", "id", "attempt", "task")} == {
+        "level": "warning", "tube": "mail", "id": 1, "attempt": 1, "task": "send",
+    }  # fmt: skip
+    first, *_, last = line["error"].splitlines()
+    assert (first, last) == ("Traceback (most recent call last):", "ValueError: nobody")
+    assert "penstock/worker" not in line["error"]  # it begins in the handler
+
+
+def test_a_changed_file_starts_it_anew(folder: Path) -> None:
+    url = f"sqlite:///{folder}/own.db"
+    with penstock.connect(url) as broker, Program(url, "--reload", target="shop:app") as worker:
+        mail, sent = broker.tube("mail"), broker.tube("sent")
+        mail.put({"task": "send", "args": {"to": "ada"}})
+        first = sent.take(20)
+        write(folder, "written to")
+        until(lambda: worker.log.count("worker on") == 2, 20)
+        mail.put({"task": "send", "args": {"to": "bob"}})
+        second = sent.take(20)
+        assert worker.stop() == 0
+    assert first is not None
+    assert second is not None
+    assert (first.data, second.data) == ("sent to ada", "written to bob")
+
+
+def test_a_terminal_shows_a_banner_and_a_live_line(folder: Path) -> None:
+    master, slave = os.openpty()
+    command = [sys.executable, "-m", "penstock", "worker", "shop:app"]
+    worker = subprocess.Popen(command, stdout=slave, stderr=slave, env={**environment(), "TERM": "xterm"})
+    os.close(slave)
+    shown = b""
+    while b"running" not in shown:
+        shown += os.read(master, 65536)
+    worker.send_signal(signal.SIGINT)
+    try:
+        while more := os.read(master, 65536):
+            shown += more
+    except OSError:  # the other end is closed
+        pass
+    os.close(master)
+    assert worker.wait(20) == 0
+    text = shown.decode()
+    assert all(word in text for word in ("penstock worker", "store", "mail", "send", "Ctrl-C", "working", "stopped"))

@@ -1,0 +1,37 @@
+"""The page of the protocol has every command with its arguments, every option and every error."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock import errors
+from penstock.core.options import PutOptions, TubeOptions
+from penstock.server.resp import arguments
+from penstock.server.resp.dispatch import COMMANDS
+from tests.docs.pages import ROOT
+
+PAGE = (ROOT / "docs" / "protocol.md").read_text().replace("\\|", "|")
+
+
+@pytest.mark.parametrize("name", [name.decode() for name in COMMANDS])
+def test_a_command_is_there_with_its_arguments(name: str) -> None:
+    assert f"`{name} {COMMANDS[name.encode()].usage}".rstrip() + "`" in PAGE
+
+
+def test_the_options_of_puts_and_tubes_are_those_of_python() -> None:
+    assert set(arguments.PUT) == {*PutOptions.__annotations__, "timeout"}
+    assert set(arguments.TUBE) == set(TubeOptions.__annotations__)
+
+
+@pytest.mark.parametrize("option", sorted({*arguments.PUT, *arguments.TUBE}))
+def test_an_option_is_there(option: str) -> None:
+    assert option.upper() in PAGE
+
+
+# These cannot come over the wire: a tube is never opened with options there, and a failure is an outcome, not an error.
+ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "SchemaMismatch"}
+
+
+@pytest.mark.parametrize("name", [name for name in vars(errors) if name[0].isupper() and name not in ELSEWHERE])
+def test_an_error_is_there(name: str) -> None:
+    assert f"`{name.upper()}`" in PAGE

@@ -1,0 +1,84 @@
+"""What round and reliable tubes cost as they grow, counted in rows that the server touched."""
+
+from __future__ import annotations
+
+import penstock
+from tests.mysql.conftest import Connection
+from tests.mysql.test_scaling import Rows, must_not_grow
+from tests.mysql.test_scaling import rows as rows
+
+SMALL, LARGE = 1_000, 100_000
+
+
+def add_delivered(own: Connection, tube: penstock.Tube, low: int, high: int) -> None:
+    """Delivered messages by the server itself: a hundred thousand pops and pushes take their time."""
+    no, cursor = tube._stored.no, own.cursor()
+    numbers = f"FROM seq_{low}_to_{high}"
+    cursor.execute(
+        "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, attempts, created, taken, at, data, address)"
+        f" SELECT {no}, seq, 't', seq, 0, 0, 1, 1, 1, 9007199254740991, '1', CONCAT('1-', seq) {numbers}"
+    )
+    cursor.execute(f"INSERT INTO penstock_address (tube, address, id) SELECT {no}, CONCAT('1-', seq), seq {numbers}")
+    count = high - low + 1
+    cursor.execute(f"INSERT INTO penstock_delta (tube, taken, take_calls) VALUES ({no}, {count}, {count})")
+    cursor.execute(f"UPDATE penstock_id SET last = {high}, last_ms = 1, last_seq = {high} WHERE tube = {no}")
+    cursor.execute(f"REPLACE INTO penstock_serial (tube, last) VALUES ({no}, {high})")
+
+
+def test_a_hundred_times_the_delivered_messages_cost_no_more(
+    broker: penstock.Broker, own: Connection, rows: Rows
+) -> None:
+    small, large = broker.tube("small", kind="reliable"), broker.tube("large", kind="reliable")
+    small.take(0)  # joined
+    add_delivered(own, small, 1, SMALL)
+    add_delivered(own, large, 1, LARGE)
+    assert broker.check() == []
+
+    def costs(tube: penstock.Tube) -> dict[str, int]:
+        return {
+            "put": rows(lambda: tube.put("x")),
+            "take": rows(lambda: tube.take(0)),
+            "ack": rows(lambda: tube.ack("1-7")),
+            "recover": rows(lambda: tube.recover(1, 0)),
+            "recover nothing": rows(lambda: tube.recover(10, 3 * 10**9)),
+            "inspect": rows(lambda: tube.inspect(0, 2, pending=True)),
+            "inspect the end": rows(lambda: tube.inspect(-2, 2, pending=True)),
+            "end of a session": rows(broker.session().close),
+        }
+
+    must_not_grow(costs(small), costs(large))
+    assert [task.id for task in large.recover(2, 0)] == ["1-2", "1-3"]
+    assert [task.id for task in large.inspect(-3, 1, pending=True)] == ["1-1"]
+
+
+def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, own: Connection, rows: Rows) -> None:
+    """Half were never handed out, half just now; the last tube has none to hand out."""
+    small, large, idle = (broker.tube(name, kind="round", period=1000) for name in ("small", "large", "idle"))
+    for tube, count, handed in ((small, SMALL, SMALL // 2), (large, LARGE, LARGE // 2), (idle, LARGE, LARGE)):
+        no, now = tube._stored.no, round(tube.put("x", id="x").created * 1000)
+        own.cursor().execute(
+            "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, created, taken, at, data, address)"
+            f" SELECT {no}, seq, 'r', IF(seq <= {handed}, {now}, 0), 0, 0, 1, IF(seq <= {handed}, {now}, 0),"
+            f" 9007199254740991, '1', seq FROM seq_2_to_{count}"
+        )
+        own.cursor().execute(
+            f"INSERT INTO penstock_address SELECT tube, address, id FROM penstock_task WHERE id > 1 AND tube = {no}"
+        )
+        own.cursor().execute(f"UPDATE penstock_id SET last = {count} WHERE tube = {no}")
+        tube.delete("x")
+    assert broker.check() == []
+
+    def costs(tube: penstock.Tube) -> dict[str, int]:
+        return {
+            "put": rows(lambda: tube.put("x", id="x")),
+            "put again": rows(lambda: tube.put("x", id="x")),
+            "take": rows(lambda: tube.take(0)),
+            "take again": rows(lambda: tube.take(0)),
+            "peek": rows(lambda: tube.peek("x")),
+            "delete": rows(lambda: tube.delete("x")),
+        }
+
+    few = costs(small)
+    must_not_grow(few, costs(large))
+    must_not_grow(few, costs(idle))
+    assert idle.take(0) is None

@@ -1,0 +1,63 @@
+"""A real Chromium, without a window, that fails a test for anything a person would find in its console."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+
+from tests.servers.base import Missing, find
+
+
+def chromium() -> str:
+    """Debian's browser; a missing one fails where CI=true, and is a named skip elsewhere."""
+    try:
+        return find("chromium", "chromium", ())
+    except Missing as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
+
+
+@contextmanager
+def launched() -> Iterator[Browser]:
+    """A browser process."""
+    path = chromium()
+    with sync_playwright() as playwright:
+        # As root, in a container, its own sandbox cannot be set up.
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def watched(browser: Browser, **settings: Any) -> Iterator[Page]:
+    """A page of a fresh profile: errors, dialogs and refusals by the content policy fail the test."""
+    context = browser.new_context(**settings)
+    page = context.new_page()
+    found: list[str] = []
+
+    def said(message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            found.append(message.text)
+
+    def asked(dialog: Dialog) -> None:
+        found.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def failed(request: Request) -> None:
+        if request.failure != "net::ERR_ABORTED":  # streams and icons are cut when their page is left
+            found.append(f"failed: {request.url} {request.failure}")
+
+    page.on("console", said)
+    page.on("pageerror", lambda error: found.append(str(error)))
+    page.on("dialog", asked)
+    page.on("requestfailed", failed)
+    yield page
+    page.wait_for_load_state()
+    context.close()
+    assert not found, found

@@ -1,0 +1,94 @@
+"""A real HTTP server in a thread, as `penstock serve` runs it, and a client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from penstock import aio
+from penstock.server.address import Address
+from penstock.server.auth import Tokens
+from penstock.server.http.app import App, make_app
+from penstock.server.http.listener import HttpListener, Tls
+from penstock.server.http.options import Options
+from penstock.server.serve import opened
+
+START_SECONDS = 20
+
+
+@dataclass
+class Serving:
+    """Where it listens, and the application in its thread."""
+
+    url: str
+    app: App
+    client: httpx.Client
+    _loop: asyncio.AbstractEventLoop
+
+    def post(self, path: str, body: Any = None, **headers: str) -> httpx.Response:
+        """A call with a JSON body."""
+        return self.client.post(path, json={} if body is None else body, headers=_spelled(headers))
+
+    def get(self, path: str, **headers: str) -> httpx.Response:
+        """A call without a body."""
+        return self.client.get(path, headers=_spelled(headers))
+
+    def in_loop(self, call: Callable[[], Any]) -> Any:
+        """Make a call in the server's own thread."""
+
+        async def run() -> Any:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_SECONDS)
+
+
+def _spelled(headers: dict[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+@contextmanager
+def serving(
+    store_url: str, tokens: Tokens | None = None, options: Options | None = None, tls: Tls | None = None
+) -> Iterator[Serving]:
+    """Serve a store until the block ends; whatever fails in the thread fails the test."""
+    up = threading.Event()
+    made: list[Any] = []
+    failed: list[BaseException] = []
+
+    async def run() -> None:
+        end = asyncio.Event()
+        async with opened(store_url) as (broker, bridge):
+            app = make_app(aio.Broker(bridge, broker), tokens or Tokens(), options)
+            listener = HttpListener(app, Address("--http", "127.0.0.1:0"), tls=tls)
+            made.extend((app, await listener.start(), asyncio.get_running_loop(), end))
+            up.set()
+            await end.wait()
+            await listener.stop(2)
+
+    def main() -> None:
+        try:
+            asyncio.run(run())
+        except BaseException as error:
+            failed.append(error)
+            up.set()
+
+    thread = threading.Thread(target=main, name="penstock-http", daemon=True)
+    thread.start()
+    assert up.wait(START_SECONDS)
+    if failed:
+        raise failed[0]
+    app, url, loop, end = made
+    try:
+        with httpx.Client(base_url=url, timeout=20, verify=False) as client:  # a test's certificate has no issuer
+            yield Serving(url.rstrip("/"), app, client, loop)
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join(START_SECONDS)
+    assert not thread.is_alive(), "the server did not end"
+    assert failed == []

@@ -1,0 +1,83 @@
+"""What grows with tubes, tasks and slow readers is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+import penstock
+from penstock.core.task import Record
+from penstock.server.http import metrics
+from penstock.server.http.events import MAX_WAITING, Stream
+from penstock.server.http.sampler import Sample
+from penstock.store.base import Counts, Event
+from tests.server.http.serving import serving
+
+
+@pytest.fixture
+def record() -> Record:
+    with penstock.connect("memory://record") as broker:
+        return broker.tube("mail").put(1)._record
+
+
+def test_a_slow_reader_loses_task_events_and_is_told(record: Record) -> None:
+    async def read() -> str:
+        stream = Stream(None)
+        for _ in range(MAX_WAITING + 7):
+            stream.offer("mail", Event(1, "put", record))
+        stream.counted(Sample(0.0, {}, {}), Sample(1.0, {}, {"mail": Counts(ready=3)}))
+        return (await stream.next()).decode()
+
+    said = asyncio.run(read())
+    assert said.count("event: task\n") == MAX_WAITING
+    assert 'event: lost\ndata: {"events":7}\n' in said
+    counters = json.loads(said.rpartition("data: ")[2])
+    assert counters["tubes"]["mail"]["ready"] == 3
+
+
+def test_a_stream_of_one_tube_tells_of_no_other(record: Record) -> None:
+    async def read() -> bytes:
+        stream = Stream("mail")
+        stream.offer("other", Event(2, "put", record))
+        stream.counted(Sample(0.0, {}, {}), Sample(1.0, {}, {"other": Counts(ready=3)}))
+        return await stream.next()
+
+    told = json.loads(asyncio.run(read()).rpartition(b"data: ")[2])
+    assert (told["tubes"], told["total"]["ready"]) == ({}, 0)
+
+
+def test_labels_of_metrics_are_bounded() -> None:
+    counts = {f"t{number:04}": Counts(ready=1) for number in range(metrics.MAX_TUBES + 30)}
+    text = metrics.exposition(Sample(1.0, {}, counts), 0, metrics.Meter()).decode()
+    assert 'penstock_tasks{state="ready",tube="(other)"} 30.0' in text
+    assert text.count('state="ready"') == metrics.MAX_TUBES + 1
+    assert f"penstock_tubes {metrics.MAX_TUBES + 30}.0" in text
+
+
+def test_histograms_are_bounded_and_add_up() -> None:
+    histogram = metrics.Histogram()
+    for tube in range(metrics.MAX_TUBES + 5):
+        histogram.add(tube, 0.02)
+    histogram.add(0, 1e9)
+    family = histogram.family("x", "x", {0: "first"})
+    numbers = {(s.name, s.labels["tube"], s.labels.get("le")): s.value for s in family.samples}
+    assert numbers["x_bucket", "first", "0.05"] == 1
+    assert numbers["x_bucket", "first", "+Inf"] == 2
+    assert numbers["x_count", metrics.OTHER, None] == 5
+
+
+def test_hand_outs_that_are_never_acked_are_forgotten(record: Record, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "MAX_HELD", 10)
+    meter = metrics.Meter()
+    meter.tap([Event(tube, "take", record) for tube in range(50)])
+    assert len(meter._held) == 10
+
+
+def test_without_tokens_a_form_still_needs_the_seal() -> None:
+    with serving("memory://sealed") as server:
+        server.post("/api/tubes/mail/tasks", {"data": 1})
+        assert server.client.post("/tubes/mail/tasks/1/bury", data={"seal": ""}).status_code == 403
+        assert server.client.post("/tubes/mail/truncate", data={"seal": "0" * 64}).status_code == 403
+        assert server.get("/api/tubes/mail/tasks/1").json()["status"] == "r"

@@ -1,0 +1,253 @@
+"""The dashboard in a real browser: pages, buttons, live charts, a phone, the keyboard, hostile data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect
+
+import penstock
+from penstock.schedule.scheduler import SCHEDULE_TUBE
+from penstock.server.auth import Tokens
+from tests.server.http.browser import launched, watched
+from tests.server.http.serving import Serving, serving
+
+HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'
+PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
+PAGES = [
+    *("/", "/?q=mail&order=ready", "/sessions", "/groups", "/schedules", "/callbacks"),
+    *("/tubes/mail", "/tubes/mail?status=buried", "/tubes/mail?q=script", "/tubes/mail/tasks/1", "/tubes/mail/tasks/2"),
+    *("/tubes/mail/groups", "/tubes/lanes", "/tubes/lanes/utubes", "/tubes/lanes/tasks/1"),
+]
+
+
+SERIOUS = ("serious", "critical")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as running:
+        yield running
+
+
+@pytest.fixture
+def store_url() -> str:
+    return "memory://dashboard"
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    with watched(browser) as opened:
+        yield opened
+
+
+@pytest.fixture
+def filled(beside: penstock.Broker) -> penstock.Broker:
+    """Something of everything, with hostile text wherever text may stand."""
+    mail = beside.tube("mail", ttr=60, max_attempts=3)
+    mail.put({HOSTILE: [HOSTILE, 1.5, None]}, address=HOSTILE)
+    mail.bury(1, HOSTILE)
+    mail.put(HOSTILE, callback="https://hooks.example/x?a=<b>")
+    mail.put(HOSTILE.encode())
+    mail.put(b"\x00\xff" * 40, delay=3600)
+    mail.group("monthly").put_many([1, 2, 3])
+    lanes = beside.tube("lanes", "utubettl", ttr=60)
+    lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
+    lanes.take(0)
+    return beside
+
+
+def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path in PAGES:
+        answer = page.goto(server.url + path)
+        assert answer is not None
+        assert answer.status == 200, path
+        assert page.evaluate("window.pwned") is None, path
+        assert page.locator("main img, main script").count() == 0, path
+        expect(page.locator("h1")).to_be_visible()
+
+
+def test_hostile_data_can_be_read(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path in ("/tubes/mail/tasks/1", "/tubes/mail", "/tubes/lanes/utubes", "/tubes/mail?q=script"):
+        page.goto(server.url + path)
+        expect(page.locator("main")).to_contain_text("<script>window.pwned=1</script>")
+
+
+def test_error_pages_show_hostile_names_as_text(server: Serving, browser: Browser) -> None:
+    for path in ("/tubes/%3Cscript%3Ealert(1)%3C%2Fscript%3E", "/tubes/none", "/?order=%3Cb%3E"):
+        answer = httpx.get(server.url + path)
+        assert 400 <= answer.status_code < 500
+        assert "<script>alert" not in answer.text
+        assert "<b>" not in answer.text
+
+
+def press(page: Page, name: str) -> None:
+    page.get_by_role("button", name=name, exact=True).click()
+
+
+def test_a_buried_task_is_retried(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/mail/tasks/1")
+    press(page, "Retry")
+    expect(page.get_by_role("status")).to_have_text("The task is ready again.")
+    assert filled.tube("mail").peek(1).status == "r"
+    press(page, "Bury")
+    expect(page.get_by_role("status")).to_have_text("The task is buried.")
+    assert filled.tube("mail").peek(1).reason == "buried in the dashboard"
+
+
+def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/lanes/tasks/1")
+    expect(page.locator(".why")).to_contain_text("held")
+    press(page, "Release")
+    expect(page.get_by_role("status")).to_have_text("The task is released.")
+    assert filled.tube("lanes").peek(1).status == "r"
+
+
+def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/mail/tasks/2")
+    page.get_by_text("Delete", exact=True).click()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Yes, delete")).to_be_hidden()
+    page.get_by_text("Delete", exact=True).click()
+    press(page, "Yes, delete")
+    expect(page.get_by_role("status")).to_have_text("The task is deleted.")
+    assert 2 not in filled.tube("mail")
+
+
+def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    tube = filled.tube("mail")
+    page.goto(f"{server.url}/tubes/mail")
+    press(page, "Kick")
+    expect(page.get_by_role("status")).to_have_text("1 buried tasks are ready again.")
+    press(page, "Pause")
+    expect(page.locator(".badge")).to_have_text("paused")
+    assert tube.take(0) is None
+    press(page, "Resume")
+    expect(page.get_by_role("status")).to_have_text("The tube goes on.")
+    page.get_by_text("Truncate", exact=True).click()
+    press(page, "Yes, truncate")
+    expect(page.get_by_role("status")).to_contain_text("tasks are removed.")
+    assert tube.stats().tasks.total == 0
+    page.get_by_text("Drop", exact=True).click()
+    press(page, "Yes, drop")
+    expect(page.get_by_role("status")).to_have_text("The tube is dropped.")
+    assert [info.name for info in filled.tubes()] == ["lanes"]
+
+
+def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/groups")
+    press(page, "Start")
+    expect(page.get_by_role("status")).to_have_text("The group is started.")
+    expect(page.locator("progress")).to_have_attribute("max", "3")
+    assert filled.tube("mail").stats().tasks.delayed == 1
+
+
+def test_the_next_ticks_of_schedules(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/schedules")
+    expect(page.locator(".empty")).to_contain_text("No application has put a schedule")
+    tube = beside.tube(SCHEDULE_TUBE)
+    tube.put({"schedule": "tick", "plan": "* * * * *", "until": 1}, address="tick mark #1", delay=10**9)
+    tube.put(1, address="late #1", delay=7200)
+    tube.put(1, address="soon #1", delay=60)
+    page.reload()
+    expect(page.locator("tbody th")).to_have_text(["soon #1", "late #1"])
+
+
+def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    beside.tube("mail").put_many([f"number {n}" for n in range(130)])
+    page.goto(f"{server.url}/tubes/mail")
+    expect(page.locator("table.tasks tbody tr")).to_have_count(50)
+    page.get_by_role("link", name="Next →").click()
+    expect(page.locator("table.tasks tbody th").first).to_have_text("51")
+    page.get_by_placeholder("Id, data").fill("number 129")
+    press(page, "Search")
+    expect(page.locator("table.tasks tbody th")).to_have_text(["130"])
+
+
+def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    tube = beside.tube("mail")
+    page.goto(server.url)
+    expect(page.locator("[data-pulse]")).to_contain_text("live")
+    tube.put_many(range(7))
+    expect(page.locator("[data-total=ready]")).to_have_text("7")
+    expect(page.locator("tr[data-tube=mail] [data-count=ready]")).to_have_text("7")
+    expect(page.locator("#depth path.ready:not(.area)")).to_have_count(1)
+    before = page.locator("#depth path.ready:not(.area)").get_attribute("d")
+    tube.put_many(range(500))
+    expect(page.locator("#depth path.ready:not(.area)")).not_to_have_attribute("d", before or "")
+    expect(page.locator("#depth [data-value=ready]")).to_have_text("507")
+    page.goto(f"{server.url}/tubes/mail")
+    tube.put("one more")
+    expect(page.locator("[data-total=ready]")).to_have_text("508")
+
+
+def test_a_phone_shows_pages_in_its_width(server: Serving, filled: penstock.Broker, browser: Browser) -> None:
+    with watched(browser, **PHONE) as phone:
+        for path in PAGES:
+            phone.goto(server.url + path)
+            assert phone.evaluate("document.documentElement.scrollWidth") <= 390, path
+
+
+def test_the_keyboard_reaches_everything(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/mail/tasks/1")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Skip to the content")
+    reached = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.textContent.trim()"))
+    assert {"Sessions", "Retry", "Delete", "mail"} <= reached
+    page.locator("summary", has_text="Delete").focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.locator(":focus")).to_have_text("Yes, delete")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(server: Serving, filled: penstock.Broker, browser: Browser, scheme: str) -> None:
+    with watched(browser, color_scheme=scheme) as page:
+        for path in PAGES:
+            page.goto(server.url + path)
+            found = Axe().run(page).response["violations"]
+            assert [(path, each["id"], each["nodes"][0]["html"]) for each in found if each["impact"] in SERIOUS] == []
+
+
+def test_dark_is_dark(server: Serving, browser: Browser) -> None:
+    shades = []
+    for scheme in ("light", "dark"):
+        with watched(browser, color_scheme=scheme) as page:
+            page.goto(server.url)
+            shades.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert shades == ["rgb(246, 247, 248)", "rgb(18, 23, 26)"]
+
+
+def test_a_login_and_its_end(store_url: str, page: Page) -> None:
+    with serving(store_url, Tokens(single="secret")) as guarded:
+        page.goto(f"{guarded.url}/sessions")
+        assert page.url.startswith(f"{guarded.url}/login")
+        page.get_by_label("Token").fill("secret")
+        press(page, "Log in")
+        expect(page.locator("h1")).to_have_text("Sessions")
+        assert "secret" not in page.url
+        assert page.evaluate("document.cookie") == ""
+        page.goto(guarded.url)
+        expect(page.locator("[data-pulse]")).to_contain_text("live")
+        press(page, "Log out")
+        expect(page.locator("h1")).to_have_text("Log in")
+
+
+def test_a_thousand_tubes_are_shown_a_hundred_at_a_time(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    for number in range(1000):
+        beside.tube(f"tube-{number:04}")
+    answer = page.goto(server.url)
+    assert answer is not None
+    assert len(answer.body()) < 150_000
+    expect(page.locator("tr[data-tube]")).to_have_count(100)
+    page.get_by_role("link", name="Next →").click()
+    expect(page.locator("tr[data-tube] th").first).to_have_text("tube-0100")
+    page.get_by_placeholder("Find a tube").fill("0999")
+    press(page, "Show")
+    expect(page.locator("tr[data-tube] th")).to_have_text(["tube-0999"])

@@ -1,0 +1,177 @@
+"""What nobody should send: refused by a clear 4xx, and nothing is stored."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from penstock.server.http import connection
+from penstock.server.http.options import Options
+from tests.server.http.serving import Serving, serving
+from tests.server.http.test_tasks import MAIL, refused
+
+SMALL = Options(max_body=2000, body_seconds=0.5)
+
+
+@pytest.fixture
+def store_url() -> str:
+    """One is enough: none of this reaches a store."""
+    return "memory://hostile"
+
+
+@pytest.fixture
+def server(store_url: str) -> Iterator[Serving]:
+    with serving(store_url, options=SMALL) as running:
+        yield running
+        assert running.get("/api/tubes").json() in ([], [{"name": "mail", "kind": "fifottl", "options": {}}])
+
+
+def test_a_body_over_the_limit(server: Serving) -> None:
+    assert refused(server.post(f"{MAIL}/tasks", {"data": "x" * 3000})) == (413, "PayloadTooLarge")
+    chunks = (b"x" * 500 for _ in range(10))
+    assert refused(server.client.post(f"{MAIL}/tasks", content=chunks)) == (413, "PayloadTooLarge")
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as other:
+        other.sendall(b"POST /api/tubes/mail/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n")
+        assert other.recv(100).startswith(b"HTTP/1.1 413")
+
+
+def test_a_body_that_does_not_come(server: Serving) -> None:
+    began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as slow:
+        slow.sendall(b"POST /api/tubes/mail/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+    assert time.monotonic() - began < 10
+
+
+GOOD = b'{"data": 1, '
+BODIES = [
+    *(b"{", b"[]", b"null", b'"x"', b"{}", b"\xff\xfe", b'{"data": 1', b'{"data": NaN}', b'{"data": Infinity}'),
+    *(
+        b'{"data": "\xff"}',
+        b'{"data": "\\ud800"}',
+        b'{"base64": "?"}',
+        GOOD + b'"base64": "AA=="}',
+        GOOD + b'"nope": 1}',
+    ),
+    *(GOOD + b'"pri": ' + pri + b"}" for pri in (b"-1", b"1.5", b"true", b'"1"', b"99999999999")),
+    *(GOOD + b'"ttl": ' + ttl + b"}" for ttl in (b"0", b"-1", b"1e308", b"1e400")),
+    *(GOOD + b'"timeout": ' + timeout + b"}" for timeout in (b"-1", b"1e9")),
+    *(GOOD + b'"delay": -1}', GOOD + b'"utube": "x"}', GOOD + b'"max_attempts": 0}', GOOD + b'"address": ""}'),
+    *(GOOD + b'"group": "../x"}', GOOD + b'"callback": "file:///etc/passwd"}'),
+    b'{"data": ' + b"[" * 900 + b"]" * 900 + b"}",
+]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: repr(body[:40]))
+def test_a_bad_body_of_a_put(server: Serving, body: bytes) -> None:
+    status, _ = refused(server.client.post(f"{MAIL}/tasks", content=body))
+    assert 400 <= status < 500
+    assert server.get(MAIL).status_code == 404 or server.get(f"{MAIL}/stats").json()["calls"]["put"] == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/take", {"count": 10**9}),
+        ("/take", {"count": 0}),
+        ("/take", {"count": -1}),
+        ("/take", {"timeout": 10**9}),
+        ("/take", {"max_pri": -1}),
+        ("/kick", {"count": 10**9}),
+        ("/kick", {"count": 0}),
+        ("/ack", {"ids": []}),
+        ("/ack", {"ids": [1.5]}),
+        ("/tasks/batch", {"tasks": []}),
+        ("/tasks/1/touch", {}),
+        ("/tasks/1/touch", {"seconds": 0}),
+        ("/tasks/1/fail", {}),
+        ("/tasks/1/release", {"delay": -1}),
+        ("/tasks/x/ack", {}),
+        ("/tasks/-1/ack", {}),
+        ("/tasks/1-1/ack", {}),
+        ("/tasks/" + "9" * 100 + "/ack", {}),
+        ("/groups/..%2Fx/start", {}),
+        ("/recover", {"count": 10**9, "elapsed": 0}),
+    ],
+)
+def test_a_bad_number_or_id(server: Serving, path: str, body: dict[str, object]) -> None:
+    server.post("/api/tubes", {"name": "mail"})
+    status, _ = refused(server.post(MAIL + path, body))
+    assert 400 <= status < 500
+
+
+@pytest.mark.parametrize(
+    "query", "limit=-1 limit=0 limit=1000000000 limit=NaN limit=1.5 after=x after=-1 status=z page=NaN x=1".split()
+)
+def test_a_bad_query(server: Serving, query: str) -> None:
+    server.post("/api/tubes", {"name": "mail"})
+    assert refused(server.get(f"{MAIL}/tasks?{query}")) == (400, "BadValue")
+
+
+@pytest.mark.parametrize(
+    "query", ["page=NaN", "page=0", "page=-1", "page=1000000000", "order=x", "x=1", "q=" + "x" * 300]
+)
+def test_a_bad_query_of_a_page(server: Serving, query: str) -> None:
+    answer = server.get(f"/?{query}")
+    assert answer.status_code == 400
+    assert "BadValue" in answer.text
+
+
+NAMES = ["a b", "x" * 300, "..%2Fx", "%00", "%7Bx%7D", "%27%3B%20DROP%20TABLE", "a%0D%0Ab", "%E2%80%AE", "%ff", "-x"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_bad_name(server: Serving, name: str) -> None:
+    status, _ = refused(server.post(f"/api/tubes/{name}/tasks", {"data": 1}))
+    assert 400 <= status < 500
+    assert 400 <= server.get(f"/tubes/{name}").status_code < 500
+
+
+def test_wrong_paths_and_methods(server: Serving) -> None:
+    assert refused(server.get("/api/nothing")) == (404, "NotFound")
+    assert refused(server.client.put(MAIL)) == (405, "MethodNotAllowed")
+    assert refused(server.client.request("BREW", MAIL))[0] == 405
+    assert server.get("/static/..%2Fapp.py").status_code == 404
+    assert server.get("/static/%2e%2e/style.css").status_code == 404
+
+
+def test_what_is_no_http_ends_the_connection(server: Serving) -> None:
+    for sent in (
+        b"*1\r\n$4\r\nPING\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000 + b"\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as other:
+            other.sendall(sent)
+            assert other.recv(100).startswith(b"HTTP/1.1 400")
+
+
+@pytest.mark.parametrize("sent", [b"", b"*1\r\n$4\r\nPING\r\n", b"GET / HTTP/1.1\r\nHost: localhost\r\n"])
+def test_a_request_that_does_not_come_ends_the_connection(
+    server: Serving, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as slow:
+        slow.sendall(sent)
+        assert slow.recv(100) == b""
+
+
+def test_a_second_request_that_does_not_come_ends_the_connection(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as slow:
+        slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he")
+        said = b"".join(iter(lambda: slow.recv(2000), b""))  # until it is closed
+    assert said.startswith(b"HTTP/1.1 200")
+    assert said.endswith(b'{"status":"ok"}')
+
+
+def test_a_slow_head_that_comes_in_time_is_answered(server: Serving) -> None:
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as slow:
+        for byte in b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n":
+            slow.sendall(bytes([byte]))
+        assert slow.recv(2000).startswith(b"HTTP/1.1 200")

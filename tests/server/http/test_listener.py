@@ -1,0 +1,53 @@
+"""The listener: what it does for a connection, and how it ends."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+import penstock
+from penstock.server.address import Address
+from tests.behaviour.helpers import until, waiters
+from tests.server.http.serving import serving
+from tests.server.http.test_tasks import MAIL
+
+
+@pytest.fixture
+def store_url() -> str:
+    return "memory://listener"
+
+
+def test_answers_do_not_wait_for_more_to_send() -> None:
+    with Address("--http", "127.0.0.1:0").bind() as bound:
+        assert bound.proto == socket.IPPROTO_TCP  # asyncio sets TCP_NODELAY for these alone
+
+
+def test_a_server_that_ends_lets_waiting_calls_go(store_url: str) -> None:
+    with penstock.connect(store_url) as broker, ThreadPoolExecutor(2) as pool:
+        tube = broker.tube("mail")
+        with serving(store_url) as running:
+            with httpx.Client(base_url=running.url, timeout=20) as client:
+                waiting = pool.submit(client.post, f"{MAIL}/take", json={"timeout": 60})
+                until(lambda: waiters(broker, "mail") == 1)
+                running.in_loop(running.app.stop)
+                answer = waiting.result(10)
+            assert (answer.status_code, answer.json()["error"]) == (503, "ServiceUnavailable")
+        tube.put(1)
+        assert tube.peek(1).attempts == 0
+        assert broker.sessions() == []
+
+
+def test_what_the_server_held_is_ready_when_it_has_ended(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        tube = broker.tube("mail")
+        tube.put(1)
+        before = threading.active_count()
+        with serving(store_url) as running:
+            running.post(f"{MAIL}/take")
+            assert tube.peek(1).status == "t"
+        assert tube.peek(1).status == "r"
+        until(lambda: threading.active_count() <= before)

@@ -1,0 +1,201 @@
+"""The verbs of tasks by HTTP, on every sort of store."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+import penstock
+from tests.behaviour.helpers import until, waiters
+from tests.conftest import UNLEASED
+from tests.server.http.serving import Serving
+
+MAIL = "/api/tubes/mail"
+
+
+def refused(answer: httpx.Response) -> tuple[int, str]:
+    body = answer.json()
+    assert body.keys() == {"error", "message"}
+    assert body["message"]
+    return answer.status_code, body["error"]
+
+
+def test_put_take_ack(server: Serving, beside: penstock.Broker) -> None:
+    put = server.post(f"{MAIL}/tasks", {"data": {"to": "ada", "n": 1.5}, "pri": 3})
+    assert put.status_code == 201
+    assert put.json()["id"] == 1
+    assert put.json()["status"] == "r"
+    assert put.json()["pri"] == 3
+    taken = server.post(f"{MAIL}/take", {"timeout": 0})
+    assert taken.status_code == 200
+    assert taken.json()["data"] == {"to": "ada", "n": 1.5}
+    assert taken.json()["status"] == "t"
+    session = taken.json()["session"]
+    assert taken.headers["penstock-session"] == session
+    assert session in [each.id for each in beside.sessions()]
+    acked = server.post(f"{MAIL}/tasks/1/ack", {}, penstock_session=session)
+    assert (acked.status_code, acked.json()) == (200, {"id": 1, "tube": "mail"})
+    assert beside.tube("mail").stats().calls.ack == 1
+
+
+def test_a_take_of_nothing_is_204(server: Serving) -> None:
+    server.post("/api/tubes", {"name": "mail"})
+    for body in ({"timeout": 0}, {}, {"timeout": 0.05}, {"timeout": None}, {"count": 5}):
+        answer = server.post(f"{MAIL}/take", body)
+        assert (answer.status_code, answer.content) == (204, b"")
+
+
+@pytest.mark.parametrize("data", [None, "", 0, False, [], {}, "ü\n\u2028", 2**70, -1.5e-300, [[[1]]], {"": None}])
+def test_data_comes_back_equal(server: Serving, data: object) -> None:
+    assert server.post(f"{MAIL}/tasks", {"data": data}).json()["data"] == data
+    taken = server.post(f"{MAIL}/take").json()["data"]
+    assert taken == data
+    assert type(taken) is type(data)
+
+
+def test_bytes_are_base64(server: Serving, beside: penstock.Broker) -> None:
+    beside.tube("mail").put(b"\0\xff")
+    taken = server.post(f"{MAIL}/take").json()
+    assert "data" not in taken
+    assert taken["base64"] == "AP8="
+    server.post(f"{MAIL}/tasks", {"base64": "AP8="})
+    task = beside.tube("mail").take(0)
+    assert task is not None
+    assert task.data == b"\0\xff"
+
+
+def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
+    put = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1, "pri": 5}, {"data": 2}, {"base64": ""}]})
+    assert [task["id"] for task in put.json()["tasks"]] == [1, 2, 3]
+    taken = server.post(f"{MAIL}/take", {"count": 2}).json()
+    assert [task["id"] for task in taken["tasks"]] == [2, 3]
+    acked = server.post(f"{MAIL}/ack", {"ids": [2, 1, 3]})
+    assert acked.json() == {"acked": [True, False, True]}
+    bad = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2, "pri": -1}]})
+    assert refused(bad) == (400, "BadValue")
+    assert beside.tube("mail").stats().calls.put == 3
+
+
+def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail", ttr=60)
+    tube.put_many([1, 2, 3, 4, 5])
+    server.post(f"{MAIL}/take", {"count": 4})
+    assert server.post(f"{MAIL}/tasks/1/release", {"delay": 60}).status_code == 200
+    assert tube.peek(1).status == "~"
+    before = tube.peek(2).due
+    assert server.post(f"{MAIL}/tasks/2/touch", {"seconds": 30}).status_code == 200
+    assert tube.peek(2).due == (before or 0) + 30
+    assert server.post(f"{MAIL}/tasks/3/bury", {"reason": "broken"}).status_code == 200
+    assert tube.peek(3).reason == "broken"
+    assert server.post(f"{MAIL}/tasks/4/fail", {"error": "no such user", "code": 7}).status_code == 200
+    assert 4 not in tube
+    assert server.client.delete(f"{MAIL}/tasks/5").status_code == 204
+    assert 5 not in tube
+    assert server.post(f"{MAIL}/kick", {"count": 10}).json() == {"count": 1}
+    assert "ready" in server.get(f"{MAIL}/tasks/3/why").json()["why"]
+
+
+def test_a_foreign_or_late_ack_is_refused(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    tube.put(1)
+    held = tube.take(0)
+    assert held is not None
+    assert refused(server.post(f"{MAIL}/tasks/1/ack")) == (409, "NotTaken")
+    held.release()
+    assert server.post(f"{MAIL}/take").json()["lease"] == 2
+    assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": 1})) == (409, "NotTaken")
+    assert refused(server.post(f"{MAIL}/tasks/1/bury", {"lease": 1})) == (409, "NotTaken")
+    assert server.post(f"{MAIL}/tasks/1/ack", {"lease": 2}).status_code == 200
+
+
+def test_looking(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    tube.put_many(range(5))
+    tube.bury(2)
+    ids = [task["id"] for task in server.get(f"{MAIL}/tasks?limit=2&after=1").json()["tasks"]]
+    assert ids == [2, 3]
+    assert [task["id"] for task in server.get(f"{MAIL}/tasks?status=!").json()["tasks"]] == [2]
+    assert server.get(f"{MAIL}/tasks/2").json()["status"] == "!"
+    assert refused(server.get(f"{MAIL}/tasks/99")) == (404, "NotFound")
+    assert refused(server.client.delete(f"{MAIL}/tasks/99")) == (404, "NotFound")
+    assert refused(server.get("/api/tubes/none")) == (404, "NoSuchTube")
+    assert refused(server.post("/api/tubes/none/take")) == (404, "NoSuchTube")
+
+
+def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.post, f"{MAIL}/take", {"timeout": 15})
+        until(lambda: waiters(beside, "mail") == 1)
+        tube.put("late")
+        assert waiting.result(15).json()["data"] == "late"
+
+
+def test_a_blocked_take_over_several_tubes(server: Serving, beside: penstock.Broker) -> None:
+    beside.tube("urgent")
+    beside.tube("mail").put(1)
+    assert server.post("/api/take", {"tubes": ["urgent", "mail"]}).json()["tube"] == "mail"
+    assert server.post("/api/take", {"tubes": ["urgent", "mail"]}).status_code == 204
+
+
+def test_who_hangs_up_in_a_blocked_take_takes_nothing(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    with httpx.Client(base_url=server.url, timeout=0.4) as hasty, pytest.raises(httpx.ReadTimeout):
+        hasty.post(f"{MAIL}/take", json={"timeout": 30})
+    until(lambda: waiters(beside, "mail") == 0)
+    tube.put(1)
+    assert tube.peek(1).status == "r"
+    assert tube.peek(1).attempts == 0
+
+
+def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    threads = threading.active_count()
+    with ThreadPoolExecutor(30) as pool:
+        clients = [httpx.Client(base_url=server.url, timeout=20) for _ in range(30)]
+        waiting = [pool.submit(client.post, f"{MAIL}/take", json={"timeout": 15}) for client in clients]
+        until(lambda: server.in_loop(lambda: server.app.access._own.busy) == 30)
+        assert threading.active_count() <= threads + 30 + 6  # those of the test's own clients
+        tube.put_many(range(30))
+        assert sorted(each.result(15).json()["id"] for each in waiting) == list(range(1, 31))
+        for client in clients:
+            client.close()
+
+
+def test_addresses_and_outcomes(server: Serving) -> None:
+    assert server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"}).status_code == 201
+    assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"})) == (409, "DuplicateAddress")
+    assert server.post(f"{MAIL}/wait", {"address": "a"}).status_code == 204
+    server.post(f"{MAIL}/take")
+    server.post(f"{MAIL}/tasks/1/ack", {"result": {"ok": True}})
+    done = server.post(f"{MAIL}/wait", {"address": "a", "timeout": 1}).json()
+    assert done == {"status": "done", "result": {"ok": True}, "error": None, "code": None}
+
+
+def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
+    server.post("/api/tubes", {"name": "small", "capacity": 1})
+    assert server.post("/api/tubes/small/tasks", {"data": 1}).status_code == 201
+    assert refused(server.post("/api/tubes/small/tasks", {"data": 2})) == (409, "TubeFull")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(server.post, "/api/tubes/small/tasks", {"data": 2, "timeout": 15})
+        server.post("/api/tubes/small/take")
+        server.post("/api/tubes/small/tasks/1/ack")
+        assert waiting.result(15).status_code == 201
+
+
+@UNLEASED
+def test_ids_of_the_other_kinds_are_text(server: Serving) -> None:
+    server.post("/api/tubes", {"name": "feeds", "kind": "round", "period": 1})
+    assert server.post("/api/tubes/feeds/tasks", {"data": 1, "id": "a/b c"}).json()["id"] == "a/b c"
+    assert server.get("/api/tubes/feeds/tasks/a%2Fb%20c").json()["id"] == "a/b c"
+    assert server.client.delete("/api/tubes/feeds/tasks/a%2Fb%20c").status_code == 204
+    server.post("/api/tubes", {"name": "log", "kind": "reliable"})
+    id = server.post("/api/tubes/log/tasks", {"data": 1}).json()["id"]
+    assert server.get("/api/tubes/log/inspect").json()["tasks"][0]["id"] == id
+    assert server.post("/api/tubes/log/take").json()["id"] == id
+    recovered = server.post("/api/tubes/log/recover", {"count": 5, "elapsed": 0}).json()["tasks"]
+    assert [task["id"] for task in recovered] == [id]
+    assert server.post("/api/tubes/log/ack", {"ids": [id, "1-1"]}).json() == {"acked": [id]}

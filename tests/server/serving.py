@@ -1,0 +1,105 @@
+"""A real `penstock serve` in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import redis
+
+COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
+
+
+class Serve:
+    """Listens on a free port of the loopback when this returns. `start` after `kill` finds the data that was there."""
+
+    def __init__(self, url: str, *arguments: str, token: str | None = None, host: str = "127.0.0.1") -> None:
+        self.url = url
+        self._host = host
+        self._opened = ExitStack()
+        self.arguments = arguments or ("--resp", "127.0.0.1:0")
+        self._environment = {**os.environ, **({"PENSTOCK_TOKEN": token} if token else {})}
+        self.start()
+
+    def start(self) -> None:
+        command = [*COMMAND, "--url", self.url, "serve", *self.arguments]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        found = re.fullmatch(rf"penstock serves redis://{re.escape(self._host)}:([0-9]+)\n", line)
+        assert found, (line, self.process.communicate(timeout=10))
+        self.port = int(found[1])
+
+    def client(self, **options: Any) -> Any:
+        """A redis-py client with one connection, which is one session. Its calls have no types worth checking."""
+        client = redis.Redis(port=self.port, single_connection_client=True, **options)
+        self._opened.callback(client.close)
+        return client
+
+    def raw(self) -> socket.socket:
+        """A connection that says what it is told."""
+        connected = self._opened.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=20))
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connected
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM; the exit code, and what it said on standard error."""
+        self._opened.close()
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=20)
+        return self.process.returncode, said
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"VmRSS:\s+([0-9]+) kB", status)
+        assert found
+        return int(found[1]) * 1024
+
+    def cpu(self) -> float:
+        """Seconds of processor time so far."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def __enter__(self) -> Serve:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._opened.close()
+        if self.process.poll() is None:
+            self.kill()
+
+
+def read_exactly(connected: socket.socket, expected: bytes) -> None:
+    """Read these bytes, and none behind them."""
+    got = bytearray()
+    while len(got) < len(expected):
+        some = connected.recv(len(expected) - len(got))
+        assert some, (bytes(got), "closed")
+        got += some
+    assert bytes(got) == expected
+
+
+def read_to_end(connected: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    got = bytearray()
+    try:
+        while some := connected.recv(65536):
+            got += some
+    except ConnectionResetError:
+        pass
+    return bytes(got)

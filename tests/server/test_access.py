@@ -1,0 +1,105 @@
+"""Tokens and roles on the Redis protocol."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from penstock.server.auth import Role, make_token, token_line
+from tests.server.serving import Serve, read_exactly
+
+TOKENS = {role: make_token() for role in Role}
+
+
+@pytest.fixture
+def guarded(url: str, tmp_path: Path) -> Iterator[Serve]:
+    file = tmp_path / "tokens"
+    file.write_text("".join(token_line(role, token) for role, token in TOKENS.items()))
+    with Serve(url, "--resp", "127.0.0.1:0", "--token-file", str(file)) as server:
+        yield server
+        assert server.stop() == (0, "")
+
+
+def test_a_stranger_may_do_nothing(guarded: Serve) -> None:
+    with guarded.raw() as client:
+        client.sendall(b"PING\r\nTUBE.LIST\r\nINFO\r\nCOMMAND\r\nMULTI\r\nHELLO 3\r\nAUTH wrong\r\nPING\r\nQUIT\r\n")
+        no = b"-NOAUTH Authentication required.\r\n"
+        read_exactly(client, no * 5 + b"-NOAUTH HELLO must be called with the client already authenticated")
+    with pytest.raises(redis.AuthenticationError, match="invalid username-password pair"):
+        guarded.client(password="wrong").ping()
+
+
+def test_a_stranger_may_not_say_much(guarded: Serve) -> None:
+    with guarded.raw() as client:
+        client.sendall(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
+        read_exactly(client, b"-ERR Protocol error: invalid bulk length: a request may have 16384 bytes\r\n")
+        assert client.recv(1) == b""
+
+
+def test_a_token_opens_the_door_to_what_is_behind_it_in_the_pipeline(guarded: Serve) -> None:
+    with guarded.raw() as client:
+        token = TOKENS[Role.ADMIN].encode()
+        large = b"*2\r\n$4\r\nECHO\r\n$50000\r\n" + b"x" * 50_000 + b"\r\n"
+        client.sendall(b"AUTH " + token + b"\r\n" + large + b"PING\r\n")
+        read_exactly(client, b"+OK\r\n$50000\r\n" + b"x" * 50_000 + b"\r\n+PONG\r\n")
+
+
+@pytest.mark.parametrize("username", [None, "anybody"])
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_clients_give_the_token_as_their_password(guarded: Serve, username: str | None, protocol: int) -> None:
+    client = guarded.client(username=username, password=TOKENS[Role.READ], protocol=protocol)
+    assert client.ping() is True
+
+
+CALLS = {
+    Role.READ: ["TUBE.LIST", "TUBE.STATS t", "TUBE.PEEK t 1", "TUBE.TASKS t", "MQ.INSPECT k 0 1", "TUBE.WHY t 1"],
+    Role.OPERATE: ["TUBE.PUT t x", "TUBE.TAKE t", "TUBE.KICK t", "TUBE.PAUSE t", "TUBE.RESUME t", "MQ.PUSH k x"],
+    Role.ADMIN: ["TUBE.CREATE u fifo", "TUBE.TRUNCATE t", "TUBE.RELEASEALL t", "TUBE.DROP t"],
+}
+
+
+@pytest.mark.parametrize("role", Role)
+def test_a_role_may_do_its_own_and_what_smaller_ones_may(guarded: Serve, role: Role) -> None:
+    admin = guarded.client(password=TOKENS[Role.ADMIN])
+    admin.execute_command("TUBE.CREATE", "t", "fifo")
+    admin.execute_command("TUBE.PUT", "t", "a")
+    client = guarded.client(password=TOKENS[role])
+    for needed, calls in CALLS.items():
+        for call in calls:
+            if needed <= role:
+                client.execute_command(*call.split())
+            else:
+                with pytest.raises(
+                    redis.exceptions.NoPermissionError,
+                    match=f"its role is {role.name.lower()}, and .* needs {needed.name.lower()}$",
+                ):
+                    client.execute_command(*call.split())
+
+
+def test_a_token_that_is_taken_out_of_the_file_ends_its_connections(guarded: Serve, tmp_path: Path) -> None:
+    client = guarded.client(password=TOKENS[Role.READ])
+    assert client.ping() is True
+    (tmp_path / "tokens").write_text(token_line(Role.ADMIN, TOKENS[Role.ADMIN]))
+    with pytest.raises(redis.AuthenticationError):
+        client.ping()
+
+
+def test_wrong_tokens_are_slowed_down(guarded: Serve) -> None:
+    with guarded.raw() as client:
+        client.sendall(b"AUTH wrong\r\n" * 11)
+        wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
+        read_exactly(client, wrong * 9 + wrong[:-2] + b" Too many failures: try again in")
+
+
+def test_one_token_of_the_environment_is_enough_for_an_open_address(url: str) -> None:
+    with Serve(url, "--resp", "0.0.0.0:0", token="secret", host="0.0.0.0") as server:
+        with pytest.raises(redis.AuthenticationError):
+            server.client().ping()
+        assert server.client(password="secret").ping() is True
+        with socket.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.sendall(b"PING\r\n")
+            read_exactly(raw, b"-NOAUTH Authentication required.\r\n")

@@ -1,0 +1,37 @@
+"""The listener in this process: how many connections it takes."""
+
+from __future__ import annotations
+
+import asyncio
+from uuid import uuid4
+
+import penstock
+from penstock.bridge import Bridge
+from penstock.server.address import Address
+from penstock.server.auth import Tokens
+from penstock.server.resp.listener import RespListener
+from penstock.server.resp.service import Service
+
+
+def test_a_connection_too_many_is_told_so() -> None:
+    async def run() -> None:
+        bridge, broker = Bridge(), penstock.connect(f"memory://{uuid4().hex}")
+        listener = RespListener(Service(broker, bridge, Tokens()), Address("--resp", "127.0.0.1:0"), limit=1)
+        port = int((await listener.start()).rpartition(":")[2])
+        first, first_out = await asyncio.open_connection("127.0.0.1", port)
+        first_out.write(b"PING\r\n")
+        assert await first.readline() == b"+PONG\r\n"
+        second, second_out = await asyncio.open_connection("127.0.0.1", port)
+        assert await second.read() == b"-ERR max number of clients reached\r\n"
+        first_out.write(b"QUIT\r\n")
+        assert await first.read() == b"+OK\r\n"
+        third, third_out = await asyncio.open_connection("127.0.0.1", port)
+        third_out.write(b"PING\r\n")
+        assert await third.readline() == b"+PONG\r\n"
+        await listener.stop(5)
+        assert await third.read() == b""
+        for out in (first_out, second_out, third_out):
+            out.close()
+        await bridge.close(broker.close)
+
+    asyncio.run(run())

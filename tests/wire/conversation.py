@@ -1,0 +1,90 @@
+"""Connections without sockets: bytes in, bytes out, on a memory store whose clock stands still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import penstock
+from penstock.bridge import Bridge
+from penstock.server.auth import Tokens
+from penstock.server.resp.connection import Connection
+from penstock.server.resp.service import Service
+from penstock.testing import Clock
+
+
+class Wire(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = bytearray()
+        self.closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self.closed:
+            self.written += data
+
+    def close(self) -> None:
+        self.closed = True
+
+    def abort(self) -> None:
+        self.closed = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+
+class Talk:
+    """One connection."""
+
+    def __init__(self, service: Service) -> None:
+        self.wire = Wire()
+        self.connection = Connection(service, 1, lambda gone: None)
+        self.connection.connection_made(self.wire)
+
+    def say(self, data: bytes) -> None:
+        if not self.wire.closed:
+            self.connection.data_received(data)
+
+    async def heard(self) -> bytes:
+        """Everything that is answered to what was said."""
+        while (worker := self.connection._worker) is not None:
+            await asyncio.wait([worker])
+        heard = bytes(self.wire.written)
+        self.wire.written.clear()
+        return heard
+
+    async def end(self) -> None:
+        self.connection.connection_lost(None)
+        await self.connection.settled()
+
+
+@asynccontextmanager
+async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
+    """What connections share, on a fresh store."""
+    bridge = Bridge()
+    broker = penstock.connect(f"memory://{uuid4().hex}", clock=Clock())
+    yield Service(broker, bridge, tokens or Tokens())
+    assert broker.check() == []
+    await bridge.close(broker.close)
+
+
+async def converse(pieces: Sequence[bytes]) -> bytes:
+    """What one connection is answered to these pieces."""
+    async with serving() as service:
+        talk = Talk(service)
+        for piece in pieces:
+            talk.say(piece)
+            await asyncio.sleep(0)
+        heard = await talk.heard()
+        await talk.end()
+        return heard

@@ -1,0 +1,169 @@
+"""What a connection may cost: time to arrive, and store calls."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.core.options import Tube
+from penstock.server.auth import Role, Tokens, token_line
+from penstock.server.resp.connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
+from penstock.server.resp.service import Service
+from tests.wire.conversation import Talk, serving
+
+LATE = b"-ERR Protocol error: it took too long to arrive\r\n"
+
+
+def test_a_request_that_does_not_arrive_is_cut_off() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            idle, slow = Talk(service), Talk(service)
+            slow.say(b"*1\r\n$4\r\nP")
+            await slow.heard()
+            for talk in (idle, slow):
+                talk.connection.cut_if_late(time.monotonic() + ARRIVAL_SECONDS - 1)
+                assert not talk.wire.closed
+                talk.connection.cut_if_late(time.monotonic() + ARRIVAL_SECONDS + 1)
+            assert (slow.wire.closed, await slow.heard()) == (True, LATE)
+            assert not idle.wire.closed
+            await slow.end()
+            await idle.end()
+
+    asyncio.run(run())
+
+
+def test_bytes_that_trickle_in_do_not_extend_the_time() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            slow = Talk(service)
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            for byte in b"1\r\n$4\r\nPI":
+                slow.say(bytes([byte]))
+                await slow.heard()
+            slow.connection.cut_if_late(time.monotonic() + 1)
+            assert await slow.heard() == LATE
+            await slow.end()
+
+
+def test_the_time_begins_anew_with_the_next_request() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            slow = Talk(service)
+            slow.say(b"*")
+            slow.connection._since -= ARRIVAL_SECONDS
+            slow.say(b"1\r\n$4\r\nPING\r\n*1\r\n")
+            assert await slow.heard() == b"+PONG\r\n"
+            slow.connection.cut_if_late(time.monotonic() + 1)
+            assert not slow.wire.closed
+            await slow.end()
+
+    asyncio.run(run())
+
+
+def test_a_stranger_that_gives_no_token_is_cut_off(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(token_line(Role.READ, "secret"))
+
+    async def run() -> None:
+        async with serving(Tokens(file)) as service:
+            known, stranger = Talk(service), Talk(service)
+            known.say(b"AUTH secret\r\n")
+            stranger.say(b"PING\r\n")
+            assert (await known.heard(), await stranger.heard()) == (
+                b"+OK\r\n",
+                b"-NOAUTH Authentication required.\r\n",
+            )
+            for talk in (known, stranger):
+                talk.connection.cut_if_late(time.monotonic() + TOKEN_SECONDS + 1)
+            assert (known.wire.closed, stranger.wire.closed) == (False, True)
+            await known.end()
+            await stranger.end()
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_sends_and_does_not_read_is_cut_off_in_the_end() -> None:
+    async def run() -> None:
+        async with serving() as service:
+            stuck = Talk(service)
+            stuck.connection.pause_writing()
+            stuck.say(b"PING\r\n")
+            await asyncio.sleep(0)
+            stuck.say(b"PING\r\n" * 50_000)
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS - 1)
+            assert not stuck.wire.closed
+            stuck.connection.cut_if_late(time.monotonic() + STUCK_SECONDS + 1)
+            assert stuck.wire.closed
+            await stuck.end()
+
+    asyncio.run(run())
+
+
+class Counter:
+    """How often a call of a real store is made, and with how much."""
+
+    def __init__(self, service: Service, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.sizes: list[int] = []
+        call = getattr(service.hub.store, name)
+
+        def counted(tube: Tube, batch: list[object], **options: object) -> object:
+            self.sizes.append(len(batch))
+            return call(tube, batch, **options)
+
+        monkeypatch.setattr(service.hub.store, name, counted)
+
+
+def test_calls_of_many_connections_share_store_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with serving() as service:
+            talks = [Talk(service) for _ in range(50)]
+            talks[0].say(b"MQ.PUSH k first\r\n")
+            await talks[0].heard()
+            puts = Counter(service, "put", monkeypatch)
+            for number, talk in enumerate(talks):
+                talk.say(b"MQ.PUSH k %d\r\n" % number)
+            heard = [await talk.heard() for talk in talks]
+            assert len({answer for answer in heard if answer.startswith(b"*1\r\n$")}) == 50
+            assert sum(puts.sizes) == 50
+            assert len(puts.sizes) <= 3
+            for talk in talks:
+                await talk.end()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("verb", ["MQ.PUSH k x", "TUBE.PUT t x"])
+def test_a_pipeline_of_puts_is_one_store_call(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    async def run() -> None:
+        async with serving() as service:
+            talk = Talk(service)
+            talk.say(b"TUBE.CREATE t fifo\r\nTUBE.PUT t first\r\nMQ.PUSH k first\r\n")
+            await talk.heard()
+            puts = Counter(service, "put", monkeypatch)
+            talk.say((verb.encode() + b"\r\n") * 200)
+            await talk.heard()
+            assert puts.sizes == [200]
+            await talk.end()
+
+    asyncio.run(run())
+
+
+def test_a_pipeline_of_acks_is_one_store_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with serving() as service:
+            talk = Talk(service)
+            talk.say(b"TUBE.CREATE t fifo\r\n" + b"TUBE.PUT t x\r\n" * 100 + b"TUBE.TAKE t COUNT 100\r\n")
+            await talk.heard()
+            settles = Counter(service, "settle", monkeypatch)
+            talk.say(b"".join(b"TUBE.ACK t %d\r\n" % id for id in range(1, 102)))
+            answers = (await talk.heard()).split(b"\r\n")
+            assert answers[:100] == [b"+OK"] * 100
+            assert answers[100].startswith(b"-NOTTAKEN task 101")
+            assert settles.sizes == [101]
+            await talk.end()
+
+    asyncio.run(run())

@@ -1,0 +1,55 @@
+"""Conversations word for word: sent whole, byte by byte, and cut in two at every place; the replies are the same."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from tests.wire.conversation import converse
+
+FOLDER = Path(__file__).parent / "transcripts"
+NAMES = sorted(path.stem for path in FOLDER.glob("*.txt"))
+
+
+def load(name: str) -> tuple[bytes, bytes]:
+    """What is sent and what is answered. `> ` is a request, as words; `>> ` raw bytes; all else is replies."""
+    sent, answered = bytearray(), bytearray()
+    for line in (FOLDER / f"{name}.txt").read_text().splitlines():
+        if line.startswith(">> "):
+            sent += _raw(line[3:])
+        elif line.startswith("> "):
+            words = [_raw(word) for word in line[2:].split(" ")]
+            sent += b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
+        elif line and not line.startswith("#"):
+            answered += _raw(line) + b"\r\n"
+    return bytes(sent), bytes(answered)
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("latin-1").decode("unicode-escape").encode("latin-1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sent_whole(name: str) -> None:
+    sent, answered = load(name)
+    assert asyncio.run(converse([sent])).decode("latin-1") == answered.decode("latin-1")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sent_byte_by_byte(name: str) -> None:
+    sent, answered = load(name)
+    assert asyncio.run(converse([bytes([byte]) for byte in sent])) == answered
+
+
+@pytest.mark.timeout(300)  # as many conversations as the transcript has bytes
+@pytest.mark.parametrize("name", NAMES)
+def test_cut_in_two_at_every_place(name: str) -> None:
+    sent, answered = load(name)
+
+    async def cut_everywhere() -> None:
+        for at in range(1, len(sent)):
+            assert await converse([sent[:at], sent[at:]]) == answered, at
+
+    asyncio.run(cut_everywhere())

@@ -1,0 +1,67 @@
+"""A store that a worker process and the test share, and the app of the tests on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from penstock.app.app import App
+from tests.conftest import STORES
+from tests.worker import jobs
+from tests.worker.program import PATIENCE, Program
+
+Start = Callable[..., Program]
+
+
+@pytest.fixture(params=["sqlite"])  # a test on others gives their names by indirect parameters
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def app(url: str) -> Iterator[App]:
+    """The same app as in the workers, in this process; afterwards everything that is stored must still fit."""
+    jobs.app._link.use(url)
+    yield jobs.app
+    assert jobs.app.broker.check() == []
+    jobs.app.close()
+
+
+@pytest.fixture
+def start(url: str, app: App) -> Iterator[Start]:
+    """Starts workers, which are killed after the test."""
+    with ExitStack() as started:
+
+        def begin(*arguments: str) -> Program:
+            program = started.enter_context(Program(url, *arguments))
+            program.await_log("worker on")
+            return program
+
+        yield begin
+
+
+@pytest.fixture
+def heard(app: App) -> Callable[[], object]:
+    """What a handler said next."""
+
+    def hear() -> object:
+        task = app.broker.tube("said").take(PATIENCE)
+        assert task is not None, "nothing was said"
+        task.ack()
+        return task.data
+
+    return hear
+
+
+@pytest.fixture
+def tell(app: App) -> Callable[[str], None]:
+    """Let a handler go on."""
+    return lambda word: void(app.broker.tube(f"told-{word}").put("go"))
+
+
+def void(value: object) -> None:
+    """For a lambda that answers nothing."""

@@ -1,0 +1,214 @@
+"""The app of the worker tests: handlers that tell what they do, and wait until they are told to go on.
+
+They tell by tasks in the tube `said`, and wait for tasks in the tube `told`, on the store of the app.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+
+import penstock
+
+app = penstock.App()
+FAST = penstock.Backoff(base=0.01, factor=1, jitter=0)
+
+
+def say(what: object) -> None:
+    """Let the test know."""
+    app.broker.tube("said").put(what)
+
+
+def await_word(word: str) -> None:
+    """Wait until the test has put this word."""
+    app.broker.tube(f"told-{word}").take(30)
+
+
+@app.task
+def echo(value: int) -> int:
+    return value
+
+
+@app.task
+def noop(value: int) -> None:
+    pass
+
+
+@app.task(tube="slow")
+def hold(word: str) -> str:
+    """Say that it began, end when told."""
+    say(["began", word, os.getpid()])
+    await_word(word)
+    return word
+
+
+@app.task(tube="slow", ttr=0.6)
+def hold_leased(word: str) -> str:
+    say(["began", word, os.getpid()])
+    await_word(word)
+    return word
+
+
+@app.task(max_attempts=3, backoff=FAST)
+def fail(message: str) -> None:
+    say(["attempt", penstock.current_task().attempts])
+    raise ValueError(message)
+
+
+@app.task(backoff=FAST)
+def retry_until(attempts: int) -> int:
+    made = int(penstock.current_task().attempts)
+    if made < attempts:
+        raise penstock.Retry(0.01, "not yet")
+    return made
+
+
+@app.task
+def bury(reason: str) -> None:
+    raise penstock.Bury(reason)
+
+
+@app.task(max_attempts=2)
+def die() -> None:
+    say(["dying", penstock.current_task().attempts])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@app.task(tube="slow")
+def report(word: str) -> None:
+    penstock.current_task().progress = 0.4
+    say(["began", word])
+    await_word(word)
+
+
+@app.task(tube="slow", ttr=0.4)
+def outlive() -> str:
+    """Work until the lease is lost; then say so."""
+    task = penstock.current_task()
+    say(["began", task.lease])
+    end = time.monotonic() + 30
+    while not task.lost and time.monotonic() < end:
+        time.sleep(0.005)
+    say(["lost", task.lease, task.lost])
+    return "too late"
+
+
+@app.task(tube="fibonacci")
+def fibonacci(number: int) -> int:
+    """Waits for its own kind: with one slot it ends only because a waiting handler gives that back."""
+    if number < 2:
+        return number
+    handles = [fibonacci.put(number - 1), fibonacci.put(number - 2)]
+    with penstock.waiting():
+        return sum(handle.result(30) for handle in handles)
+
+
+@app.task(tube="async")
+async def gather(numbers: list[int]) -> int:
+    await asyncio.sleep(0)
+    return sum(numbers)
+
+
+@app.task(tube="async", ttr=0.4)
+async def hold_async(word: str) -> str:
+    """Say that it began; end when told, or when cancelled."""
+    await asyncio.to_thread(say, ["began", word])
+    try:
+        await asyncio.to_thread(await_word, word)
+    except asyncio.CancelledError:
+        say(["cancelled", word])
+        raise
+    return word
+
+
+@app.task(tube="async")
+async def fibonacci_async(number: int) -> int:
+    if number < 2:
+        return number
+    handles = [fibonacci_async.put(number - 1), fibonacci_async.put(number - 2)]
+    async with penstock.waiting():
+        return sum([await asyncio.to_thread(handle.result, 30) for handle in handles])
+
+
+@app.task(tube="processes", executor="process")
+def square(number: int) -> list[int]:
+    return [number * number, os.getpid()]
+
+
+@app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
+def spin() -> None:
+    """Never end, and never let go of the interpreter for long."""
+    say(["spinning", os.getpid()])
+    while True:
+        pass
+
+
+@app.task(tube="processes", executor="process", max_attempts=2, backoff=FAST)
+def crash(how: str) -> None:
+    if how == "raise":
+        raise KeyError("crash")
+    if how == "bury":
+        raise penstock.Bury("enough")
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+@app.task(tube="processes", executor="process")
+def hold_process(word: str) -> str:
+    penstock.current_task().progress = 0.25
+    say(["began", word, os.getpid()])
+    await_word(word)
+    return word
+
+
+@app.task(tube="processes", executor="process")
+def fibonacci_process(number: int) -> int:
+    if number < 2:
+        return number
+    handles = [fibonacci_process.put(number - 1), fibonacci_process.put(number - 2)]
+    with penstock.waiting():
+        return sum(handle.result(30) for handle in handles)
+
+
+@app.task(tube="slow")
+def read_fifo(path: str) -> None:
+    """Ends when somebody has written to the named pipe; needs no store for that."""
+    say("reading")
+    with open(path) as fifo:
+        fifo.read()
+
+
+def note(path: str, what: str) -> None:
+    """One line, written whole: what, which task, which hand-out, who, and when by the clock that all share."""
+    task = penstock.current_task()
+    line = f"{what} {task.tube} {task.id} {task.lease} {os.getpid()} {time.monotonic()}\n"
+    with open(path, "a") as journal:
+        journal.write(line)
+
+
+@app.task(tube="campaign", max_attempts=1000)
+def journal(path: str) -> None:
+    note(path, "start")
+    time.sleep(0.01)
+    note(path, "end")
+
+
+@app.task(tube="campaign-processes", max_attempts=1000, executor="process")
+def journal_process(path: str) -> None:
+    note(path, "start")
+    time.sleep(0.01)
+    note(path, "end")
+
+
+@app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
+def wait_for_ever() -> None:
+    """Is killed while its slot is another's."""
+    with penstock.waiting():
+        time.sleep(60)
+
+
+@app.task(tube="async", max_attempts=1)
+async def block_the_loop() -> None:
+    with penstock.waiting():
+        pass

@@ -1,0 +1,80 @@
+"""`penstock worker` as a process of its own, and what the test hears of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from types import TracebackType
+
+from tests.behaviour.helpers import until
+from tests.processes.peer import environment
+
+PATIENCE = 30.0
+_MAIN = "from penstock.cli.main import main; main()"
+
+
+class Program:
+    """A worker process. Leaving the block ends it, however it is doing."""
+
+    def __init__(self, url: str, *arguments: str, target: str = "tests.worker.jobs:app") -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, "worker", target, *arguments],
+            stderr=subprocess.PIPE,
+            env={**environment(), "PENSTOCK_URL": url},
+            text=True,
+        )
+        self.pid = self.process.pid
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.rstrip("\n"))
+
+    @property
+    def log(self) -> str:
+        """Everything it has logged so far."""
+        return "\n".join(self.lines)
+
+    def await_log(self, text: str) -> None:
+        """Come back when it has logged this."""
+        until(lambda: text in self.log or self.process.poll() is not None, PATIENCE)
+        assert text in self.log, self.log
+
+    def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    def freeze(self) -> None:
+        """Stop it, and come back when it has stopped."""
+        self.signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+        code = self.process.wait(PATIENCE)
+        self._reader.join()
+        return code
+
+    def stop(self) -> int:
+        """As an operator stops it; its exit code."""
+        self.signal()
+        return self.wait()
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self.wait()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.kill()
+        assert self.process.stderr is not None
+        self.process.stderr.close()

@@ -1,0 +1,69 @@
+"""Async handlers run on one loop, share its slots, and are cancelled when their lease is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from tests.worker import jobs
+from tests.worker.conftest import Start
+
+Heard = Callable[[], object]
+Tell = Callable[[str], None]
+PATIENCE = 20.0
+
+
+def test_results_come_back(start: Start) -> None:
+    handles = jobs.gather.put_many([([number, 1],) for number in range(50)])
+    start()
+    assert [handle.result(PATIENCE) for handle in handles] == [number + 1 for number in range(50)]
+
+
+def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
+    handle = jobs.fibonacci_async.put(5)
+    start("--concurrency", "1")
+    assert handle.result(PATIENCE) == 5
+
+
+def test_leases_are_extended_and_results_come_after_many_ttrs(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.hold_async.put("go")
+    start()
+    assert heard() == ["began", "go"]
+    assert app.broker.tube("async").take(1.5) is None  # three times its ttr
+    tell("go")
+    assert handle.result(PATIENCE) == "go"
+
+
+def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.hold_async.put("never")
+    worker = start("--grace", "0")
+    assert heard() == ["began", "never"]
+    worker.freeze()
+    task = app.broker.tube("async").take(PATIENCE)
+    assert task is not None
+    worker.signal(signal.SIGCONT)
+    assert heard() == ["cancelled", "never"]
+    task.ack("mine")
+    assert handle.wait(PATIENCE).result == "mine"
+
+
+def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.hold_async.put("never")
+    worker = start("--grace", "0.1")
+    assert heard() == ["began", "never"]
+    assert worker.stop() == 0
+    assert heard() == ["cancelled", "never"]
+    task = app.broker.tube("async").peek(handle.id)
+    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
+
+
+def test_a_waiting_that_would_block_the_loop_is_refused(app: App, start: Start) -> None:
+    handle = jobs.block_the_loop.put()
+    start("--concurrency", "1")
+    with pytest.raises(penstock.TaskFailed, match="in an async handler use `async with`"):
+        handle.wait(PATIENCE)
+    assert jobs.gather.put([1, 2]).result(PATIENCE) == 3

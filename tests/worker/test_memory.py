@@ -1,0 +1,202 @@
+"""A worker inside the program itself, on the memory store: how it takes ahead and gives back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.store.base import Settled
+from penstock.worker.feeder import Feeder
+from penstock.worker.item import MAX_WAIT
+from penstock.worker.settings import Settings
+from penstock.worker.worker import Worker
+from tests.behaviour.helpers import calls, tasks, until
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    app = penstock.App(f"memory://{uuid4().hex}")
+    yield app
+    assert app.broker.check() == []
+    app.close()
+
+
+def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def noop(number: int) -> None: ...
+
+    noop.put_many(range(5000))
+    tube, store, acks = app.broker.tube("default"), app.broker._hub.store, list[int]()
+    settle = store.settle
+
+    def counted(tube: Tube, moves: list[Move]) -> Settled:
+        acks.append(sum(move.verb == "ack" for move in moves))
+        return settle(tube, moves)
+
+    monkeypatch.setattr(store, "settle", counted)
+    worker = Worker(app)
+    worker.start()
+    until(lambda: tube.stats().tasks.done == 5000, 30)
+    worker.stop()
+    assert sum(acks) == 5000
+    assert len(acks) < 500
+
+
+def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> None:
+    """Fast tasks make it take ahead; then one blocks, and those behind it are for others."""
+    block, entered = threading.Event(), threading.Event()
+
+    @app.task
+    def work(number: int) -> None:
+        if number == 1000:
+            entered.set()
+            block.wait(30)
+
+    tube = app.broker.tube("default")
+    work.put_many(range(1200))
+    worker = Worker(app, Settings(concurrency=1))
+    worker.start()
+    assert entered.wait(30)
+    until(lambda: tube.stats().tasks.taken == 1, MAX_WAIT * 20)
+    left = tube.tasks("r", limit=1000)
+    assert [(task.id, task.attempts) for task in left] == [(number, 0) for number in range(1002, 1201)]
+    block.set()
+    until(lambda: tube.stats().tasks.done == 1200)
+    worker.stop()
+    assert tasks(tube) == {"done": 1200}
+
+
+def test_tubes_given_by_name_are_served_in_that_order(app: App) -> None:
+    ran: list[str] = []
+
+    @app.task(tube="later")
+    def later() -> None:
+        ran.append("later")
+
+    @app.task(tube="urgent")
+    def urgent() -> None:
+        ran.append("urgent")
+
+    later.put_many([()] * 3)
+    urgent.put_many([()] * 3)
+    worker = Worker(app, Settings(tubes=("urgent", "later"), concurrency=1))
+    worker.start()
+    until(lambda: len(ran) == 6)
+    worker.stop()
+    assert ran == ["urgent"] * 3 + ["later"] * 3
+
+
+def test_other_tubes_are_left_alone(app: App) -> None:
+    @app.task(tube="mine")
+    def mine() -> None: ...
+
+    @app.task(tube="other")
+    def other() -> None: ...
+
+    mine.put()
+    other.put()
+    worker = Worker(app, Settings(tubes=("mine",)))
+    worker.start()
+    until(lambda: tasks(app.broker.tube("mine")) == {"done": 1})
+    worker.stop()
+    assert calls(app.broker.tube("other")) == {"put": 1}
+
+
+def test_a_failure_in_a_tube_without_delays_waits_in_the_worker(app: App) -> None:
+    app.broker.tube("plain", kind="fifo")
+    attempts: list[int] = []
+
+    @app.task(tube="plain", max_attempts=3, backoff=penstock.Backoff(base=0.05, factor=1, jitter=0))
+    def fail() -> None:
+        attempts.append(penstock.current_task().attempts)
+        raise ValueError("no")
+
+    fail.put()
+    worker = Worker(app)
+    worker.start()
+    until(lambda: app.broker.tube("plain").stats().tasks.buried == 1)
+    worker.stop()
+    assert attempts == [1, 2, 3]
+    assert app.broker.tube("plain").peek(1).reason == "ValueError: no"
+
+
+def test_a_handler_may_settle_its_task_itself(app: App) -> None:
+    @app.task
+    def work() -> str:
+        penstock.current_task().ack("by hand")
+        return "ignored"
+
+    handle = work.put()
+    worker = Worker(app)
+    worker.start()
+    assert handle.wait(10).result == "by hand"
+    worker.stop()
+    assert calls(app.broker.tube("default")) == {"put": 1, "take": 1, "ack": 1}
+
+
+def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
+    @app.task
+    def work() -> object:
+        return object()
+
+    handle = work.put()
+    worker = Worker(app)
+    worker.start()
+    with pytest.raises(penstock.TaskFailed, match="its result cannot be kept"):
+        handle.wait(10)
+    worker.stop()
+    assert app.broker.tube("default").peek(1).attempts == 1
+
+
+def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
+    block, entered, ran = threading.Event(), threading.Event(), threading.Event()
+
+    @app.task
+    def work(number: int) -> None:
+        if number:
+            ran.set()
+        else:
+            entered.set()
+            block.wait(30)
+
+    work.put(0)
+    worker = Worker(app, Settings(concurrency=1))
+    worker.start()
+    assert entered.wait(30)
+    app.broker.tube("default").truncate()
+    app.broker.tube("default").drop()
+    block.set()
+    work.put(1)
+    assert ran.wait(30)
+    worker.stop()
+
+
+def test_a_mistake_inside_the_worker_is_told(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def work() -> None: ...
+
+    monkeypatch.setattr(Feeder, "_take", lambda self: 1 / 0)
+    worker, crashed = Worker(app), threading.Event()
+    worker.work.on_crash = crashed.set
+    worker.start()
+    assert crashed.wait(30)
+    worker.stop()
+
+
+def test_threads_end_with_the_worker(app: App) -> None:
+    @app.task
+    def work(number: int) -> None: ...
+
+    work.put_many(range(100))
+    worker = Worker(app)
+    worker.start()
+    until(lambda: tasks(app.broker.tube("default")) == {"done": 100})
+    worker.stop()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "penstock-runner"])

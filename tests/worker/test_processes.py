@@ -1,0 +1,122 @@
+"""Handlers in processes of their own: results, crashes, a hard end at the ttr, and no orphans."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.worker.worker import Worker
+from tests.behaviour.helpers import until
+from tests.worker import jobs
+from tests.worker.conftest import Start
+
+Heard = Callable[[], object]
+Tell = Callable[[str], None]
+PATIENCE = 20.0
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def pid_heard(heard: Heard) -> int:
+    said = heard()
+    assert isinstance(said, list)
+    return int(said[-1])
+
+
+def test_results_come_back_from_other_processes(start: Start) -> None:
+    handles = jobs.square.put_many(range(6))
+    worker = start("--processes", "2")
+    results = [handle.result(PATIENCE) for handle in handles]
+    assert [square for square, _ in results] == [0, 1, 4, 9, 16, 25]
+    pids = {pid for _, pid in results}
+    assert worker.pid not in pids
+    assert len(pids) <= 2
+
+
+def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.spin.put()
+    start("--processes", "1")
+    pid = pid_heard(heard)
+    until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
+    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
+    until(lambda: not alive(pid))
+    assert jobs.square.put(3).result(PATIENCE)[0] == 9  # a new process has taken its place
+
+
+@pytest.mark.parametrize(
+    ("how", "attempts", "reason"),
+    [("die", 2, "its process died: signal 11"), ("raise", 2, "KeyError: 'crash'"), ("bury", 1, "enough")],
+)
+def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str, attempts: int, reason: str) -> None:
+    handle = jobs.crash.put(how)
+    start("--processes", "1")
+    until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
+    task = app.broker.tube("processes").peek(handle.id)
+    assert (task.attempts, task.reason) == (attempts, reason)
+
+
+def test_progress_comes_from_there(start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.hold_process.put("go")
+    start("--processes", "1")
+    pid_heard(heard)
+    until(lambda: handle.progress == 0.25)
+    tell("go")
+    assert handle.result(PATIENCE) == "go"
+
+
+def test_a_waiting_handler_makes_room_for_another_process(start: Start) -> None:
+    handle = jobs.fibonacci_process.put(3)
+    start("--processes", "1")
+    assert handle.result(PATIENCE) == 2
+
+
+def test_no_process_outlives_its_killed_worker(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.hold_process.put("go")
+    worker = start("--processes", "1")
+    pid = pid_heard(heard)
+    worker.kill()
+    until(lambda: not alive(pid))
+    start("--processes", "1")
+    assert pid_heard(heard) != pid
+    tell("go")
+    assert handle.result(PATIENCE) == "go"
+
+
+def test_the_end_of_the_grace_kills_it(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.hold_process.put("never")
+    worker = start("--grace", "0.1")
+    pid = pid_heard(heard)
+    assert worker.stop() == 0
+    assert not alive(pid)
+    task = app.broker.tube("processes").peek(handle.id)
+    assert (task.status, task.reason) == ("r", "the worker stopped before it was done")
+
+
+def test_a_function_that_no_process_could_import_is_refused(url: str) -> None:
+    app = penstock.App(url)
+
+    @app.task(executor="process")
+    def inside() -> None: ...
+
+    with pytest.raises(penstock.BadValue, match=r"cannot import tests\.worker.*<locals>"):
+        Worker(app)
+    app.close()
+
+
+def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:
+    tube = app.broker.tube("processes")
+    for _ in range(3):
+        jobs.wait_for_ever.put()
+    start("--processes", "1", "--concurrency", "1")
+    until(lambda: tube.stats().tasks.buried == 3, PATIENCE)
+    assert jobs.square.put(3).result(PATIENCE)[0] == 9

@@ -1,0 +1,106 @@
+"""A worker process runs what is put: results, failures, retries, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from tests.behaviour.helpers import tasks, until
+from tests.worker import jobs
+from tests.worker.conftest import Start
+
+Heard = Callable[[], object]
+Tell = Callable[[str], None]
+PATIENCE = 20.0
+
+
+def test_results_come_back(app: App, start: Start) -> None:
+    handles = jobs.echo.put_many(range(50))
+    start()
+    assert [handle.result(PATIENCE) for handle in handles] == list(range(50))
+    assert tasks(app.broker.tube("default")) == {"done": 50}
+
+
+def test_a_function_annotated_to_give_nothing_keeps_nothing(app: App, start: Start) -> None:
+    handle = jobs.noop.put(1)
+    assert app.broker.tube("default").peek(handle.id).address is None
+    start()
+    outcome = handle.wait(PATIENCE)
+    assert (outcome.status, outcome.result) == ("done", None)
+
+
+def test_a_task_that_used_up_its_attempts_is_buried_with_its_last_error(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.fail.put("no such user")
+    start()
+    assert [heard() for _ in range(3)] == [["attempt", 1], ["attempt", 2], ["attempt", 3]]
+    with pytest.raises(penstock.TaskFailed, match="is buried: ValueError: no such user"):
+        handle.wait(PATIENCE)
+    task = app.broker.tube("default").peek(handle.id)
+    assert (task.status, task.attempts, task.reason) == ("!", 3, "ValueError: no such user")
+
+
+def test_retry_gives_it_back_and_counts(start: Start) -> None:
+    handle = jobs.retry_until.put(4)
+    start()
+    assert handle.result(PATIENCE) == 4
+
+
+def test_bury_puts_it_aside_at_once(app: App, start: Start) -> None:
+    handle = jobs.bury.put("nobody knows how")
+    start()
+    until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
+    task = app.broker.tube("default").peek(handle.id)
+    assert (task.attempts, task.reason) == (1, "nobody knows how")
+
+
+def test_an_unknown_name_imports_nothing_and_is_buried_in_the_end(app: App, start: Start) -> None:
+    tube = app.broker.tube("default")
+    app.broker.tube("default")
+    task = tube.put({"task": "os.getcwd", "args": {}}, max_attempts=1)
+    nameless = tube.put("no dict at all", max_attempts=1)
+    worker = start()
+    until(lambda: tube.stats().tasks.buried == 2)
+    assert tube.peek(task.id).reason == "no handler named 'os.getcwd' is known to the worker that took it"
+    assert tube.peek(nameless.id).reason is not None
+    worker.await_log("no handler named 'os.getcwd'")
+
+
+def test_arguments_that_do_not_fit_are_a_failure_like_others(app: App, start: Start) -> None:
+    tube = app.broker.tube("default")
+    task = tube.put({"task": "echo", "args": {"value": "three"}}, max_attempts=1)
+    start()
+    until(lambda: tube.peek(task.id).status == "!")
+    assert tube.peek(task.id).reason == (
+        "BadValue: the arguments of echo does not fit: Expected `int`, got `str` - at `$.value`"
+    )
+
+
+def test_progress_is_seen_while_the_handler_runs(start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.report.put("go")
+    assert handle.progress is None
+    start()
+    assert heard() == ["began", "go"]
+    until(lambda: handle.progress == 0.4)
+    tell("go")
+    assert handle.wait(PATIENCE).status == "done"
+    assert handle.progress is None
+
+
+def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
+    handle = jobs.fibonacci.put(6)
+    start("--concurrency", "1")
+    assert handle.result(PATIENCE) == 8
+
+
+def test_leases_are_extended_while_handlers_run(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.hold_leased.put("go")
+    start()
+    began = heard()
+    assert isinstance(began, list)
+    until(lambda: app.broker.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr of 0.6 s
+    tell("go")
+    assert handle.result(PATIENCE) == "go"
+    assert app.broker.tube("slow").stats().calls.ttr == 0

@@ -1,0 +1,122 @@
+"""A worker that is told to stop, told twice, killed, or frozen: nothing is lost, and all is explained."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from penstock.app.app import App
+from tests.behaviour.helpers import calls, tasks, until
+from tests.worker import jobs
+from tests.worker.conftest import Start
+
+Heard = Callable[[], object]
+Tell = Callable[[str], None]
+PATIENCE = 20.0
+
+
+def test_a_stop_waits_for_what_runs_and_releases_what_does_not(
+    app: App, start: Start, heard: Heard, tell: Tell
+) -> None:
+    first, second = jobs.hold.put("one"), jobs.hold.put("two")
+    worker = start("--concurrency", "1")
+    assert heard() == ["began", "one", worker.pid]
+    worker.signal()
+    worker.await_log("stopping")
+    tell("one")
+    assert worker.wait() == 0
+    assert first.wait(0).result == "one"
+    task = app.broker.tube("slow").peek(second.id)
+    assert (task.status, task.attempts) == ("r", 0)
+
+
+def test_after_the_grace_the_rest_is_released(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.hold.put("never")
+    worker = start("--grace", "0.2")
+    assert heard() == ["began", "never", worker.pid]
+    assert worker.stop() == 0
+    task = app.broker.tube("slow").peek(handle.id)
+    assert (task.status, task.attempts, task.reason) == ("r", 1, "the worker stopped before it was done")
+    assert worker.pid not in [session.pid for session in app.broker.sessions()]
+
+
+def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.hold.put("never")
+    worker = start("--grace", "60")
+    assert heard() == ["began", "never", worker.pid]
+    worker.signal(signal.SIGINT)
+    worker.signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert app.broker.tube("slow").peek(handle.id).status == "r"
+
+
+def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
+    worker = start()
+    until(lambda: any(session.waits for session in app.broker.sessions()), PATIENCE)
+    began = time.monotonic()
+    assert worker.stop() == 0
+    assert time.monotonic() - began < 5
+    assert app.broker.sessions() == []
+
+
+def test_prefetched_tasks_of_a_stopped_worker_have_no_attempt(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+    """Fast tasks make it take ahead; what stands behind a slow one then goes back as it came."""
+    app.broker.tube("default")
+    jobs.noop.put_many(range(2000))
+    worker = start("--concurrency", "1")
+    until(lambda: app.broker.tube("default").stats().tasks.done > 0)
+    assert worker.stop() == 0
+    left = app.broker.tube("default").tasks(limit=10_000)
+    assert all((task.status, task.attempts) == ("r", 0) for task in left)
+    assert calls(app.broker.tube("default")).get("ttr") is None
+    assert tasks(app.broker.tube("default"))["done"] + len(left) == 2000
+
+
+def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+    handle = jobs.hold.put("one")
+    first = start()
+    assert heard() == ["began", "one", first.pid]
+    second = start()
+    until(lambda: any(session.pid == second.pid for session in app.broker.sessions()), PATIENCE)
+    first.kill()
+    killed = time.monotonic()
+    assert heard() == ["began", "one", second.pid]
+    assert time.monotonic() - killed < 3
+    tell("one")
+    assert handle.result(PATIENCE) == "one"
+
+
+def test_a_task_that_kills_its_worker_ends_buried(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.die.put()
+    for attempt in (1, 2):
+        worker = start()
+        assert heard() == ["dying", attempt]
+        assert worker.wait() == -signal.SIGKILL
+    until(lambda: app.broker.tube("default").peek(handle.id).status == "!")
+    assert app.broker.tube("default").peek(handle.id).reason == "handed out 2 times without an ack"
+
+
+def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, heard: Heard) -> None:
+    handle = jobs.outlive.put()
+    worker = start()
+    assert heard() == ["began", 1]
+    worker.freeze()
+    task = app.broker.tube("slow").take(PATIENCE)  # its ttr is over
+    assert task is not None
+    assert task.lease == 2
+    worker.signal(signal.SIGCONT)
+    assert heard() == ["lost", 1, True]
+    worker.await_log("is not held any more")
+    task.ack("mine")
+    assert handle.wait(PATIENCE).result == "mine"
+    assert worker.stop() == 0
+
+
+def test_two_workers_share_the_work_and_run_nothing_twice(app: App, start: Start) -> None:
+    workers = [start(), start()]
+    handles = jobs.echo.put_many(range(300))
+    assert [handle.result(PATIENCE) for handle in handles] == list(range(300))
+    stats = app.broker.tube("default").stats()
+    assert (stats.calls.ack, stats.calls.ttr) == (300, 0)
+    assert [worker.stop() for worker in workers] == [0, 0]

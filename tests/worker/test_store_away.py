@@ -1,0 +1,71 @@
+"""The server goes away while a handler runs: what is finished is settled when it is back, and work goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.app.app import App
+from tests.behaviour.helpers import until
+from tests.servers.redis import Redis
+from tests.worker import jobs
+from tests.worker.program import PATIENCE, Program
+
+
+@pytest.fixture
+def server() -> Iterator[Redis]:
+    """A server that the test may kill; what was stored a moment ago survives that, so the test can be exact."""
+    redis = Redis()
+    redis.ask("CONFIG", "SET", "appendfsync", "always")
+    yield redis
+    redis.stop()
+
+
+@pytest.fixture
+def url(server: Redis) -> str:
+    return server.fresh_url()
+
+
+def hear(app: App) -> object:
+    task = app.broker.tube("said").take(PATIENCE)
+    assert task is not None
+    task.ack()
+    return task.data
+
+
+def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, app: App, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    jobs.read_fifo.put(str(fifo))
+    with Program(url) as worker:
+        assert hear(app) == "reading"
+        server.kill()
+        fifo.write_text("go on")
+        worker.await_log("finished tasks wait for the store")
+        server.start()
+        tube = app.broker.tube("slow")
+        until(lambda: tube.stats().tasks.done == 1, PATIENCE)
+        assert (tube.stats().calls.take, tube.stats().calls.ack) == (1, 1)
+        jobs.noop.put(1)
+        until(lambda: app.broker.tube("default").stats().tasks.done == 1, PATIENCE)
+        assert worker.stop() == 0
+
+
+def test_a_worker_that_cannot_settle_stops_all_the_same(server: Redis, url: str, app: App, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    jobs.read_fifo.put(str(fifo))
+    with Program(url, "--grace", "0.5") as worker:
+        assert hear(app) == "reading"
+        server.kill()
+        fifo.write_text("go on")
+        worker.await_log("finished tasks wait for the store")
+        worker.signal()
+        worker.await_log("could not be settled and will run again")
+        assert worker.wait() == 0
+    server.start()
+    tube = app.broker.tube("slow")
+    until(lambda: tube.stats().tasks.ready == 1, PATIENCE)  # its session's heartbeat has lapsed
