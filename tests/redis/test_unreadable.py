@@ -19,11 +19,6 @@ BYTES = [b"garbage", b"x" + bytes(8) + b'"x"', b""]
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
     with penstock.connect(url, clock=clock) as broker:
         yield broker
@@ -47,7 +42,7 @@ def must_be_buried(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ready_one_is_passed_over(broker: penstock.Broker, kind: str, stored: bytes) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put_many("abc", address=None)
+    tube.put_many("abc")
     spoil(tube, 1, stored)
     assert drain(tube) == ["b", "c"]
     must_be_buried(tube, 1, stored)
