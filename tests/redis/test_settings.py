@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.store.redis.promise import promise
-from penstock.store.redis.store import RedisStore
+from penstock.store.redis.store import SCHEMA, RedisStore
 from tests.servers.redis import Redis
 
 
@@ -97,7 +97,7 @@ def test_the_store_describes_itself(broker: penstock.Broker) -> None:
     assert isinstance(store, RedisStore)
     assert "last second" in store.durability()
     seen = store.describe()
-    assert (seen.store, seen.schema, seen.advice) == ("Redis", 2, [])
+    assert (seen.store, seen.schema, seen.advice) == ("Redis", SCHEMA, [])
 
 
 @pytest.mark.parametrize(

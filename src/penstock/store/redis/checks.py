@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from penstock.core.options import Tube
 from penstock.store.base import ADVANCE_STEP, Finding
+from penstock.store.redis.keys import task_id
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.snapshot import LanePlace, Snapshot, read_snapshot
@@ -30,6 +31,10 @@ def check(
         if not tube.kind.leased:
             findings += check_unleased(runner, tube, repair, now)
         found, seen = _look(runner, tube)
+        if repair and seen.unreadable:
+            findings += _unreadable(seen)
+            _mend_unreadable(runner, seen, now)
+            found, seen = _look(runner, tube)  # now all that hung on them can be judged
         findings += found
         if repair and found:
             _mend(runner, registry, seen, now)
@@ -44,7 +49,7 @@ def _look(runner: Runner, tube: Tube) -> tuple[list[Finding], Snapshot]:
         looks -= 1
         before = _meta(runner, tube)
         seen = read_snapshot(runner, tube)
-        found = [*_counters(seen), *_indexes(seen), *_lanes(seen), *_orphans(seen), *_waits(seen)]
+        found = [*_unreadable(seen), *_counters(seen), *_indexes(seen), *_lanes(seen), *_orphans(seen), *_waits(seen)]
         found += seen.links.findings()
         if before == _meta(runner, tube):
             return found, seen
@@ -56,6 +61,12 @@ def _look(runner: Runner, tube: Tube) -> tuple[list[Finding], Snapshot]:
 def _meta(runner: Runner, tube: Tube) -> object:
     key = runner.keys.name(tube.no, "meta")
     return runner.servers.command(key, b"HGETALL", key)
+
+
+def _unreadable(seen: Snapshot) -> Iterator[Finding]:
+    remedy = "repair buries it" if seen.tube.kind.leased else "repair keeps the bytes as its data"
+    for key in seen.unreadable:
+        yield Finding(seen.tube.name, task_id(key), "is stored in a form that penstock did not write", remedy)
 
 
 def _counters(seen: Snapshot) -> Iterator[Finding]:
@@ -107,6 +118,13 @@ def _waits(seen: Snapshot) -> Iterator[Finding]:
         yield Finding(seen.tube.name, None, what, "repair takes the registration back")
 
 
+def _mend_unreadable(runner: Runner, seen: Snapshot, now: int | None) -> None:
+    names = {id: address for address, id in seen.links.addresses.items()}
+    pairs = [word for key in seen.unreadable for word in (key, names.get(task_id(key), ""))]
+    for start in range(0, len(pairs), ADVANCE_STEP):
+        runner.on_tube("mend_unreadable", seen.tube, *pairs[start : start + ADVANCE_STEP], now=now)
+
+
 def _mend(runner: Runner, registry: Registry, seen: Snapshot, now: int | None) -> None:
     """In bounded steps, each of which leaves the tube no worse: leases, indexes, micro-queues, counters, waits."""
     tube = seen.tube
@@ -134,4 +152,4 @@ def _mend_lane(runner: Runner, tube: Tube, utube: str, wrong: int, now: int | No
     more = True
     while more:
         reply = runner.on_tube("mend_lane", tube, utube, wrong, ADVANCE_STEP, now=now)
-        more, wrong = bool(reply[4]), 0
+        more, wrong = bool(reply[5]), 0

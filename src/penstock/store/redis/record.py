@@ -28,6 +28,9 @@ _SIZES = {1: 8, 2: 8, 4: 4, 8: 14, 16: 6, 32: 6, 128: 6, 256: 4, 512: 6}
 _TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
 _LINKED = 32768
 _START = 9
+_STATES = b"rqt~g!-"
+# The reason of a task that stands for bytes that could not be read: see lua/step.lua.
+UNREADABLE = "its stored record could not be read"
 
 
 class _Layout:
@@ -59,8 +62,9 @@ def decode(id: int, value: bytes) -> Record:
     """The task of that id."""
     try:
         return _decode(id, value)
-    except (IndexError, struct.error, UnicodeDecodeError) as error:
-        raise StoreCorrupt(f"task {id} is stored in a form that penstock did not write: delete it") from error
+    except (IndexError, struct.error) as error:
+        what = f"task {id} is stored in a form that penstock did not write"
+        raise StoreCorrupt(f"{what}: broker.check(repair=True) buries it") from error
 
 
 def _decode(id: int, value: bytes) -> Record:
@@ -78,6 +82,8 @@ def _decode(id: int, value: bytes) -> Record:
         utube, reason, callback, address, end = _texts(value, flags, end)
     if flags & _LINKED:
         reply_to, group_no, group, end = _links(value, end)
+    if end > len(value) or value[0] not in _STATES:
+        raise IndexError("it is too short, or in no state")
     return Record(
         id,
         chr(value[0]),
@@ -138,4 +144,4 @@ def _links(value: bytes, place: int) -> tuple[str | None, int | None, str | None
 def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
     start = place + width
     end = start + _int(value[place:start], "big")
-    return value[start:end].decode(), end
+    return value[start:end].decode(errors="replace"), end  # one wrong byte in a label stops no tube

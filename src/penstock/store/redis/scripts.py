@@ -15,7 +15,7 @@ from importlib.resources import files
 # What parts may define for others; nil where the part is not there.
 _SHARED = (
     "local moved, save_lanes, forget_idle, spot_of, lease, leavers, save_last, gate, left, cancelled, hold, unhold, "
-    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out"
+    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out, bury_unreadable"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, LANED, UNLEASED = "plain", "laned", "unleased"

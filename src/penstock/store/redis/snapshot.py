@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 from typing import cast
 
 import msgspec
 
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
+from penstock.errors import StoreCorrupt
 from penstock.store.base import STATE_COUNTER, Counts
 from penstock.store.redis.finding import count, read_lane, scan
-from penstock.store.redis.keys import task_key
+from penstock.store.redis.keys import task_id, task_key
 from penstock.store.redis.link_checks import Links, Tie
 from penstock.store.redis.record import decode
 from penstock.store.redis.runner import Runner
@@ -52,6 +52,7 @@ class Snapshot:
         self.sessions: set[int] = set()
         self.orphans: list[tuple[int, int]] = []
         self.strays: list[bytes] = []
+        self.unreadable: list[bytes] = []
 
     def counters(self) -> dict[str, tuple[int, int]]:
         """What the counters say, and what is there."""
@@ -129,19 +130,13 @@ def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
         seen.lanes[utube.decode()] = LanePlace((taken, heads, waiting), turn)
     for index in INDEXES:
         seen.there[index] = {name: float(score) for name, score in scan(runner, tube, index)}
-    for record in _records(runner, tube):
-        seen.add(record)
+    for key, value in dict(scan(runner, tube, "tasks")).items():  # a scan may show one twice
+        try:
+            seen.add(decode(task_id(key), value))
+        except StoreCorrupt:
+            seen.unreadable.append(key)
     seen.strays = _strays(runner, tube)
     return seen
-
-
-def _records(runner: Runner, tube: Tube) -> Iterator[Record]:
-    """Each record once; a scan may show one twice."""
-    shown: set[bytes] = set()
-    for key, value in scan(runner, tube, "tasks"):
-        if key not in shown:
-            shown.add(key)
-            yield decode(int.from_bytes(key, "big"), value)
 
 
 def _strays(runner: Runner, tube: Tube) -> list[bytes]:

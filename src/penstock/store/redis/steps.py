@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from penstock.core.options import Tube
@@ -9,6 +10,7 @@ from penstock.core.task import Record
 from penstock.store.base import Effects
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.record import UNREADABLE
 from penstock.store.redis.runner import Runner, read_log
 
 # The place of `removed` in an answer, which is -1 where a step was refused.
@@ -21,6 +23,9 @@ class Steps:
     def __init__(self, runner: Runner, outbox: Outbox) -> None:
         self._runner = runner
         self._outbox = outbox
+        #: Told of a tube where a step met bytes that penstock did not write; how often that was.
+        self.on_unreadable: Callable[[Tube, int | None], None] | None = None
+        self.unreadable = 0
 
     def run(
         self, name: str, tube: Tube, effects: Effects, *arguments: Argument, again: bool = False, now: int | None = None
@@ -46,4 +51,7 @@ class Steps:
             groups, letters = cast("tuple[list[int], list[bytes]]", tuple(cast("list[Reply]", reply[4])))
             effects.ended += [("group", tube.no, no) for no in groups]
             self._outbox.deliver(tube.no, letters, effects, now)
+        if self.on_unreadable and UNREADABLE in [record.reason for record in records if record.state == "!"]:
+            self.unreadable += 1
+            self.on_unreadable(tube, now)
         return records, reply[5:]

@@ -16,7 +16,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import SchemaMismatch, TubeBusy, UnsupportedOption
+from penstock.errors import SchemaMismatch, StoreError, TubeBusy, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.forks import reset_in_child
@@ -65,6 +65,7 @@ class RedisStore(UnleasedCalls):
         self._tubes = Tubes(self._runner)
         self._outbox = Outbox(self._runner, self._tubes)
         self._steps = Steps(self._runner, self._outbox)
+        self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
         reset_in_child(self)
@@ -196,11 +197,16 @@ class RedisStore(UnleasedCalls):
         self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
     ) -> tuple[int, int, list[Reply]]:
         """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
+        met = self._steps.unreadable
         _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, now=now)
         if not rest[0]:
             found = self._registry.enlist(handle, tube, now)
             if found is not None:
                 _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, *found, now=now)
+        if self._steps.unreadable > met and rest[0] and not rest[2]:  # what that held up may be taken now
+            count, max_pri, blocked = wanted
+            again = (count, max_pri, "stay" if blocked in ("enter", "stay") else "")
+            _, rest = self._steps.run("take", tube, effects, handle, *again, ADVANCE_STEP, now=now)
         return cast("tuple[int, int, list[Reply]]", tuple(rest))
 
     def _count_out(
@@ -310,6 +316,14 @@ class RedisStore(UnleasedCalls):
 
     def owner(self, session: int) -> base.SessionRecord | None:
         return self._registry.one(session)
+
+    def _mend_after(self, tube: Tube, now: int | None) -> None:
+        """A step buried what could not be read: put right what hung on it. Nobody's call fails for it."""
+        log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
+        try:
+            check(self._runner, self._steps, [tube], self._registry, True, now)
+        except StoreError as error:
+            log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         return check(self._runner, self._steps, self._tubes.all(), self._registry, repair, now)

@@ -13,6 +13,7 @@ from penstock.core.kind import DELIVER
 from penstock.core.options import Tube
 from penstock.core.soundness import mended, needed_mark
 from penstock.core.task import Record
+from penstock.errors import StoreCorrupt
 from penstock.store.base import Finding
 from penstock.store.redis.finding import scan
 from penstock.store.redis.keys import task_id, task_key
@@ -24,7 +25,10 @@ def check_unleased(runner: Runner, tube: Tube, repair: bool, now: int | None) ->
     """What no task of the kind can be, and a last message id that would be given again."""
     newest: Record | None = None
     for key, value in scan(runner, tube, "tasks"):
-        record = decode(task_id(key), value)
+        try:
+            record = decode(task_id(key), value)
+        except StoreCorrupt:
+            continue  # the look that follows finds it
         newest = record if newest is None or record.id > newest.id else newest
         wrong = mended(tube, record)
         if wrong is not None:

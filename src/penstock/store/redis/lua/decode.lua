@@ -41,10 +41,10 @@ local function read(value)
   return rec
 end
 
--- The task, or false for bytes that penstock did not write: they never stop the tube.
+-- The task, or false for bytes that penstock did not write.
 local function decode(value)
   local good, rec = pcall(read, value)
-  return good and rec
+  return good and rec.state ~= '' and string.find('rqt~g!', rec.state, 1, true) and rec
 end
 
 local function id_of(key) return (struct.unpack('>I6', key, #key - 5)) end

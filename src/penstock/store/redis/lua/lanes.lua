@@ -40,16 +40,22 @@ local function before(key, rec, other_key, other)
   return id_of(key) < id_of(other_key)
 end
 
+-- The first task of a part of the queue; one that could not be read stands there no longer.
+local function first_of(command, from, to)
+  while true do
+    local found = redis.call(command, k_queue, from, to, 'LIMIT', 0, 1)[1]
+    local key = found and key_in(found)
+    if not key or fetch(key) then return key end
+    redis.call('ZREM', k_queue, found)
+  end
+end
+
 local function first_waiting(utube)
-  local low, high = '[' .. lead(utube) .. 'w', '(' .. lead(utube) .. 'x'
-  local found = redis.call('ZRANGEBYLEX', k_queue, low, high, 'LIMIT', 0, 1)[1]
-  return found and key_in(found)
+  return first_of('ZRANGEBYLEX', '[' .. lead(utube) .. 'w', '(' .. lead(utube) .. 'x')
 end
 
 local function worst_head(utube)
-  local low, high = '[' .. lead(utube) .. 'h', '(' .. lead(utube) .. 'i'
-  local found = redis.call('ZREVRANGEBYLEX', k_queue, high, low, 'LIMIT', 0, 1)[1]
-  return found and key_in(found)
+  return first_of('ZREVRANGEBYLEX', '(' .. lead(utube) .. 'i', '[' .. lead(utube) .. 'h')
 end
 
 local function stand_head(lane, key, rec)
@@ -88,7 +94,11 @@ end
 local function room(lane) return limit - lane.taken - lane.heads end
 
 local function fill(lane, utube)
-  while lane.waiting > 0 and room(lane) > 0 do promote(lane, first_waiting(utube)) end
+  while lane.waiting > 0 and room(lane) > 0 do
+    local first = first_waiting(utube)
+    if not first then break end
+    promote(lane, first)
+  end
 end
 
 -- `newest`: it comes last in its micro-queue, so there is nothing it could overtake.
@@ -115,10 +125,12 @@ local function served(lane, utube)
   for _, found in ipairs(redis.call('ZRANGEBYLEX', k_queue, low, high)) do
     local key = key_in(found)
     local rec = fetch(key)
-    redis.call('ZREM', k_ready, member(key, rec))
-    rec.rank2 = lane.turn
-    save(key, rec)
-    redis.call('ZADD', k_ready, rec.rank1, member(key, rec))
+    if rec then
+      redis.call('ZREM', k_ready, member(key, rec))
+      rec.rank2 = lane.turn
+      save(key, rec)
+      redis.call('ZADD', k_ready, rec.rank1, member(key, rec))
+    end
   end
 end
 

@@ -3,7 +3,8 @@ local function lease_batch(members, values, wanted, session)
   local ready, tasks, taken, due, undue, passed = {}, {}, {}, {}, {}, 0
   for i, name in ipairs(members) do
     if #leased == 2 * wanted then break end
-    local key, rec = key_in(name), values[i] and decode(values[i])
+    local key = key_in(name)
+    local rec = readable(key, values[i])
     local left_alone = rec and gone(rec)
     if left_alone then
       passed = passed + 1

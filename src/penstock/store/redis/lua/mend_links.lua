@@ -29,7 +29,9 @@ for i = 4, #ARGV, 2 do
     if rec.group_no and not group_of(rec.group_no) then set_free(key, rec) end
   elseif ARGV[i] == 'address' then
     local key = redis.call('HGET', k_addresses, ARGV[i + 1])
-    if key and not fetch(key) and redis.call('HEXISTS', k_outcomes, key) == 0 then
+    local holder = key and fetch(key)
+    local held = holder and holder.address == ARGV[i + 1]
+    if key and not held and redis.call('HEXISTS', k_outcomes, key) == 0 then
       redis.call('HDEL', k_addresses, ARGV[i + 1])
     end
   elseif ARGV[i] == 'outcome' then

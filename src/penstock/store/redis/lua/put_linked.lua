@@ -14,6 +14,7 @@ local RENEWS = { replace = true, refresh = true }
 local function holder(address)
   local key = redis.call('HGET', k_addresses, address)
   local rec = key and fetch(key)
+  if rec and rec.address ~= address then return nil end -- it could not be read, and has lost it
   if rec and (cancelled(rec) or expired(rec)) then
     gone[#gone + 1] = id_of(key) -- it makes way
   elseif rec then

@@ -4,11 +4,19 @@
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched, log = {}, {}
 
+-- The task of these bytes; false where there are none. Those that cannot be read are buried at once, as the data of a task
+-- that is there from the next fetch on; whoever reads the log mends what hung on them. Unleased kinds bury nothing.
+local function readable(key, value)
+  if not value then return false end
+  local rec = decode(value)
+  if not rec and not delivered then bury_unreadable(key, value) end
+  return rec or nil
+end
+
 local function fetch(key)
   local rec = fetched[key]
   if rec == nil then
-    local value = redis.call('HGET', k_tasks, key)
-    rec = value and decode(value) or false
+    rec = readable(key, redis.call('HGET', k_tasks, key))
     fetched[key] = rec
   end
   return rec
@@ -17,7 +25,7 @@ end
 -- Read many at once, up to a thousand.
 local function prefetch(keys)
   for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
-    if fetched[keys[i]] == nil then fetched[keys[i]] = value and decode(value) or false end
+    if fetched[keys[i]] == nil then fetched[keys[i]] = readable(keys[i], value) end
   end
 end
 
@@ -88,6 +96,22 @@ local function note(events, key, rec)
   local last = #log
   log[last + 1], log[last + 2], log[last + 3] = events, id_of(key), encode(rec)
   return last / 3 + 1
+end
+
+-- penstock.store.redis.record knows the reason. With its first byte the data can never be taken for what was put.
+local function unreadable(value)
+  return {
+    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
+    reason = 'its stored record could not be read', payload = '\255' .. value,
+  }
+end
+
+bury_unreadable = function(key, value)
+  local rec = unreadable(value)
+  save(key, rec)
+  enter(key, rec)
+  count('bury', 1)
+  note('bury', key, rec)
 end
 
 -- Carry out what lifecycle decided: `to` has the next state, its events and fields.

@@ -12,7 +12,7 @@ local sooner, later, places = {}, {}, {}
 for i = 1, #page[2], 2 do
   local key = page[2][i]
   local id = id_of(key)
-  local rec = id <= last_id and fetch(key)
+  local rec = id <= last_id and (fetch(key) or fetch(key)) -- one that could not be read is a buried one now
   if rec then
     local ids = rec.state == 'q' and sooner or later
     ids[#ids + 1] = id

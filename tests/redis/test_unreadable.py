@@ -1,0 +1,160 @@
+"""Bytes that penstock did not write in place of a task: it is buried, and its tube and micro-queue go on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.store.redis.keys import task_key
+from penstock.store.redis.store import RedisStore
+from penstock.testing import Clock
+from tests.behaviour.helpers import drain
+from tests.redis.test_check import run
+
+KINDS = ["fifo", "fifottl", "utube", "utubettl"]
+# Too short for its flags, a state that there is none of, and nothing at all.
+BYTES = [b"garbage", b"x" + bytes(8) + b'"x"', b""]
+
+
+@pytest.fixture
+def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
+    with penstock.connect(url, clock=clock) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+def spoil(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> None:
+    store = tube._hub.store
+    assert isinstance(store, RedisStore)
+    run(store, tube._stored.no, "HSET", "tasks", task_key(id), stored)
+
+
+def must_be_buried(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> None:
+    assert tube.stats().tasks.buried == 1
+    assert tube.stats().calls.bury == 1
+    task = tube.peek(id)
+    assert (task.status, task.data, task.reason) == ("!", b"\xff" + stored, "its stored record could not be read")
+
+
+@pytest.mark.parametrize("stored", BYTES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_ready_one_is_passed_over(broker: penstock.Broker, kind: str, stored: bytes) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put_many("abc")
+    spoil(tube, 1, stored)
+    assert drain(tube) == ["b", "c"]
+    must_be_buried(tube, 1, stored)
+
+
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_its_micro_queue_goes_on(broker: penstock.Broker, at: int, fair: bool) -> None:
+    tube = broker.tube("t", kind="utubettl", fair=fair)
+    tube.put_many([(data, {"utube": "one"}) for data in "abc"])
+    tube.put("d", utube="two")
+    spoil(tube, at)
+    assert sorted(map(str, drain(tube))) == sorted(set("abcd") - {"abc"[at - 1]})
+    must_be_buried(tube, at)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_taken_one_cannot_be_acked(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put_many("ab")
+    task = tube.take(0)
+    assert task is not None
+    spoil(tube, 1)
+    with pytest.raises(penstock.NotTaken):
+        task.ack()
+    must_be_buried(tube, 1)
+    assert drain(tube) == ["b"]
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_what_is_due_is_done_without_it(broker: penstock.Broker, clock: Clock, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put_many([("a", {"delay": 1}), ("b", {"delay": 1}), ("c", {"ttl": 1})])
+    spoil(tube, 1)
+    clock.advance(2)
+    assert drain(tube) == ["b"]
+    must_be_buried(tube, 1)
+    assert tube.stats().tasks.delayed == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_end_of_its_session_gives_back_the_others(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    with broker.session() as session:
+        tube.put_many([(data, {"utube": data} if "utube" in kind else {}) for data in "ab"])
+        assert len(session.tube("t").take_many(2)) == 2
+        spoil(tube, 1)
+    assert drain(tube) == ["b"]
+    must_be_buried(tube, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_never_handed_out_but_can_be_deleted(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put("a")
+    spoil(tube, 1, b"17")
+    assert drain(tube) == []
+    assert tube.kick() == 1
+    assert drain(tube) == []
+    assert "cannot be decoded" in (tube.peek(1).reason or "")
+    tube.delete(1)
+    assert tube.stats().tasks.total == 0
+
+
+@pytest.mark.parametrize("verb", ["delete", "truncate"])
+def test_one_that_nobody_met_can_be_removed(broker: penstock.Broker, verb: str) -> None:
+    tube = broker.tube("t", kind="utube")
+    tube.put_many("ab")
+    spoil(tube, 1)
+    if verb == "delete":
+        tube.delete(1)
+        assert drain(tube) == ["b"]
+    else:
+        tube.truncate()
+    assert tube.stats().tasks.total == 0
+
+
+def test_its_address_is_free_and_its_group_ends(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="fifo")
+    tube.put("a", address="x")
+    group = tube.group("g")
+    group.put_many("bc")
+    group.on_end("end")
+    group.start()
+    spoil(tube, 1)
+    spoil(tube, 2)
+    assert sorted(map(str, drain(tube))) == ["c", "end"]
+    tube.put("again", address="x")
+    assert tube.stats().tasks.buried == 2
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "round", "reliable"])
+def test_check_finds_it_and_repair_mends_it(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind, **({"period": 5} if kind == "round" else {}))  # type: ignore[arg-type]
+    tube.put_many([(data, {"id": data} if kind == "round" else {}) for data in "ab"])
+    spoil(tube, 1)
+    (found,) = [finding for finding in broker.check() if "did not write" in finding.what]
+    assert found.id == 1
+    broker.check(repair=True)
+    assert broker.check() == []
+    assert [task.data for task in tube.take_many(9)] == ["b"]
+
+
+def test_a_message_or_element_is_passed_over(broker: penstock.Broker) -> None:
+    feeds, queue = broker.tube("feeds", kind="round", period=5), broker.tube("queue", kind="reliable")
+    feeds.put_many([(data, {"id": data}) for data in "ab"])
+    name = queue.put_many("ab")[0].id
+    spoil(feeds, 1)
+    spoil(queue, 1)
+    assert [task.data for task in feeds.take_many(9)] == ["b"]
+    assert [task.data for task in queue.take_many(9)] == ["b"]
+    broker.check(repair=True)
+    assert feeds.peek("a").data == queue.peek(name).data == b"\xffgarbage"
+    feeds.delete("a")
+    queue.delete(name)
