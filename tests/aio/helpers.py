@@ -39,6 +39,15 @@ async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
     await until(asleep)
 
 
+async def at_rest(broker: Broker) -> None:
+    """Come back when the store has answered all that was asked of it, for cancelled callers too."""
+
+    async def quiet() -> bool:
+        return broker._bridge._steps == 0
+
+    await until(quiet)
+
+
 async def counts(tube: Tube) -> dict[str, int]:
     """The counters of tasks that are not 0."""
     found = (await tube.stats()).tasks

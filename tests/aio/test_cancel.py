@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from tests.aio.helpers import PATIENCE, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
+from tests.aio.helpers import PATIENCE, at_rest, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
 from tests.conftest import FULL
 
 SEEDS = (1, 2, 3)
@@ -300,11 +300,8 @@ def test_cancelled_at_every_turn_of_the_loop(store_url: str, verb: str) -> None:
                 if isinstance(answer, aio.Session):
                     await answer.close()
 
-                async def settled() -> bool:
-                    found = await counts(tube)
-                    return found.get("taken", 0) <= 1 and len(await broker.sessions()) == 1
-
-                await until(settled)
+                await at_rest(broker)
+                assert len(await broker.sessions()) == 1
                 if held.status == "t":
                     await asyncio.gather(held.ack(), return_exceptions=True)
                 assert (await counts(tube)).get("taken") is None
@@ -361,10 +358,7 @@ def test_nothing_is_lost_and_nothing_stays_held_under_load(store_url: str, seed:
             ended = await asyncio.gather(*running, return_exceptions=True)
             assert {type(error) for error in ended if error is not None} <= {asyncio.CancelledError}
 
-            async def at_rest() -> bool:
-                return broker._bridge._steps == 0
-
-            await until(at_rest)
+            await at_rest(broker)
             assert (await counts(tube)).get("taken") is None
             left = await tube.tasks(limit=10_000)
             rest = [task.data for task in left]

@@ -215,7 +215,7 @@ def test_a_thousand_waits_for_outcomes_need_few_threads(store_url: str) -> None:
             await tube.put_many([(number, {"address": f"a{number}"}) for number in range(1000)])
             waits = [asyncio.ensure_future(tube.wait(f"a{number}", 30)) for number in range(1000)]
             await blocked(broker, 1000, "task")
-            assert bridge_threads() == 1
+            assert bridge_threads() <= 4
             tasks = await tube.take_many(1000)
             await asyncio.gather(*(task.ack(task.id) for task in tasks))
             outcomes = await asyncio.gather(*waits)
@@ -237,7 +237,7 @@ def test_waits_for_groups_need_few_threads(store_url: str) -> None:
                 await group.put(group.name)
             waits = [asyncio.ensure_future(group.wait(30)) for group in groups]
             await blocked(broker, 50, "group")
-            assert bridge_threads() == 1
+            assert bridge_threads() <= 4
             await asyncio.gather(*(group.start() for group in groups[:25]), *(group.cancel() for group in groups[25:]))
             tasks = await tube.take_many(50)
             await tube.ack_many(tasks)

@@ -259,3 +259,11 @@ def test_a_put_waits_for_a_ttl_to_make_room(live: penstock.Broker) -> None:
     tube = live.tube("t", capacity=1)
     tube.put("first", ttl=0.2)
     assert tube.put("second", timeout=PATIENCE).data == "second"
+
+
+def test_where_nothing_will_be_due_no_moment_is_named(broker: penstock.Broker) -> None:
+    """Else whoever waits for an outcome would look again and again."""
+    tube = broker.tube("t")
+    tube.put("x")
+    advanced = broker._hub.store.advance(tube._stored)
+    assert (advanced.more, advanced.wait_ms) == (False, None)

@@ -175,7 +175,7 @@ BEGIN
     IF v_durable AND cardinality(p_tubes) > 1 THEN
         PERFORM set_config('synchronous_commit', v_sync, true);
     END IF;
-    last.id := greatest(v_next - v_now, 0);
+    last.id := CASE WHEN v_next IS NOT NULL THEN greatest(v_next - v_now, 0) END;  -- greatest passes over NULL
     RETURN NEXT last;
 END $$;
 

@@ -82,6 +82,7 @@ DECLARE
     v_moved bigint;
     v_at bigint;
     v_move bigint;
+    v_next bigint;
     last {schema}.penstock_effect;
 BEGIN
     IF {schema}.penstock_next_end() <= v_now THEN
@@ -97,7 +98,8 @@ BEGIN
     PERFORM {schema}.penstock_forget(t.no, 1000, v_now);
     v_at := {schema}.penstock_next_due(t.no, v_done, p_limit, v_now);
     last.events := CASE WHEN v_at <= v_now OR v_move <= v_now THEN 'more' ELSE '' END;
-    last.id := greatest(least({schema}.penstock_next_end(), v_at, v_move) - v_now, 0);
+    v_next := least({schema}.penstock_next_end(), v_at, v_move);
+    last.id := CASE WHEN v_next IS NOT NULL THEN greatest(v_next - v_now, 0) END;  -- greatest passes over NULL
     RETURN NEXT last;
 END $$;
 
