@@ -28,7 +28,7 @@ STORES: dict[str, Callable[[Path], str]] = {
 FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores that have the kinds round and reliable.
-UNLEASED_STORES = ("memory", "sqlite", "mariadb", "redis", "redis-cluster")
+UNLEASED_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
 UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")

@@ -14,9 +14,8 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.task import Record, Status, Task
-from penstock.errors import NotFound, NotTaken, UnsupportedOption
+from penstock.errors import NotFound, NotTaken
 from penstock.store.base import Lane
-from penstock.store.linked import ListsGroups
 from penstock.tube import Tube
 
 # How many tasks of a state are looked at for what is busy or failing.
@@ -78,12 +77,9 @@ def lanes(tube: Tube) -> list[Lane]:
 
 
 def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
-    """The groups that have not ended, by name. UnsupportedOption where the store cannot list them."""
-    store = tube._hub.store
-    if not isinstance(store, ListsGroups):
-        raise UnsupportedOption("this store does not list groups: SQLite, PostgreSQL, MySQL and memory do")
+    """The groups that have not ended, by name."""
     tube._hub.catch_up(tube._stored)
-    return store.live_groups(tube._stored, after, limit)
+    return tube._hub.linked.live_groups(tube._stored, after, limit)
 
 
 def live_group(tube: Tube, name: str) -> Group:

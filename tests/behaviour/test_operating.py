@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 import penstock
@@ -12,7 +9,7 @@ from penstock import operating
 from penstock.core.task import Status
 from penstock.store.base import Event
 from tests.behaviour.helpers import calls, take, tasks
-from tests.conftest import STORES, Connect
+from tests.conftest import Connect
 
 
 def buried(tube: penstock.Tube) -> penstock.Task:
@@ -23,11 +20,9 @@ def buried(tube: penstock.Tube) -> penstock.Task:
     return put[1]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "mariadb"])
-def live_listing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[penstock.Tube]:
-    """A tube of each store that lists groups."""
-    with penstock.connect(STORES[request.param](tmp_path)) as broker:
-        yield broker.tube("mail")
+@pytest.fixture
+def tube(broker: penstock.Broker) -> penstock.Tube:
+    return broker.tube("mail")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
@@ -119,8 +114,7 @@ def test_the_hosts_of_callbacks_are_counted(broker: penstock.Broker) -> None:
     ]
 
 
-def test_live_groups_are_listed_by_name(live_listing: penstock.Tube) -> None:
-    tube = live_listing
+def test_live_groups_are_listed_by_name(tube: penstock.Tube) -> None:
     for name in ("b", "a", "c", "over"):
         tube.group(name).put_many([1, 2])
     tube.group("over").cancel()
@@ -130,22 +124,14 @@ def test_live_groups_are_listed_by_name(live_listing: penstock.Tube) -> None:
     assert [group.name for group in operating.live_groups(tube, "a", 1)] == ["b"]
 
 
-@pytest.mark.parametrize("store_url", ["redis"], indirect=True)
-def test_a_store_that_cannot_list_groups_says_so(broker: penstock.Broker) -> None:
-    tube = broker.tube("mail")
-    tube.group("a").put(1)
-    with pytest.raises(penstock.UnsupportedOption, match="does not list groups"):
-        operating.live_groups(tube)
-
-
-def test_a_live_group_is_found_and_not_begun(live_listing: penstock.Tube) -> None:
+def test_a_live_group_is_found_and_not_begun(tube: penstock.Tube) -> None:
     for name in ("a", "a.b", "aa", "b"):
-        live_listing.group(name).put(name)
-    assert operating.live_group(live_listing, "aa").total == 1
+        tube.group(name).put(name)
+    assert operating.live_group(tube, "aa").total == 1
     for name in ("a.", "ab", "A", "0"):
         with pytest.raises(penstock.NotFound, match="is not live"):
-            operating.live_group(live_listing, name)
-    assert [group.name for group in operating.live_groups(live_listing)] == ["a", "a.b", "aa", "b"]
+            operating.live_group(tube, name)
+    assert [group.name for group in operating.live_groups(tube)] == ["a", "a.b", "aa", "b"]
 
 
 def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:

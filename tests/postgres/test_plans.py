@@ -109,6 +109,53 @@ def test_plans_made_for_an_empty_table_hold_when_it_is_full_and_when_it_was_empt
     try_all(tube, teller)
 
 
+def unleased_verbs(tube: penstock.Tube) -> dict[str, Callable[[], object]]:
+    """Each hot verb of a kind without leases."""
+    held: list[penstock.Task] = []
+    if tube.kind == "round":
+        return {
+            "put": lambda: tube.put("x", id="x"),
+            "put again": lambda: tube.put("y", id="x"),
+            "replace": lambda: tube.put("z", id="x", on_duplicate="replace"),
+            "put_many": lambda: tube.put_many([(n, {"id": f"more {n}"}) for n in range(20)]),
+            "take": lambda: tube.take(0),
+            "take_many": lambda: tube.take_many(100),
+            "peek": lambda: tube.peek("x"),
+            "delete": lambda: tube.delete("x"),
+        }
+    return {
+        "put": lambda: tube.put("x"),
+        "put_many": lambda: tube.put_many(range(20)),
+        "take": lambda: held.extend(tube.take_many(1)),
+        "take_many": lambda: held.extend(tube.take_many(100)),
+        "recover": lambda: tube.recover(1, 0),
+        "recover many": lambda: tube.recover(100, 0),
+        "inspect": lambda: tube.inspect(-1, 1, pending=True),
+        "ack": lambda: tube.ack(held.pop().id),
+        "ack_many": lambda: tube.ack_many([task.id for task in held]),
+    }
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", ["round", "reliable"])
+def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
+    broker: penstock.Broker, teller: Teller, kind: str
+) -> None:
+    tube = broker.tube("work", kind, period=1000 if kind == "round" else None)
+    with teller.listening():
+        for _ in range(8):  # prepared, generic, cached: for an empty table
+            tube.put_many([("x", {"id": "x"} if kind == "round" else {})])
+            for warm in unleased_verbs(tube).values():
+                warm()
+    tube.put_many((n, {"id": f"e{n}"} if kind == "round" else {}) for n in range(100_000))
+    tube.take_many(50_000)
+    teller.db.execute(f"VACUUM {teller.schema}.penstock_task")
+    for verb, call in unleased_verbs(tube).items():
+        with teller.listening() as plans:
+            call()
+        must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
+
+
 def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: Teller) -> None:
     tube = fill(broker, "fifottl", 20_000)
     for task in tube.take_many(3):

@@ -32,6 +32,13 @@ def counted(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Counted
     return Counted(broker, monkeypatch)
 
 
+def must_be_one(counted: Counted, what: str, call: Callable[[], object]) -> None:
+    counted.sent.clear()
+    call()
+    mine = [query for query in counted.sent if "penstock_beat" not in query]
+    assert len(mine) == 1, f"{what}: {mine}"
+
+
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
 def test_every_verb_is_one_round_trip(broker: penstock.Broker, counted: Counted, kind: str) -> None:
     tube = broker.tube("work", kind, max_attempts=9)
@@ -61,10 +68,35 @@ def test_every_verb_is_one_round_trip(broker: penstock.Broker, counted: Counted,
     if kind.endswith("ttl"):
         calls.append(("put with all options", lambda: tube.put("x", pri=1, ttl=9, ttr=9, delay=1)))
     for what, call in calls:
-        counted.sent.clear()
-        call()
-        mine = [query for query in counted.sent if "penstock_beat" not in query]
-        assert len(mine) == 1, f"{what}: {mine}"
+        must_be_one(counted, what, call)
+
+
+def test_every_verb_of_unleased_kinds_is_one_round_trip(broker: penstock.Broker, counted: Counted) -> None:
+    feeds, queue = broker.tube("feeds", "round", period=1000), broker.tube("queue", "reliable")
+    feeds.put("first", id="first")
+    feeds.take(0)  # joins
+    calls: dict[str, Callable[[], object]] = {
+        "put": lambda: feeds.put("x", id="x"),
+        "put again": lambda: feeds.put("y", id="x"),
+        "replace": lambda: feeds.put("z", id="x", on_duplicate="replace"),
+        "put_many": lambda: feeds.put_many([(n, {"id": str(n)}) for n in range(1000)]),
+        "take": lambda: feeds.take(0),
+        "take_many": lambda: feeds.take_many(1001),
+        "take nothing": lambda: feeds.take(0),
+        "peek": lambda: feeds.peek("x"),
+        "delete": lambda: feeds.delete("x"),
+        "push one": lambda: queue.put("x"),
+        "push": lambda: queue.put_many(range(1000)),
+        "pop": lambda: queue.take_many(1001),
+        "inspect": lambda: queue.inspect(-10, 10, pending=True),
+        "recover": lambda: queue.recover(1000, 0),
+    }
+    for what, call in calls.items():
+        must_be_one(counted, what, call)
+    names = [task.id for task in queue.inspect(0, 1001, pending=True)]
+    must_be_one(counted, "ack", lambda: queue.ack(names[0]))
+    must_be_one(counted, "ack_many", lambda: queue.ack_many(names))
+    assert broker.check() == []
 
 
 @pytest.mark.parametrize("verb", ["ack", "release", "touch", "fail", "bury"])

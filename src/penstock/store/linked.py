@@ -46,10 +46,5 @@ class LinkedStore(Protocol):
         A second time does nothing. TubeFull when it has no task, so that its work would need room that there is not.
         """
 
-
-@runtime_checkable
-class ListsGroups(Protocol):
-    """A store that can list the live groups of a tube, for people."""
-
     def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
         """Up to limit groups that are open or started, in the order of their names, from behind that name."""

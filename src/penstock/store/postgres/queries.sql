@@ -61,7 +61,7 @@ SELECT {schema}.penstock_now(NULL)
 -- tubes
 
 -- name: save_tube
-SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: get_tube
 SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
@@ -147,6 +147,26 @@ SELECT {schema}.penstock_set_group_work(%s, %s, %s, %s)
 
 -- name: turn_group
 SELECT * FROM {schema}.penstock_turn_group(%s, %s, %s, %s, %s, %s)
+
+-- kinds that lease nothing
+
+-- name: push
+SELECT * FROM {schema}.penstock_push(%s, $entries, %s, %s)
+
+-- name: ack_named
+SELECT * FROM {schema}.penstock_ack_named(%s, %s::text[], %s)
+
+-- name: settle_named
+SELECT * FROM {schema}.penstock_settle_named(%s, %s::text[], %s::text[], %s, %s)
+
+-- name: named
+SELECT * FROM {schema}.penstock_named(%s, %s::text[], %s)
+
+-- name: recover
+SELECT * FROM {schema}.penstock_recover(%s, %s, %s, %s)
+
+-- name: inspect
+SELECT * FROM {schema}.penstock_inspect(%s, %s, %s, %s)
 
 -- sessions
 

@@ -10,11 +10,12 @@ import msgspec
 from penstock.core import address
 from penstock.core.ending import Ending, Sought
 from penstock.core.group import Group
+from penstock.core.ids import shown_mark
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
 from penstock.core.task import Entry, Rank, Record
-from penstock.store.base import Effects, Event
+from penstock.store.base import Effects, Event, Finding
 from penstock.store.postgres.connection import Row
 
 # A penstock_effect: tube, place, events, ready; then the fields of a Record, in its order.
@@ -121,7 +122,9 @@ def put_rows(entries: Sequence[Entry]) -> tuple[object, ...]:
 
 def made(entries: Sequence[Entry], row: Row) -> list[Record]:
     """The records of a put: what the server chose, and what the entries said."""
-    moment, ids, _, states, ranks, _ = cast("tuple[int, list[int], object, list[str] | None, list[float], bool]", row)
+    moment, ids, _, states, ranks, _, *mark = cast(
+        "tuple[int, list[int], object, list[str] | None, list[float], bool, *tuple[int, ...]]", row
+    )
     records = []
     for place, (id, entry) in enumerate(zip(ids, entries, strict=True)):
         expires = None if entry.ttl is None else moment + entry.ttl + entry.delay
@@ -132,7 +135,7 @@ def made(entries: Sequence[Entry], row: Row) -> list[Record]:
             Record(
                 id, state, _value(entry.rank1, id, moment), rank2, entry.pri, entry.utube, 0, 0, moment, None, expires,
                 moment + entry.delay if entry.delay else expires, entry.ttr, entry.max_attempts, None, None,
-                entry.callback, entry.payload,
+                entry.callback, entry.payload, shown_mark((mark[0], mark[1] + place + 1)) if mark else None,
             )
         )  # fmt: skip
     return records
@@ -160,6 +163,11 @@ def ack_rows(moves: Sequence[Move]) -> tuple[object, ...]:
     )  # fmt: skip
 
 
+def named_acks(moves: Sequence[Move]) -> bool:
+    """Whether these are acks, each of another message."""
+    return all(move.verb == "ack" for move in moves) and len({move.name for move in moves}) == len(moves)
+
+
 def group(row: Row) -> Group:
     """The group of a stored row."""
     no, _, *rest = cast("Any", row)
@@ -172,6 +180,12 @@ def sought(row: Row) -> Sought:
     return Sought(id, None if ending[0] is None else Ending(*ending))
 
 
+def finding(row: Row) -> Finding:
+    """What penstock_check found; a task of an unleased kind is known by its name."""
+    tube, id, name, what, remedy = cast("tuple[str, int | None, str | None, str, str]", row)
+    return Finding(tube, id if name is None else name, what, remedy)
+
+
 def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
     """What penstock_save_tube is given after the name."""
     tube = make_tube(0, "", kind, given)
@@ -179,7 +193,7 @@ def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
     plain = dict(zip(_SHAPE_FIELDS, shape(plain_entry(tube, b"")), strict=True))
     return (
         declared, encode_given(given).decode(), kind.per_utube, tube.fair, tube.utube_limit, kind.order[0] == "id",
-        tube.capacity, tube.temporary, tube.retention, msgspec.json.encode(plain).decode(),
+        tube.capacity, tube.temporary, tube.retention, msgspec.json.encode(plain).decode(), kind.hand_out, tube.period,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.core.kind import Kind
+from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
 from penstock.core.options import Tube
@@ -27,6 +27,7 @@ from penstock.store.postgres.describe import describe
 from penstock.store.postgres.linked import LinkedCalls
 from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
 from penstock.store.postgres.location import locate
+from penstock.store.postgres.unleased import UnleasedCalls
 
 log = logging.getLogger("penstock")
 
@@ -38,8 +39,8 @@ _ANY_RANK = 2.0**62
 _SETTLING_MS = 25
 
 
-class PostgresStore(LinkedCalls):
-    """Keeps the contract of `store.base` in one schema of a database."""
+class PostgresStore(LinkedCalls, UnleasedCalls):
+    """Keeps the contract of `store.base`, `store.linked` and `store.unleased` in one schema of a database."""
 
     shared = True
     remote = True
@@ -117,7 +118,9 @@ class PostgresStore(LinkedCalls):
         if rows.linked(entries):
             return self._put_linked(tube, entries, now)
         first, tail = entries[0], (self._time(now), self._teller.name)
-        if len(entries) == 1:
+        if tube.kind.hand_out == DELIVER:
+            (row,) = self._call(tube, self._ask.push, (tube.no, *rows.put_rows(entries), *tail))
+        elif len(entries) == 1:
             (row,) = self._call(tube, self._ask.put_one, (tube.no, first.payload, *rows.shape(first), *tail))
         elif rows.alike(entries):
             data = [entry.payload for entry in entries]
@@ -183,7 +186,9 @@ class PostgresStore(LinkedCalls):
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         tail = (self._time(now), self._teller.name)
-        if moves and rows.plain_acks(moves):
+        if not tube.kind.leased:
+            found = self._settle_named(tube, moves, now)
+        elif moves and rows.plain_acks(moves):
             found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail))
         else:
             found = self._call(tube, self._ask.settle, (tube.no, msgspec.json.encode(moves).decode(), *tail))
@@ -274,7 +279,7 @@ class PostgresStore(LinkedCalls):
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         found = self._read(self._ask.check, (repair, self._time(now)))
-        return [base.Finding(*cast("tuple[str, int | None, str, str]", row)) for row in found]
+        return [rows.finding(row) for row in found]
 
 
 def _place(pair: tuple[int, Record]) -> int:

@@ -5,6 +5,9 @@ CREATE TABLE {schema}.penstock_tube (
     kind text NOT NULL,                    -- the declaration, as JSON
     options text NOT NULL,                 -- as JSON, in the caller's units
     ids regclass,                          -- the sequence of its ids: nextval waits for nobody
+    hand_out text NOT NULL,                -- lease, clock or deliver, as core.kind has them
+    period bigint NOT NULL,                -- of hand-outs by clock, in ms
+    serials regclass,                      -- the sequence of its deliveries
     laned boolean NOT NULL,                -- a micro-queue kind
     fair boolean NOT NULL,
     utube_limit integer NOT NULL,
@@ -62,6 +65,9 @@ CREATE INDEX penstock_laned ON {schema}.penstock_task (tube, utube, state, rank1
     WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
 -- What is taken, and by whom.
 CREATE INDEX penstock_held ON {schema}.penstock_task (tube, owner, key) WHERE state = 't';
+-- What has no owner is no lease, but delivered: in the order of deliveries.
+CREATE INDEX penstock_delivered ON {schema}.penstock_task (tube, rank1, rank2, key)
+    WHERE state = 't' AND owner IS NULL;
 -- What is delayed or buried, in id order, and buried in take order, for kick.
 CREATE INDEX penstock_aside ON {schema}.penstock_task (tube, state, key)
     WHERE state = '~' OR state = '!' OR state = 'g';

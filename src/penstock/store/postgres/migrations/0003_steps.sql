@@ -1,6 +1,6 @@
 -- What the verbs are made of: locks, lanes, counters, and the one loop that carries out changes. Order of locks, so that
 -- no two calls wait for each other: tube and handle (advisory), counter, addresses (advisory), groups by number, lanes by
--- name, tasks; takes wait for none. Where what follows from an end must break it, a deadlock's victim is tried again.
+-- name, tasks; the mark of a reliable tube, whose puts lock nothing else; takes wait for none. Where what follows from an end must break it, a deadlock's victim is tried again.
 
 -- Its row; until commit nobody drops it. Puts and takes share the lock, which is no write.
 CREATE FUNCTION {schema}.penstock_open(p_tube integer) RETURNS {schema}.penstock_tube LANGUAGE plpgsql AS $$
@@ -248,7 +248,7 @@ BEGIN
         v_owner := CASE WHEN c.state = 't' THEN r.owner END;
         IF c.state = '-' THEN
             DELETE FROM {schema}.penstock_task WHERE key = r.key;
-            IF r.address IS NOT NULL OR r.reply_to IS NOT NULL OR r.group_no IS NOT NULL THEN
+            IF (r.address IS NOT NULL AND t.hand_out = 'lease') OR r.reply_to IS NOT NULL OR r.group_no IS NOT NULL THEN
                 v_ends := v_ends || ROW(coalesce(m.place, 0)::bigint << 32 | v_order, r.key & 1099511627775, r.address,
                     CASE c.events WHEN 'ack' THEN 'done' WHEN 'fail' THEN 'failed' WHEN 'delete' THEN 'deleted'
                         ELSE 'expired' END,

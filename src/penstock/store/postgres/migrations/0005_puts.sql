@@ -21,7 +21,12 @@ CREATE FUNCTION {schema}.penstock_store_plain(
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_ids bigint[];
+    v_ms bigint;
+    v_seq bigint;
 BEGIN
+    IF t.hand_out = 'deliver' THEN
+        SELECT ms, seq INTO v_ms, v_seq FROM {schema}.penstock_next_marks(t.no, cardinality(p_entries), p_now);
+    END IF;
     WITH new AS (
         INSERT INTO {schema}.penstock_task
             (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
@@ -31,7 +36,10 @@ BEGIN
             {schema}.penstock_rank(e.base2, e.clock2, e.newest2, e.id, p_now),
             p_now, p_now + e.ttl + e.delay, CASE WHEN e.delay > 0 THEN p_now + e.delay ELSE p_now + e.ttl END, e.ttr,
             t.no, e.pri, e.max_attempts, CASE WHEN e.held THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END::"char", e.utube,
-            e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no
+            e.callback, e.data,
+            CASE t.hand_out WHEN 'lease' THEN e.address WHEN 'deliver' THEN format('%s-%s', v_ms, v_seq + e.place)
+                ELSE coalesce(e.address, {schema}.penstock_free_name(t.no, e.id)) END,
+            e.reply_to, e.group_name, e.group_no
         FROM (SELECT nextval(t.ids) AS id, * FROM unnest(p_entries)) e
         RETURNING key & 1099511627775 AS id
     ) SELECT array_agg(id ORDER BY id) INTO v_ids FROM new;

@@ -112,7 +112,7 @@ BEGIN
     END IF;
 END $$;
 
--- Advance the tubes, then lease tasks of the first that has any. The last row has no tube: its id is the time until
+-- Advance the tubes, then hand out tasks of the first that has any. The last row has no tube: its id is the time until
 -- the next known moment, its events say whether the session lives.
 CREATE FUNCTION {schema}.penstock_take(
     p_tubes integer[], p_count integer, p_handle text, p_top double precision, p_call bigint, p_blocked text,
@@ -127,6 +127,7 @@ DECLARE
     v_cancelled integer[] := '{}';
     v_done bigint;
     v_got bigint := 0;
+    v_moved bigint;
     v_sync text := current_setting('synchronous_commit');
     v_durable boolean := false;
     t {schema}.penstock_tube;
@@ -160,11 +161,18 @@ BEGIN
                 WHERE tube = t.no AND moving AND state = 'cancelling');
         END IF;
         CONTINUE WHEN t.paused OR p_count = 0;
-        RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled);
+        IF t.hand_out = 'lease' THEN
+            RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled);
+        ELSE
+            RETURN QUERY SELECT * FROM {schema}.penstock_hand_out(t, p_count, v_now);
+        END IF;
         GET DIAGNOSTICS v_got = ROW_COUNT;
         IF v_got > 0 THEN
-            INSERT INTO {schema}.penstock_delta (tube, ready, taken, take) VALUES (t.no, -v_got, v_got, v_got);
+            v_moved := CASE WHEN t.hand_out <> 'clock' THEN v_got END;
+            INSERT INTO {schema}.penstock_delta (tube, ready, taken, take) VALUES (t.no, -v_moved, v_moved, v_got);
             PERFORM {schema}.penstock_fold_sometimes(0.002);
+        ELSIF t.hand_out = 'clock' THEN
+            v_next := least(v_next, {schema}.penstock_next_turn(t, v_now));
         END IF;
     END LOOP;
     IF v_session IS NOT NULL AND (p_blocked = 'leave' OR (p_blocked = 'stay' AND v_got > 0)) THEN

@@ -2,14 +2,15 @@
 
 CREATE FUNCTION {schema}.penstock_save_tube(
     p_name text, p_kind text, p_options text, p_laned boolean, p_fair boolean, p_limit integer, p_newest_last boolean,
-    p_capacity integer, p_temporary boolean, p_retention bigint, p_plain text,
+    p_capacity integer, p_temporary boolean, p_retention bigint, p_plain text, p_hand_out text, p_period bigint,
     OUT made boolean, OUT no integer, OUT name text, OUT kind text, OUT options text
 ) LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.penstock_tube AS t
-        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary, retention, plain)
+        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary, retention, plain, hand_out,
+        period)
     VALUES (p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary, p_retention,
-        p_plain::jsonb)
+        p_plain::jsonb, p_hand_out, p_period)
     ON CONFLICT ON CONSTRAINT penstock_tube_name_key DO NOTHING RETURNING t.no INTO no;
     made := FOUND;
     IF made THEN
@@ -17,6 +18,11 @@ BEGIN
         UPDATE {schema}.penstock_tube t SET ids = format('{schema}.penstock_ids_%s', t.no)::regclass
         WHERE t.no = penstock_save_tube.no;
         INSERT INTO {schema}.penstock_counter (tube) VALUES (no);
+    END IF;
+    IF made AND p_hand_out = 'deliver' THEN
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_serials_%s', no);
+        UPDATE {schema}.penstock_tube t SET serials = format('{schema}.penstock_serials_%s', t.no)::regclass
+        WHERE t.no = penstock_save_tube.no;
     END IF;
     SELECT t.no, t.name, t.kind, t.options INTO no, name, kind, options
     FROM {schema}.penstock_tube t WHERE t.name = p_name;
@@ -54,7 +60,9 @@ BEGIN
     DELETE FROM {schema}.penstock_lane WHERE tube = t.no;
     DELETE FROM {schema}.penstock_counter WHERE tube = t.no;
     DELETE FROM {schema}.penstock_tube WHERE no = t.no;
+    DELETE FROM {schema}.penstock_mark WHERE tube = t.no;
     EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
+    EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%s', t.no);
     RETURN QUERY SELECT * FROM {schema}.penstock_put_works(v_replies, v_now, p_process);
     IF {schema}.penstock_tell_end(t.no, p_process) THEN
         RETURN NEXT {schema}.penstock_told();
@@ -239,7 +247,7 @@ RETURNS SETOF {schema}.penstock_effect LANGUAGE sql {plans} AS $$
 $$;
 
 CREATE FUNCTION {schema}.penstock_check(p_repair boolean, p_now bigint)
-RETURNS TABLE (tube text, id bigint, what text, remedy text) LANGUAGE plpgsql AS $$
+RETURNS TABLE (tube text, id bigint, name text, what text, remedy text) LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := {schema}.penstock_now(p_now);
     t {schema}.penstock_tube;
@@ -253,24 +261,29 @@ BEGIN
         IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
             PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
         END IF;
-        RETURN QUERY SELECT t.name, f.id, f.what, f.remedy FROM {schema}.penstock_check_links(t, p_repair, v_now) f;
-        v_orphans := ARRAY(SELECT k.key FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.state = 't'
+        RETURN QUERY SELECT t.name, f.id, NULL, f.what, f.remedy FROM {schema}.penstock_check_links(t, p_repair, v_now) f;
+        IF t.hand_out <> 'lease' THEN
+            RETURN QUERY SELECT t.name, NULL::bigint, f.name, f.what, f.remedy
+                FROM {schema}.penstock_check_unleased(t, p_repair) f;
+        END IF;
+        v_orphans := ARRAY(SELECT k.key FROM {schema}.penstock_task k
+            WHERE k.tube = t.no AND k.state = 't' AND t.hand_out = 'lease'
             AND NOT EXISTS (SELECT FROM {schema}.penstock_session s WHERE s.no = k.owner) ORDER BY k.key);
-        RETURN QUERY SELECT t.name, o & 1099511627775, 'taken, but no live session holds it', 'release it'
+        RETURN QUERY SELECT t.name, o & 1099511627775, NULL, 'taken, but no live session holds it', 'release it'
             FROM unnest(v_orphans) o;
         IF p_repair AND cardinality(v_orphans) > 0 THEN
             PERFORM {schema}.penstock_apply(t, {schema}.penstock_moves('back', v_orphans), v_now, false, NULL);
         END IF;
         IF t.laned THEN
             FOR l IN SELECT * FROM {schema}.penstock_crooked_lanes(t) LOOP
-                RETURN QUERY SELECT t.name, NULL::bigint, l.wrong, 'set its heads and numbers anew';
+                RETURN QUERY SELECT t.name, NULL::bigint, NULL, l.wrong, 'set its heads and numbers anew';
                 IF p_repair THEN
                     PERFORM {schema}.penstock_set_lane(t, l.utube);
                 END IF;
             END LOOP;
         END IF;
         FOR n IN SELECT * FROM {schema}.penstock_crooked_counts(t.no) LOOP
-            RETURN QUERY SELECT t.name, NULL::bigint,
+            RETURN QUERY SELECT t.name, NULL::bigint, NULL,
                 format('the counter %s says %s, and it should be %s', n.name, n.says, n.should),
                 format('set it to %s', n.should);
             IF p_repair THEN
@@ -284,8 +297,8 @@ BEGIN
         WHERE k.no IS NULL OR NOT EXISTS (SELECT FROM {schema}.penstock_handle h WHERE h.id = w.handle)
         ORDER BY 1, 2
     LOOP
-        RETURN QUERY SELECT coalesce(v_tube, ''), NULL::bigint, format('handle %s waits here and is gone', v_handle),
-            'forget it';
+        RETURN QUERY SELECT coalesce(v_tube, ''), NULL::bigint, NULL,
+            format('handle %s waits here and is gone', v_handle), 'forget it';
         IF p_repair THEN
             DELETE FROM {schema}.penstock_waiting w WHERE w.handle = v_handle;
         END IF;

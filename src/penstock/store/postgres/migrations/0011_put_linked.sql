@@ -53,7 +53,7 @@ RETURNS TABLE (place integer, holder bigint, first integer, last integer, refuse
             WHEN duplicate = 'replace' AND state IN ('t', '!') THEN state::text END
     FROM (SELECT u.place, u.duplicate, h.key AS holder, h.state,
             CASE WHEN u.address IS NULL THEN u.place ELSE min(u.place) OVER same END AS first,
-            CASE WHEN u.address IS NOT NULL THEN max(u.place) FILTER (WHERE u.duplicate = 'replace') OVER same END AS last
+            CASE WHEN u.address IS NOT NULL THEN max(u.place) FILTER (WHERE u.duplicate IN ('replace', 'refresh')) OVER same END AS last
         FROM unnest(p_entries) u
         LEFT JOIN LATERAL (SELECT k.key, k.state FROM {schema}.penstock_task k  -- penstock_address
             WHERE k.tube = p_tube AND k.address = u.address LIMIT 1) h ON true
@@ -108,7 +108,8 @@ BEGIN
     RETURN p_entries;
 END $$;
 
--- address.replaced: give a locked task that is ready or delayed new content; how many more are takeable.
+-- address.replaced: give a locked task that is ready or delayed new content; how many more are takeable. `refresh`
+-- changes the data alone.
 CREATE FUNCTION {schema}.penstock_replace(
     t {schema}.penstock_tube, p_key bigint, e {schema}.penstock_entry, p_now bigint
 ) RETURNS integer LANGUAGE plpgsql AS $$
@@ -121,6 +122,10 @@ DECLARE
     v_state "char";
     v_ready integer;
 BEGIN
+    IF e.duplicate = 'refresh' THEN
+        UPDATE {schema}.penstock_task SET data = e.data WHERE key = p_key;
+        RETURN 0;
+    END IF;
     SELECT * INTO r FROM {schema}.penstock_task WHERE key = p_key;  -- as it is now: a new one may have demoted it
     v_state := CASE WHEN r.state = 'g' THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END;
     v_ready := (v_state = 'r')::integer - (r.state = 'r')::integer;
@@ -196,6 +201,10 @@ BEGIN
         ELSE
             IF p.last > p.place THEN
                 n := p_entries[p.last];
+                IF n.duplicate = 'refresh' THEN
+                    e.data := n.data;
+                    n := e;
+                END IF;
                 n.utube := e.utube; n.ttr := e.ttr; n.max_attempts := e.max_attempts; n.callback := e.callback;
                 n.reply_to := e.reply_to; n.group_name := e.group_name; n.group_no := e.group_no;
                 e := n;

@@ -1,0 +1,34 @@
+"""Calls of recover that meet: each hands out what the others have not."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import psycopg
+
+import penstock
+from penstock.store.postgres.location import locate
+from penstock.testing import Clock
+from tests.behaviour.helpers import until
+
+
+def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
+    clock = Clock()
+    with penstock.connect(url, clock=clock) as broker, ThreadPoolExecutor(1) as pool:
+        queue = broker.tube("queue", kind="reliable")
+        queue.put_many(range(10))
+        queue.take_many(10)
+        clock.advance(5)
+        schema, now = locate(url).quoted, clock()
+        with psycopg.connect(locate(url).conninfo) as db:
+            recover = f"SELECT id FROM {schema}.penstock_recover({queue._stored.no}, 4, 5000, {now})"
+            assert db.execute(recover).fetchall() == [(1,), (2,), (3,), (4,)]
+            second = pool.submit(queue.recover, 4, 5)
+            with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:
+                until(lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
+            assert queue.take(0) is None  # and nobody else waits
+            queue.put("eleventh")
+        assert [task.data for task in second.result(10)] == [4, 5, 6, 7]
+        assert [task.data for task in queue.recover(9, 5)] == [8, 9]
+        assert [task.attempts for task in queue.inspect(0, 10, pending=True)] == [2] * 10
+        assert broker.check() == []
