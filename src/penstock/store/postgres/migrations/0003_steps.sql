@@ -1,6 +1,7 @@
 -- What the verbs are made of: locks, lanes, counters, and the one loop that carries out changes. Order of locks, so that
 -- no two calls wait for each other: tube and handle (advisory), counter, addresses (advisory), groups by number, lanes by
--- name, tasks; the mark of a reliable tube, whose puts lock nothing else; takes wait for none. Where what follows from an end must break it, a deadlock's victim is tried again.
+-- name, tasks; the mark of a reliable tube, whose puts lock nothing after it; takes wait for none. Where what follows from
+-- an end must break it, a deadlock's victim is tried again.
 
 -- Its row; until commit nobody drops it. Puts and takes share the lock, which is no write.
 CREATE FUNCTION {schema}.penstock_open(p_tube integer) RETURNS {schema}.penstock_tube LANGUAGE plpgsql AS $$
