@@ -18,6 +18,8 @@ from penstock.store.sql.queries import load_queries
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _QUERIES = load_queries("penstock.store.postgres")
 _OLDEST_SERVER = 130000
+# Functions of earlier schemas were changed where they are defined, so their stores cannot be brought up to date.
+_OLDEST_SCHEMA = 13
 # What a reply tube is created with, where penstock_save_tube takes it after the name.
 _REPLY_TUBE = sql.SQL(", ").join(map(sql.Literal, rows.tube_row(REPLY_KIND, {}))).as_string(None)
 
@@ -63,6 +65,11 @@ def _upgrade(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -
     """Apply what is missing, alone; another process may have done it while we waited."""
     db.execute(ask.lock_schema)
     number, id = _stored(db, ask, location) or (0, "")
+    if id and number < _OLDEST_SCHEMA:
+        raise SchemaMismatch(
+            f"{location.place} has schema {number}, which this penstock cannot bring up to date: "
+            "drain it with the version that made it, and begin a new one (?schema=…)"
+        )
     if not id:
         id = str(uuid4())
         db.execute(ask.begin_schema)
