@@ -4,6 +4,9 @@ Producers and workers, each a process of its own, share one SQLite file in a tem
 few thousand tasks through tubes of every kind; some are delayed, some urgent, one in each tube is buried and kicked.
 One worker is killed with `kill -9` while it holds tasks: they are handed to others within a second. At the end
 everything is counted: a task that was lost, acked twice, too early or out of turn makes the demo fail.
+
+Then the two kinds that lease nothing: feeds that come round, none twice within its period however many pollers take,
+and messages of which a killed consumer had popped some, which `recover` brings to another.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a
 HELD = 3  # tasks of each tube in the hands of the worker that is killed
 POISON = "poison"  # the name of a job that the first worker buries; it is done after a kick
 EXPECTED = PRODUCERS * TASKS + 1  # in each tube, with its poisoned task
+FEEDS, PERIOD, POLLING = 30, 0.4, 2.0  # the round tube: elements, and seconds
+MESSAGES, POPPED = 1000, 300  # the reliable tube: pushed, and popped by the consumer that is killed
 PROCESSES = multiprocessing.get_context("spawn")
 
 
@@ -110,6 +115,24 @@ def work_and_hang(url: str, pipe: Connection) -> None:
         time.sleep(60)
 
 
+def poll(url: str, pipe: Connection) -> None:
+    """Take feeds for a while; hand in which came when, by the store's clock."""
+    turns: list[tuple[str, float]] = []
+    with penstock.connect(url) as broker:
+        ends = time.monotonic() + POLLING
+        while (left := ends - time.monotonic()) > 0:
+            if task := broker.tube("round").take(timeout=left):
+                turns.append((str(task.id), task.taken or 0))
+    pipe.send(turns)
+
+
+def pop_and_hang(url: str, pipe: Connection) -> None:
+    """Pop messages and ack none of them: this one will be killed."""
+    with penstock.connect(url) as broker:
+        pipe.send(len(broker.tube("reliable").take_many(POPPED)))
+        time.sleep(60)
+
+
 class Play:
     """Starts everyone, watches, kills one worker in the middle, and gathers the notes."""
 
@@ -124,6 +147,10 @@ class Play:
         self.held: dict[str, int] = {}  # by the worker that is killed
         self.killed_at: float | None = None
         self.noticed: dict[str, float] = {}  # seconds from the kill until those were ready again
+        self.unleased: dict[str, penstock.TubeStats] = {}
+        self.turns: list[tuple[str, float]] = []
+        self.recovered: list[object] = []
+        self.acked = 0
 
     def run(self) -> None:
         """From the first put to the last ack."""
@@ -140,7 +167,34 @@ class Play:
             self.notes += inbox.recv()
         for child in children:
             child.join()
+        self.poll_feeds()
+        self.recover_messages()
         self.broker.close()
+
+    def poll_feeds(self) -> None:
+        """Several pollers on one round tube."""
+        tube = self.broker.tube("round", "round", period=PERIOD)
+        tube.put_many([(f"https://{number}.example/rss", {"id": f"feed {number}"}) for number in range(FEEDS)])
+        pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
+        pollers = [start(poll, self.url, outbox) for _, outbox in pipes]
+        self.turns = [turn for inbox, _ in pipes for turn in inbox.recv()]
+        for poller in pollers:
+            poller.join()
+        self.unleased["round"] = tube.stats()
+
+    def recover_messages(self) -> None:
+        """A consumer is killed with what it popped; another recovers that, and pops the rest."""
+        tube = self.broker.tube("reliable", "reliable")
+        tube.put_many(range(MESSAGES))
+        inbox, outbox = PROCESSES.Pipe(duplex=False)
+        victim = start(pop_and_hang, self.url, outbox)
+        inbox.recv()
+        victim.kill()
+        recovered = tube.recover(MESSAGES, elapsed=0)
+        rest = tube.take_many(MESSAGES)
+        self.recovered = [task.data for task in recovered]
+        self.acked = len(tube.ack_many([*rest, *recovered]))
+        self.unleased["reliable"] = tube.stats()
 
     def watch(self, victim: SpawnProcess, inbox: Connection) -> None:
         """Show progress and play the accidents, until every task is done."""
@@ -206,6 +260,20 @@ def problems(play: Play, kind: str) -> list[str]:
     return [f"{kind}: {what}" for what, wrong in found.items() if wrong]
 
 
+def unleased_problems(play: Play) -> list[str]:
+    """Everything about the two kinds that lease nothing which is not as promised."""
+    ordered = sorted(play.turns)
+    early = sum(one[0] == next[0] and next[1] - one[1] < PERIOD - 0.0005 for one, next in pairwise(ordered))
+    found = {
+        f"round: {early} feeds came again within their period": early > 0,
+        "round: a feed never had its turn": len({id for id, _ in play.turns}) != FEEDS,
+        "reliable: recover did not bring what the killed one had popped": play.recovered != list(range(POPPED)),
+        f"reliable: {play.acked} of {MESSAGES} acked": play.acked != MESSAGES,
+        "reliable: messages are left": play.unleased["reliable"].tasks.total != 0,
+    }
+    return [what for what, wrong in found.items() if wrong]
+
+
 def overlaps(acked: list[Done]) -> bool:
     """Whether two tasks of one micro-queue were in work at once."""
     ordered = sorted(acked, key=lambda done: (str(done.customer), done.began))
@@ -223,6 +291,8 @@ def summary(play: Play) -> Table:
         noticed = f"{play.noticed[kind]:.2f} s" if kind in play.noticed else "never"
         counts = (calls.put, calls.take, calls.ack, calls.release, f"{calls.bury}/{calls.kick}")
         table.add_row(kind, *map(str, counts), f"{rate:,.0f}", noticed)
+    for kind, stats in play.unleased.items():
+        table.add_row(kind, str(stats.calls.put), str(stats.calls.take), str(stats.calls.ack))
     return table
 
 
@@ -233,14 +303,15 @@ def main() -> int:
         play = Play(f"sqlite:///{folder}/queue.db", console)
         play.run()
     console.print(summary(play))
-    wrong = [line for kind in KINDS for line in problems(play, kind)]
+    wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)
     for line in wrong:
         console.print(f"[red]wrong:[/red] {line}")
     if not wrong:
         console.print(
             f"[green]verified[/green] in {time.monotonic() - began:.1f} s: {len(play.notes):,} tasks put and acked, "
             f"0 lost, 0 twice, 0 early;\n{sum(play.held.values())} of the killed worker came back, "
-            f"{len(KINDS)} were buried and kicked"
+            f"{len(KINDS)} were buried and kicked;\n{len(play.turns)} turns of {FEEDS} feeds, none early; "
+            f"{play.acked:,} messages acked, {len(play.recovered)} of them recovered from a killed consumer"
         )
     return 1 if wrong else 0
 

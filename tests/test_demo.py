@@ -16,6 +16,6 @@ def test_demo_keeps_every_promise() -> None:
     done = subprocess.run([sys.executable, str(DEMO)], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "what happened" in done.stdout
-    for kind in ("fifo", "fifottl", "utube", "utubettl", "lifo"):
+    for kind in ("fifo", "fifottl", "utube", "utubettl", "lifo", "round", "reliable"):
         assert f"│ {kind} " in done.stdout
     assert "verified" in done.stdout
