@@ -13,7 +13,7 @@ demo: $(READY)
 	$(RUN) examples/demo.py
 
 test: $(READY)
-	$(RUN) -m pytest --numprocesses 4 --dist loadgroup
+	$(RUN) -m pytest --numprocesses 3 --dist loadgroup
 
 check: $(READY)
 	$(RUN) -m ruff check .
