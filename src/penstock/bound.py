@@ -11,10 +11,8 @@ from penstock.core.task import Record, Task
 from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, Step
 from penstock.group import Group
-from penstock.hub import linked_part
 from penstock.opening import open_tube
 from penstock.store.base import Effects, Store
-from penstock.store.linked import LinkedStore
 from penstock.tube import TaskOrId
 from penstock.waiting import Topic
 
@@ -75,10 +73,6 @@ class _Transaction:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-
-    @property
-    def linked(self) -> LinkedStore:
-        return linked_part(self.store)
 
     def after(self, effects: Effects) -> None:
         pass

@@ -34,7 +34,7 @@ class Group:
         self._tube = tube
         self._hub = tube._hub
         self._stored = tube._stored
-        opened = self._hub.linked.open_group(self._stored, names.name("group", name))
+        opened = self._hub.store.open_group(self._stored, names.name("group", name))
         self._no = opened.no
         self._name = opened.name
 
@@ -100,17 +100,17 @@ class Group:
         return state
 
     def _record(self) -> StoredGroup:
-        group = self._hub.linked.get_group(self._stored, self._no)
+        group = self._hub.store.get_group(self._stored, self._no)
         if group is None:
             raise self._ended()
         return group
 
     def _set(self, *, end: bytes | None = None, cancel: bytes | None = None) -> None:
-        if not self._hub.linked.set_group_work(self._stored, self._no, end=end, cancel=cancel):
+        if not self._hub.store.set_group_work(self._stored, self._no, end=end, cancel=cancel):
             raise self._ended()
 
     def _turn(self, to: str) -> None:
-        turned = self._hub.linked.turn_group(self._stored, self._no, to)
+        turned = self._hub.store.turn_group(self._stored, self._no, to)
         self._hub.after(turned.effects)
         if turned.more:  # whoever waits for work moves the rest
             self._hub.note_due((("ready", self._stored.no),), 0)

@@ -11,14 +11,13 @@ from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Home, Record, Task, make_task
-from penstock.errors import StoreUnavailable, TubeFull, UnsupportedOption
+from penstock.errors import StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
 from penstock.store.base import Effects, Event, Store
 from penstock.store.forks import reset_in_child
-from penstock.store.linked import LinkedStore
 from penstock.waiting import Topic, Waiter, room_of
 
 log = logging.getLogger("penstock")
@@ -49,7 +48,6 @@ class Hub:
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
-        self._linked = store if isinstance(store, LinkedStore) else None
         self._keeper = Keeper(self)
         self._locks: Locks | None = None
         self._lockless = False
@@ -68,11 +66,6 @@ class Hub:
         if self.closed:
             raise StoreUnavailable("this broker is closed: connect again")
         return self._store
-
-    @property
-    def linked(self) -> LinkedStore:
-        """The store's part for addresses, outcomes, replies and groups; UnsupportedOption where it has none."""
-        return linked_part(self.store) if self._linked is None or self.closed else self._linked
 
     @property
     def locks(self) -> Locks | None:
@@ -273,13 +266,6 @@ class Hub:
                 del self._dues[topic]
         for topic in passed:
             self.room.wake(topic, hint=True)
-
-
-def linked_part(store: object) -> LinkedStore:
-    """A store's part for addresses, outcomes, replies and groups; UnsupportedOption where it has none."""
-    if not isinstance(store, LinkedStore):
-        raise UnsupportedOption("this store has no addresses, replies and groups: sqlite:// and memory:// have them")
-    return store
 
 
 def _tell(home: Home, callback: OnChange, record: Record, event: str) -> None:

@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core import names
-from penstock.core.kind import DELIVER, Kind, find_kind
+from penstock.core.kind import DELIVER, find_kind
 from penstock.core.options import Tube as StoredTube
 from penstock.core.options import check_new_tube, check_tube_options
-from penstock.errors import NoSuchTube, TubeMismatch, UnsupportedOption
-from penstock.store.base import Store
-from penstock.store.unleased import UnleasedStore
+from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.tube import Tube
 from penstock.unleased import ReliableTube, UnleasedTube
 
@@ -26,7 +24,7 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
     """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
     stored = hub.store.load_tube(names.name("tube", name))
     if stored is None:
-        declared = _creatable(hub.store, DEFAULT_KIND if kind is None else kind)
+        declared = find_kind(DEFAULT_KIND if kind is None else kind)
         given = check_new_tube(declared, options)
         stored = hub.store.save_tube(name, declared, given, exist_ok=True)
     _must_match(stored, kind, options)
@@ -35,7 +33,7 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
 
 def create_tube(hub: Hub, seat: Seat, name: str, kind: str, options: Mapping[str, object]) -> Tube:
     """A new tube; TubeExists when the name is in use."""
-    declared = _creatable(hub.store, kind)
+    declared = find_kind(kind)
     given = check_new_tube(declared, options)
     return make_handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
 
@@ -53,13 +51,6 @@ def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
     if stored.kind.leased:
         return Tube(hub, seat, stored)
     return ReliableTube(hub, seat, stored) if stored.kind.hand_out == DELIVER else UnleasedTube(hub, seat, stored)
-
-
-def _creatable(store: Store, name: str) -> Kind:
-    kind = find_kind(name)
-    if not kind.leased and not isinstance(store, UnleasedStore):
-        raise UnsupportedOption(f"this store has no kind {name}: sqlite://, redis:// and memory:// have it")
-    return kind
 
 
 def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:

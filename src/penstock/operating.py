@@ -79,7 +79,7 @@ def lanes(tube: Tube) -> list[Lane]:
 def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
     """The groups that have not ended, by name."""
     tube._hub.catch_up(tube._stored)
-    return tube._hub.linked.live_groups(tube._stored, after, limit)
+    return tube._hub.store.live_groups(tube._stored, after, limit)
 
 
 def live_group(tube: Tube, name: str) -> Group:

@@ -63,7 +63,7 @@ def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Fl
 
 def find_outcome(hub: Hub, tube: StoredTube, id: int) -> Flow[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
-    found: Sought = yield Call(lambda: hub.linked.sought(tube, id), ("sought", tube.no))
+    found: Sought = yield Call(lambda: hub.store.sought(tube, id), ("sought", tube.no))
     return _outcome(found) if found.id is None else None
 
 
@@ -73,7 +73,7 @@ def _await(
     try:
         outcome = yield from hub.wait_for(("task", tube.no, id), tube, look, limit)
     except NoSuchTube:
-        _ = hub.linked  # raises when it was this broker's close that took the tube away
+        _ = hub.store  # raises when it was this broker's close that took the tube away
         return Outcome("deleted")
     if outcome is None:
         raise TimeoutError(f"the task {which} in tube {tube.name} did not end within {limit:g} s")

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
-from penstock.core.address import linked
 from penstock.core.ending import encode_code
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
@@ -86,8 +85,6 @@ class Tube:
                 "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
-            if address is not None or group is not None or reply_to is not None:
-                _ = self._hub.linked
         record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
         same = type(data) in _ATOMS and address is id is None  # with one, it may be the task that was there
         return Task(record, self, data) if same else make_task(record, self)
@@ -106,8 +103,6 @@ class Tube:
         records: list[Record] = []
         feed = iter(items)
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
-            if linked(chunk) or True in [entry.reply_to is not None for entry in chunk]:
-                _ = self._hub.linked
             records += yield from self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
 

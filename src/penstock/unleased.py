@@ -14,7 +14,6 @@ from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
 from penstock.group import Group
 from penstock.outcome import Outcome
-from penstock.store.unleased import UnleasedStore
 from penstock.tube import TaskOrId, Tube
 
 log = logging.getLogger("penstock")
@@ -22,10 +21,6 @@ log = logging.getLogger("penstock")
 
 class UnleasedTube(Tube):
     """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
-
-    @property
-    def _unleased(self) -> UnleasedStore:
-        return cast(UnleasedStore, self._hub.store)  # else the tube could not have been created
 
     def kick(self, count: int = 1) -> int:
         raise unsupported(self._stored.kind, "kick")
@@ -57,7 +52,7 @@ class UnleasedTube(Tube):
         return Move(verb, 0, name=self._text(task))
 
     def _get(self, id: TaskOrId) -> Record | None:
-        return self._unleased.named(self._stored, [self._text(id)])[0]
+        return self._hub.store.named(self._stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
         record = id._record if isinstance(id, Facts) else self._get(id)
@@ -80,7 +75,7 @@ class ReliableTube(UnleasedTube):
         return [record.address for record in records if record is not None and record.address is not None]
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
-        recovered = self._unleased.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
+        recovered = self._hub.store.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
         self._hub.after(recovered.effects)
         return self._handed_out(record for record in recovered.records if record is not None)
 
@@ -88,7 +83,7 @@ class ReliableTube(UnleasedTube):
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
         if type(pending) is not bool:
             raise BadValue(f"pending {pending!r} is no bool: True for the delivered, False for the undelivered")
-        listed = self._unleased.inspect(self._stored, place, whole("count", count), pending=pending)
+        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=pending)
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:

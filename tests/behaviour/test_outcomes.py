@@ -270,7 +270,7 @@ def test_an_outcome_is_there_by_id_after_the_address_was_put_again(broker: penst
     tube.put("x", address="a")
     take(tube).ack("first")
     tube.put("y", address="a")
-    store = broker._hub.linked
+    store = broker._hub.store
     clock.advance(59)
     ending = store.sought(tube._stored, 1).ending
     assert ending is not None

@@ -75,7 +75,7 @@ class Schedule:
         return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
 
     def _read_mark(self, tube: Tube) -> int | None:
-        found = tube._hub.linked.seek(tube._stored, self._address("mark"))
+        found = tube._hub.store.seek(tube._stored, self._address("mark"))
         record = None if found.id is None else tube._hub.store.get(tube._stored, [found.id])[0]
         data: Any = None if record is None else codec.decode(record.payload)
         return None if data is None else int(data["until"])
@@ -127,4 +127,3 @@ def _must_fit(tube: Tube) -> None:
     """UnsupportedOption where ticks could not be put."""
     if "delay" not in tube._stored.kind.accepts:
         refuse_option(tube._stored.kind, "delay")
-    _ = tube._hub.linked

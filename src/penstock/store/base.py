@@ -24,6 +24,8 @@ from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import TubeFull
+from penstock.store.linked import LinkedStore
+from penstock.store.unleased import UnleasedStore
 
 # A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
 ADVANCE_STEP = 1000
@@ -172,7 +174,7 @@ class Lane(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class Store(Protocol):
+class Store(LinkedStore, UnleasedStore, Protocol):
     """The contract. Methods that change a tube take the Tube that `load_tube` or `save_tube` gave."""
 
     #: Brokers of one process whose stores have equal identities wake each other's takers.

@@ -11,17 +11,18 @@ Promises, beyond those of `store.base`:
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.options import Tube
-from penstock.store.base import Advanced
+
+if TYPE_CHECKING:
+    from penstock.store.base import Advanced
 
 
-@runtime_checkable
 class LinkedStore(Protocol):
-    """A store that has them. Those that do not, yet, refuse the options in `penstock.tube`."""
+    """What `store.base.Store` takes from here."""
 
     def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
         """The live task of that address, or how the last one ended, or nothing."""

@@ -28,16 +28,17 @@ with as many `-` behind it as it takes to be the only one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.store.base import Settled
+
+if TYPE_CHECKING:
+    from penstock.store.base import Settled
 
 
-@runtime_checkable
 class UnleasedStore(Protocol):
-    """A store that has these kinds. Others refuse to create tubes of them, in `penstock.opening`."""
+    """What `store.base.Store` takes from here."""
 
     def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
         """The tasks with these ids; one past its ttl is None."""
