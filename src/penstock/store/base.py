@@ -221,10 +221,7 @@ class Store(LinkedStore, UnleasedStore, Protocol):
         """
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        """Apply each move whose guard still holds, and say which did. A stale move does not stop the others.
-
-        A store that keeps no progress leaves that of a touch out.
-        """
+        """Apply each move whose guard still holds, and say which did. A stale move does not stop the others."""
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         """Un-bury up to count tasks, in take order."""

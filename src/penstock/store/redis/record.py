@@ -13,6 +13,8 @@ flag  field                              flag  field
 64    at equals expires                  16384 address, one byte of length
 128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
                                                one byte of length; empty and 0 where it has none
+
+A taken task whose handler told its progress has the letter p, and that, a double, before the payload.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _SIZES = {1: 8, 2: 8, 4: 4, 8: 14, 16: 6, 32: 6, 128: 6, 256: 4, 512: 6}
 _TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
 _LINKED = 32768
 _START = 9
-_STATES = b"rqt~g!-"
+_STATES = b"rqtp~g!-"
+_TOLD = ord("p")
 # The reason of a task that stands for bytes that could not be read: see lua/step.lua.
 UNREADABLE = "its stored record could not be read"
 
@@ -82,11 +85,14 @@ def _decode(id: int, value: bytes) -> Record:
         utube, reason, callback, address, end = _texts(value, flags, end)
     if flags & _LINKED:
         reply_to, group_no, group, end = _links(value, end)
+    state, progress = chr(value[0]), None
+    if value[0] == _TOLD:
+        state, progress, end = "t", _double(value, end)[0], end + 8
     if end > len(value) or value[0] not in _STATES:
         raise IndexError("it is too short, or in no state")
     return Record(
         id,
-        chr(value[0]),
+        state,
         rank1,
         _double(value, layout.rank2)[0] if layout.rank2 else 0,
         pri,
@@ -107,6 +113,7 @@ def _decode(id: int, value: bytes) -> Record:
         reply_to,
         group,
         group_no,
+        progress,
     )
 
 

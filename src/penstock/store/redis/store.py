@@ -38,7 +38,7 @@ from penstock.store.redis.unleased import UnleasedCalls
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 3
+SCHEMA = 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -341,6 +341,7 @@ def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
         base64 = b64encode(move.result[1:]).decode() if codec.is_raw(move.result) else None
     return (
         move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted, move.code, which, base64,
+        move.progress,
     )  # fmt: skip
 
 
