@@ -184,7 +184,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls):
                 raise
             self._gather(found, effects)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         tail = (self._time(now), self._teller.name)
         if not tube.kind.leased:
             found = self._settle_named(tube, moves, now)

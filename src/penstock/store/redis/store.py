@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
 import msgspec
 
-from penstock.core import codec
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -23,7 +21,7 @@ from penstock.store.forks import reset_in_child
 from penstock.store.redis import finding, promise, putting
 from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
-from penstock.store.redis.keys import MAX_ID, TUBES, Keys
+from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location, locate
@@ -31,6 +29,7 @@ from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner, known, read_pairs
 from penstock.store.redis.servers import OneServer, Servers
+from penstock.store.redis.settling import ack_all, pack_moves
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
@@ -219,10 +218,11 @@ class RedisStore(UnleasedCalls):
         for tube in others:
             self._steps.run("take", tube, effects, handle, 0, "", "leave", ADVANCE_STEP, now=now)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        effects, results = Effects(), list[bytes]()
-        packed = _encode([_packed(move, results) for move in moves])
-        records, rest = self._steps.run("settle", tube, effects, packed, *results, now=now)
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+        if brief and (acked := ack_all(self._runner, tube, moves, now)) is not None:
+            return acked
+        effects = Effects()
+        records, rest = self._steps.run("settle", tube, effects, *pack_moves(moves), now=now)
         places = cast("list[int]", rest[0])
         return Settled([records[place - 1] if place else None for place in places], effects)
 
@@ -327,22 +327,6 @@ class RedisStore(UnleasedCalls):
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         return check(self._runner, self._steps, self._tubes.all(), self._registry, repair, now)
-
-
-def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
-    """A move as settle reads it. A result, which may be any bytes, goes beside it."""
-    id: int | str = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
-    if move.name is not None:
-        id = move.name
-    which = base64 = None
-    if move.result is not None:
-        results.append(move.result)
-        which = len(results)
-        base64 = b64encode(move.result[1:]).decode() if codec.is_raw(move.result) else None
-    return (
-        move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted, move.code, which, base64,
-        move.progress,
-    )  # fmt: skip
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:

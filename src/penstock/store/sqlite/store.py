@@ -254,7 +254,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
                 db.execute(Q.drop_waiting, (handle, tube.no))
                 db.execute(Q.forget_done_waiting, (handle, tube.no))
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             records = [self._settled(step, move) for move in moves]
