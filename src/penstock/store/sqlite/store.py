@@ -19,7 +19,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
@@ -27,6 +27,7 @@ from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
 from penstock.store.sqlite.dropping import remove_hidden_step
 from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.leasing import ack_plain, lease
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.puts import put_one, put_planned, total_of
@@ -201,8 +202,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
                 if paused:
                     continue
                 if tube.kind.leased:
-                    query = Q.ready_not_cancelled if moving else Q.ready
-                    records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
+                    query = Q.to_lease_not_cancelled if moving else Q.to_lease
+                    records = lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
                 else:
                     records = handouts.hand_out(step, count)
                 if records:
@@ -213,21 +214,6 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
                     nexts.append(moment)
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
             return Taken(None, [], _until(nexts, now), True, effects)
-
-    def _lease(self, step: Step, query: str, count: int, session: int, top: int) -> list[Record]:
-        """Lease up to count tasks in order."""
-        # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
-        batch = 1 if step.tube.fair and step.tube.utube_limit > 1 else count
-        leased: list[Record] = []
-        while len(leased) < count:
-            rows = list(step.execute(query, (step.tube.no, top, step.now, min(batch, count - len(leased)))))
-            leased += step.lease([Record(*row) for row in rows], session)
-            if len(rows) < batch or batch == count:
-                break
-        if leased:
-            step.effects.events += [Event(step.tube.no, "take", record) for record in leased]
-            step.execute(Q.bump_take, (step.tube.no, len(leased)))
-        return leased
 
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
@@ -257,7 +243,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
-            records = [self._settled(step, move) for move in moves]
+            acked = ack_plain(step, moves) if brief else None
+            done = acked or [None] * len(moves)
+            records = [one or self._settled(step, move) for one, move in zip(done, moves, strict=True)]
             if not any(records):  # else the counters tell whether the tube lives
                 self._must_live(db, tube)
             return Settled(records, step.finish())
