@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
-import msgspec
-
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -38,7 +36,6 @@ log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
 SCHEMA = 4
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class RedisStore(UnleasedCalls):

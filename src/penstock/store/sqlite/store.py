@@ -36,9 +36,10 @@ from penstock.store.sqlite.unleased import UnleasedCalls
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
-# Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
+# Seconds between looks at the change counter: a taker in another process is woken within the last. A look costs some
+# 3 µs and the thread's waking up to 100, so that the last decides what an idle taker costs (bench: idle-worker).
 _FIRST_LOOK = 0.001
-_LAST_LOOK = 0.012
+_LAST_LOOK = 0.018
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
@@ -57,7 +58,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
         self._db = Connection(os.path.abspath(path), durable=durable)
         self._clock = clock or wall_clock
-        self._version = 0
+        self._version, self._pause = 0, _FIRST_LOOK  # what the last look saw, and how long until the next
         try:
             self.identity = f"sqlite:{self._migrate()}"
             self._remove_hidden(Effects())
@@ -86,14 +87,13 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """As the contract says: a look at the file's change counter, often after a change and then ever less."""
         ends = time.monotonic() + seconds
-        pause = _FIRST_LOOK
         while (left := ends - time.monotonic()) > 0:
-            if wake.wait(min(left, pause) if watch else left):
+            if wake.wait(min(left, self._pause) if watch else left):
                 return False
             if watch and (version := self._db.data_version()) != self._version:
-                self._version = version
+                self._version, self._pause = version, _FIRST_LOOK
                 return True
-            pause = min(pause * 1.2, _LAST_LOOK)
+            self._pause = min(self._pause * 1.2, _LAST_LOOK)
         return False
 
     def _migrate(self) -> str:
