@@ -19,7 +19,9 @@ BENCHES: dict[str, Bench] = {
     "idle": processes.idle,
     "crowd": processes.crowd,
     "wire": wire.wire,
-    "drain": worker.drain,
+    "drain-sqlite": worker.drain_sqlite,
+    "drain-redis": worker.drain_redis,
+    "drain-postgres": worker.drain_postgres,
     "idle-worker": worker.idle_worker,
 }
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
-MOST_AHEAD = 500
+MOST_AHEAD = 1000
 # So many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
 # Seconds between attempts while the store is away.
@@ -153,7 +153,7 @@ class Feeder:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
         # Free slots are not filled at once either: a loop starts coroutines one after the other.
-        count = min(slots.free(), AT_ONCE) + ahead - buffered
+        count = min(min(slots.free(), AT_ONCE) + ahead - buffered, MOST_AHEAD)
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
@@ -185,11 +185,12 @@ class Feeder:
             window = min(window, item.patience)
             parts.setdefault(executor, []).append(item)
         self._window = window
+        if not hand.unstarted:  # before they start: fast ones are done before the next line is reached
+            work.pace.begin(now)
         for executor, items in parts.items():
             hand.add(items, now)
             self._executors[executor].start(items)
         self.on_taken()
-        work.pace.begin(now)
         if self._turns:
             self._sources.append(self._sources.pop(0))
 

@@ -39,7 +39,7 @@ T = TypeVar("T")
 # Seconds between looks at the change counter: a taker in another process is woken within the last. A look costs some
 # 3 µs and the thread's waking up to 100, so that the last decides what an idle taker costs (bench: idle-worker).
 _FIRST_LOOK = 0.001
-_LAST_LOOK = 0.018
+_LAST_LOOK = 0.016
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
