@@ -125,3 +125,9 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
     call.flow = flow  # type: ignore[attr-defined]
     return call
+
+
+def flow_of(blocking: Callable[..., R]) -> Callable[..., Flow[R]]:
+    """The flow of a bound verb, as a function of its handle and its arguments."""
+    found: Callable[..., Flow[R]] = blocking.flow  # type: ignore[attr-defined]
+    return found

@@ -9,11 +9,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import values
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
+from penstock.app.awaited import AwaitedHandler, Call
 from penstock.app.handle import Handle
 from penstock.app.link import Link
 from penstock.app.rules import Rules
 from penstock.core.options import PutOptions
+from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube
+from penstock.flow import Call as Blocking
+from penstock.flow import Flow, flow_of, verb
 from penstock.tube import Tube
 
 P = ParamSpec("P")
@@ -79,8 +83,17 @@ class Handler(Generic[P, R, C]):
         An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
         the one argument.
         """
+        return self._put(self.calls(items, shared))
+
+    def calls(self, items: Iterable[object], shared: CallOptions) -> list[Call]:
+        """What the items of put_many stand for."""
         self._must_be_options("put_many", shared)
-        return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, items)])
+        return [(args, {**shared, **keywords}) for args, keywords in map(_parts, items)]
+
+    @property
+    def aio(self) -> AwaitedHandler[P, R]:
+        """The same verbs, awaited: `handle = await send.aio.put(…)`, `await handle.result(10)`."""
+        return AwaitedHandler(self, {})
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
@@ -111,17 +124,27 @@ class Handler(Generic[P, R, C]):
         """Whether results are kept: unless the function says that it has none."""
         return self.arguments.hints.get("return", Any) is not type(None)
 
-    def _put(self, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+    @verb
+    def _put(self, calls: list[Call]) -> Flow[list[Handle[R]]]:
         try:
-            return self._put_into(self.link.tube(self.rules.tube), calls)
+            return (yield from self._put_into((yield from self.find_tube()), calls))
         except NoSuchTube:  # dropped since it was opened
             self.link.forget_tubes()
-            return self._put_into(self.link.tube(self.rules.tube), calls)
+            return (yield from self._put_into((yield from self.find_tube()), calls))
 
-    def _put_into(self, tube: Tube, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+    def find_tube(self) -> Flow[Tube]:
+        """Its tube, opened when it is first needed."""
+        name = self.rules.tube
+        tube = self.link.opened(name)
+        if tube is None:
+            tube = yield Blocking(lambda: self.link.tube(name), ("tube", name))
+        return tube
+
+    def _put_into(self, tube: Tube, calls: list[Call]) -> Flow[list[Handle[R]]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
         items = [self._call(tube, args, given) for args, given in calls]
-        return [Handle(self, tube, task.id) for task in tube.put_many(items, timeout=timeout)]
+        tasks: list[Task] = yield from flow_of(tube.put_many)(tube, items, timeout=timeout)
+        return [Handle(self, tube, task.id) for task in tasks]
 
     def _call(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
         keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
@@ -155,6 +178,11 @@ class Prepared(Generic[P, R]):
     def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
         """As the handler's put_many."""
         return self._handler.put_many(items, **self._options)
+
+    @property
+    def aio(self) -> AwaitedHandler[P, R]:
+        """The same verbs, awaited."""
+        return AwaitedHandler(self._handler, self._options)
 
 
 def new_address() -> str:
