@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from penstock.app import values
+from penstock.app import tracing, values
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
 from penstock.app.awaited import AwaitedHandler, Call
 from penstock.app.handle import Handle
+from penstock.app.hooks import Hooks
 from penstock.app.link import Link
 from penstock.app.rules import Rules
 from penstock.core.options import PutOptions
@@ -31,11 +32,12 @@ DEFAULT_ATTEMPTS = 20
 class Handler(Generic[P, R, C]):
     """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
 
-    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules) -> None:
+    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules, hooks: Hooks) -> None:
         self.link = link
         self.name = name
         self.function = function
         self.rules = rules
+        self._hooks = hooks
         self.arguments = Arguments(name, function)
         functools.update_wrapper(self, function)
 
@@ -126,11 +128,13 @@ class Handler(Generic[P, R, C]):
 
     @verb
     def _put(self, calls: list[Call]) -> Flow[list[Handle[R]]]:
+        trace = tracing.carried()  # before the first step: a loop goes on in another context
+        more = {} if trace is None else {tracing.TRACE: trace}
         try:
-            return (yield from self._put_into((yield from self.find_tube()), calls))
+            return (yield from self._put_into((yield from self.find_tube()), calls, more))
         except NoSuchTube:  # dropped since it was opened
             self.link.forget_tubes()
-            return (yield from self._put_into((yield from self.find_tube()), calls))
+            return (yield from self._put_into((yield from self.find_tube()), calls, more))
 
     def find_tube(self) -> Flow[Tube]:
         """Its tube, opened when it is first needed."""
@@ -140,16 +144,19 @@ class Handler(Generic[P, R, C]):
             tube = yield Blocking(lambda: self.link.tube(name), ("tube", name))
         return tube
 
-    def _put_into(self, tube: Tube, calls: list[Call]) -> Flow[list[Handle[R]]]:
+    def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Flow[list[Handle[R]]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
-        items = [self._call(tube, args, given) for args, given in calls]
+        items = [self._call(tube, call, more) for call in calls]
         tasks: list[Task] = yield from flow_of(tube.put_many)(tube, items, timeout=timeout)
-        return [Handle(self, tube, task.id) for task in tasks]
+        handles = [Handle(self, tube, task.id) for task in tasks]
+        self._hooks.was_put(handles)
+        return handles
 
-    def _call(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
+    def _call(self, tube: Tube, call: Call, more: Mapping[str, object]) -> tuple[object, PutOptions]:
+        args, given = call
         keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
         options = {name: value for name, value in given.items() if name in PUT_OPTIONS and name != "timeout"}
-        return self.make_item(tube, self.arguments.store(args, keywords), options)
+        return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 
     def make_item(
         self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object

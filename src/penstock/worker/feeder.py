@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from penstock.app.tracing import TRACE
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.flow import verb
@@ -205,6 +206,7 @@ class Feeder:
             item.handler = self._handlers.get(name) if isinstance(name, str) else None
             if item.handler is not None:
                 item.slots, item.stored = self._work.slots, data.get("args")
+                item.traced = data if TRACE in data else None
                 if is_double(item.task, data):
                     self._work.settler.add(item, verdict.dropped(item))
                     return None
