@@ -131,3 +131,22 @@ def flow_of(blocking: Callable[..., R]) -> Callable[..., Flow[R]]:
     """The flow of a bound verb, as a function of its handle and its arguments."""
     found: Callable[..., Flow[R]] = blocking.flow  # type: ignore[attr-defined]
     return found
+
+
+def verb_with(short: Callable[..., R | None]) -> Callable[[Callable[P, Flow[R]]], Callable[P, R]]:
+    """As verb, but a blocking call that gives no options first tries this short way; None: there is none."""
+
+    def made(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
+        whole = verb(flow)
+
+        @wraps(whole)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not kwargs and len(args) == 2:
+                answer = short(*args)
+                if answer is not None:
+                    return answer
+            return whole(*args, **kwargs)
+
+        return call
+
+    return made
