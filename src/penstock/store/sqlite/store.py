@@ -19,7 +19,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
