@@ -8,7 +8,7 @@ from typing import Any
 
 WORKER = [
     "-m", "celery", "-A", "bench.peers.celery_app", "worker", "--pool", "threads", "--concurrency", "4",
-    "--prefetch-multiplier", "250", "--without-gossip", "--without-mingle", "--without-heartbeat", "--quiet",
+    "--prefetch-multiplier", "250", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR",
 ]  # fmt: skip
 _url = os.environ["BENCH_PEER_URL"]
 app: Any = import_module("celery").Celery("bench", broker=_url)

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
-MOST_AHEAD = 1000
+LARGEST_TAKE = 1000
+# The most that waits to be started: a take more than that, so that handlers go on while the next is under way.
+MOST_AHEAD = 2 * LARGEST_TAKE
 # So many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
 # Seconds between attempts while the store is away.
@@ -154,7 +156,7 @@ class Feeder:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
         # Free slots are not filled at once either: a loop starts coroutines one after the other.
-        count = min(min(slots.free(), AT_ONCE) + ahead - buffered, MOST_AHEAD)
+        count = min(min(slots.free(), AT_ONCE) + ahead - buffered, LARGEST_TAKE)
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
