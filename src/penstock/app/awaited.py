@@ -14,13 +14,11 @@ from penstock.flow import Flow, flow_of
 from penstock.outcome import Outcome
 
 if TYPE_CHECKING:
-    from penstock.app.handler import Handler
+    from penstock.app.handler import Call, Handler
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-# The arguments and keywords of one call; put options may be among the keywords.
-Call = tuple[tuple[object, ...], dict[str, object]]
 
 
 class AwaitedHandler(Generic[P, R]):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import tracing, values
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
-from penstock.app.awaited import AwaitedHandler, Call
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.link import Link
@@ -21,10 +20,15 @@ from penstock.flow import Call as Blocking
 from penstock.flow import Flow, flow_of, verb
 from penstock.tube import Tube
 
+if TYPE_CHECKING:
+    from penstock.app.awaited import AwaitedHandler
+
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
 
+# The arguments and keywords of one call; put options may be among the keywords.
+Call = tuple[tuple[object, ...], dict[str, object]]
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
 DEFAULT_ATTEMPTS = 20
 
@@ -95,7 +99,7 @@ class Handler(Generic[P, R, C]):
     @property
     def aio(self) -> AwaitedHandler[P, R]:
         """The same verbs, awaited: `handle = await send.aio.put(…)`, `await handle.result(10)`."""
-        return AwaitedHandler(self, {})
+        return _awaited(self, {})
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
@@ -189,7 +193,13 @@ class Prepared(Generic[P, R]):
     @property
     def aio(self) -> AwaitedHandler[P, R]:
         """The same verbs, awaited."""
-        return AwaitedHandler(self._handler, self._options)
+        return _awaited(self._handler, self._options)
+
+
+def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHandler[P, R]:
+    from penstock.app.awaited import AwaitedHandler  # with asyncio, which most programs do not need
+
+    return AwaitedHandler(handler, options)
 
 
 def new_address() -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
+from typing import TYPE_CHECKING
 
-from penstock.aio.broker import REMOTE_THREADS
-from penstock.bridge import Bridge
 from penstock.broker import Broker, connect
 from penstock.store.forks import reset_in_child
 from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.bridge import Bridge
 
 
 class Link:
@@ -44,6 +47,11 @@ class Link:
 
     def bridge(self) -> Bridge:
         """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
+        import asyncio  # here, because most programs have no loop
+
+        from penstock.aio.broker import REMOTE_THREADS
+        from penstock.bridge import Bridge
+
         loop = asyncio.get_running_loop()
         bridge = self._bridges.get(loop)
         if bridge is None:
