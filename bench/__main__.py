@@ -22,6 +22,7 @@ BENCHES: dict[str, Bench] = {
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
     "drain-postgres": worker.drain_postgres,
+    "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,
 }
 

@@ -17,6 +17,24 @@ PYTHON = os.environ.get("BENCH_PEERS", str(Path(sys.prefix) / "peers" / "bin" / 
 _SHARE = {"dramatiq": 2, "saq": 4, "celery": 4, "rq": 8}
 
 
+def huey_waits(url: str, count: int) -> list[float] | str:
+    """Milliseconds from put to start of huey's tasks; why not, where it cannot be measured."""
+    found = _ask("latency", url, str(count))
+    return found if isinstance(found, str) else [float(line) for line in found.stdout.split()]
+
+
+def _ask(module: str, *arguments: str) -> subprocess.CompletedProcess[str] | str:
+    """What a script of bench/peers printed; why not, where it failed."""
+    try:
+        return subprocess.run(
+            [PYTHON, "-m", f"bench.peers.{module}", *arguments], capture_output=True, text=True, check=True
+        )
+    except FileNotFoundError:
+        return f"{PYTHON} is not there: make bench installs it"
+    except subprocess.CalledProcessError as error:
+        return str((error.stderr.strip().splitlines() or ["it failed"])[-1])
+
+
 class Beside:
     """Some queues, each with the URL of its tasks."""
 
@@ -33,14 +51,11 @@ class Beside:
             if name in self._absent:
                 continue
             tasks = str(self._tasks // _SHARE.get(name, 1))
-            command = [PYTHON, "-m", "bench.peers.measure", name, url, tasks, self._data]
-            try:
-                done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = _ask("measure", name, url, tasks, self._data)
+            if isinstance(done, str):
+                self._absent[name] = done
+            else:
                 self._rates[name].append(float(done.stdout))
-            except FileNotFoundError:
-                self._absent[name] = f"{PYTHON} is not there: make bench installs it"
-            except subprocess.CalledProcessError as error:
-                self._absent[name] = (error.stderr.strip().splitlines() or ["it failed"])[-1]
 
     def lines(self, work: str, ours: list[float], source: str, bound: float) -> Iterator[Line]:
         """Our figure beside that of each, the target where it could be measured."""

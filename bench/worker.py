@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
+from statistics import median, quantiles
 
 import penstock
-from bench.beside import Beside
-from bench.noop import noop
+from bench.beside import Beside, huey_waits
+from bench.noop import noop, stamp
 from bench.report import Line, Size, Target
 
 DATA = "x" * 80  # 100 bytes and more, with the name
@@ -54,6 +55,39 @@ def drain_postgres(size: Size) -> Iterator[Line]:
         yield from peers.lines("PostgreSQL: drain by one worker", ours, "T6", 3)
     finally:
         server.stop()
+
+
+def latency_redis(size: Size) -> Iterator[Line]:
+    """From put to start in a worker process that was idle, beside the peer that is the soonest."""
+    from tests.servers.redis import Redis
+
+    count = size.pick(40, 200)
+    server = Redis()
+    try:
+        ours = _waits(server.url, count)
+        theirs = huey_waits(server.url, count)
+    finally:
+        server.stop()
+    for name, cut in (("p50", 49), ("p99", 98)):
+        line, figure = f"Redis: put→start in an idle worker, {name}", quantiles(ours, n=100)[cut]
+        if isinstance(theirs, str):
+            yield Line(line, figure, "ms", note=f"not measured: huey: {theirs}")
+            continue
+        base = quantiles(theirs, n=100)[cut]
+        target = Target("T4", 1, "× huey", at_most=True)
+        yield Line(line, figure, "ms", base, figure / base, (target,))
+
+
+def _waits(url: str, count: int) -> list[float]:
+    found = []
+    with _worker(url):
+        stamp.link.use(url)
+        for number in range(count + 1):  # the first waits for the worker to start
+            time.sleep(random.uniform(0.02, 0.06))
+            took = stamp.put(time.monotonic_ns()).result(30)
+            found += [took / 1e6] if number else []
+        stamp.link.close()
+    return found
 
 
 def _rates(url: str, tasks: int, rounds: int, between: Callable[[], None]) -> list[float]:

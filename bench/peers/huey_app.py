@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from importlib import import_module
 from typing import Any
 
@@ -18,6 +19,12 @@ else:
 @huey.task()  # type: ignore[untyped-decorator]
 def noop(data: str) -> None:
     """Do nothing."""
+
+
+@huey.task()  # type: ignore[untyped-decorator]
+def stamp(sent: int) -> None:
+    """Say how long it took to come here."""
+    huey.storage.conn.lpush("stamps", time.monotonic_ns() - sent)
 
 
 def put(count: int, data: str) -> None:

@@ -172,6 +172,8 @@ class RedisStore(UnleasedCalls):
         """As the contract says; one call per tube, in order, until one has work."""
         effects = Effects()
         waits: list[int] = []
+        if blocked == "enter":
+            self._listener.interests.update(tube.no for tube in tubes)  # before anybody may tell
         for place, tube in enumerate(tubes):
             wanted = (count, "" if max_pri is None else max_pri, blocked or "")
             alive, wait_ms, pairs = self._take(tube, handle, wanted, now, effects)
@@ -183,8 +185,6 @@ class RedisStore(UnleasedCalls):
                 effects.events += [Event(tube.no, "take", record) for record in records]
                 self._count_out(tubes, place, handle, blocked, now, effects)
                 return Taken(tube, records, min(waits, default=None), True, effects)
-            if blocked == "enter":
-                self._listener.interests.add(tube.no)
         if self._outbox.rescue(effects, now):
             waits.append(0)  # look again: it may be what is wanted
         return Taken(None, [], min(waits, default=None), True, effects)
