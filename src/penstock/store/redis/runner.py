@@ -55,17 +55,18 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
-        shape = self.shape(tube)
         while True:
-            linked = tube.no in self._linked
-            script = load_script(name, sort=shape.sort, linked=linked, modern=self.modern)
-            request = Request(
-                script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments)
-            )
+            request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, again=again))
             if reply[0] != _LINKED:
                 return known(tube, reply)
             self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
+
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+        """The same, to be run later."""
+        shape = self.shape(tube)
+        script = load_script(name, sort=shape.sort, linked=tube.no in self._linked, modern=self.modern)
+        return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

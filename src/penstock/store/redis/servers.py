@@ -32,11 +32,12 @@ PATIENCE_SECONDS = 10.0
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One script with its keys and arguments."""
+    """One script with its keys and arguments; `packed` is the whole command as it is sent, where that is known."""
 
     script: Script
     keys: Sequence[bytes]
     arguments: Sequence[bytes | str | int | float]
+    packed: bytes | None = None
 
 
 class Servers(Protocol):
@@ -65,6 +66,8 @@ class Servers(Protocol):
 
 def command_of(request: Request) -> Command:
     """EVALSHA, whatever the server has loaded."""
+    if request.packed is not None:
+        return request.packed
     return (b"EVALSHA", request.script.digest, len(request.keys), *request.keys, *request.arguments)
 
 

@@ -90,6 +90,9 @@ class ShardedStore(RedisStore):
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        return super().plain_put(tube) if tube.shards == 1 else None
+
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,

@@ -24,6 +24,7 @@ from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location
 from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.plain import plain_put
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner, known, read_pairs
 from penstock.store.redis.servers import OneServer, Servers
@@ -168,6 +169,9 @@ class RedisStore(UnleasedCalls):
         ready = sum(record.state == "r" for record in records)
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
