@@ -62,8 +62,18 @@ class Runner:
                 return known(tube, reply)
             self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
 
+    def on_tubes(
+        self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
+    ) -> list[list[Reply]]:
+        """The same in several tubes, of a script that may run twice, in as few round trips as there are servers."""
+        replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
+        return [
+            self.on_tube(name, tube, *arguments, again=True, now=now) if reply[0] == _LINKED else known(tube, reply)
+            for tube, reply in zip(tubes, cast("list[list[Reply]]", replies), strict=True)
+        ]
+
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
-        """The same, to be run later."""
+        """A script of a tube, to be run later."""
         shape = self.shape(tube)
         script = load_script(name, sort=shape.sort, linked=tube.no in self._linked, modern=self.modern)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))

@@ -8,9 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count as counting
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from msgspec.structs import astuple, replace
+from msgspec.structs import replace
 
 from penstock.core.ending import Sought
 from penstock.core.group import Group
@@ -20,12 +20,12 @@ from penstock.core.shards import last_up_to, own_id, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreUnavailable
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.redis.location import locate
 from penstock.store.redis.shards import merge
 from penstock.store.redis.store import RedisStore, refuse_busy
 
-A = TypeVar("A", Stored, Taken, Settled)
+A = TypeVar("A", Stored, Taken, Settled, Advanced)
 R = TypeVar("R", bound="Record | None")
 
 
@@ -159,13 +159,15 @@ class ShardedStore(RedisStore):
         return self._seen(settled)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        more, waits, effects = False, list[int](), Effects()
-        for shard in self._shards.of(tube):
-            part = super().advance(shard, limit=limit, now=now)
-            more |= part.more
-            waits += [] if part.wait_ms is None else [part.wait_ms]
-            merge(effects, part.effects)
-        return Advanced(more, min(waits, default=None), self._told(effects))
+        if tube.shards == 1:
+            return self._seen(super().advance(tube, limit=limit, now=now))
+        more, waits, effects, shards = 0, list[int](), Effects(), self._shards.of(tube)
+        self._outbox.rescue(effects, now)
+        for shard, reply in zip(shards, self._runner.on_tubes("advance", shards, limit, now=now), strict=True):
+            due, wait_ms = cast("tuple[int, int]", tuple(self._steps.read(shard, reply, effects, now)[1]))
+            more |= due
+            waits += [wait_ms] if wait_ms >= 0 else []
+        return Advanced(bool(more), min(waits, default=None), self._told(effects))
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         if tube.shards == 1:
@@ -188,11 +190,6 @@ class ShardedStore(RedisStore):
             own = last_up_to(after or 0, home, tube.shards)
             records += self._public(tube, home, super().find(shard, status, own, limit, now=now))
         return sorted(records, key=lambda record: record.id)[:limit]
-
-    def count(self, tube: Tube) -> Counts:
-        count = super().count
-        counts = [astuple(count(shard)) for shard in self._shards.of(tube)]
-        return Counts(*map(sum, zip(*counts, strict=True)))
 
     # addresses and groups
 

@@ -139,7 +139,7 @@ def sortable(number: float) -> bytes:
 def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
     """Look at a tube."""
     seen = Snapshot(tube, runner.shape(tube).letters, Links(runner, tube))
-    seen.counts = count(runner, tube)
+    seen.counts = count(runner, [tube])
     seen.sessions = {int(no) for no, _ in scan(runner, tube, "ends")}
     for utube, stored in scan(runner, tube, "lanes"):
         taken, heads, waiting, turn = read_lane(stored)

@@ -293,7 +293,7 @@ class RedisStore(UnleasedCalls):
         return finding.find(self._runner, tube, status, after or 0, limit, now)
 
     def count(self, tube: Tube) -> Counts:
-        return finding.count(self._runner, tube)
+        return finding.count(self._runner, self._shards.of(tube))
 
     # sessions
 
