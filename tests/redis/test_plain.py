@@ -50,10 +50,21 @@ def test_it_stores_the_same_bytes(server: Redis, kind: str, options: dict[str, A
 
 @pytest.mark.parametrize(
     ("kind", "options"),
-    [("utube", {}), ("reliable", {}), ("fifo", {"capacity": 9}), ("fifottl", {"aging": 5}), ("fifottl", {"shards": 2})],
+    [("utube", {}), ("reliable", {}), ("fifo", {"capacity": 9}), ("fifottl", {"aging": 5}), ("utube", {"shards": 2})],
 )
 def test_where_more_is_to_be_decided_there_is_none(broker: penstock.Broker, kind: str, options: dict[str, Any]) -> None:
     tube = broker.tube("t", kind=kind, **options)
     assert tube._plain is None
     tube.put("x")
     assert len(tube) == 1
+
+
+def test_each_shard_has_its_own(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", ttl=60, shards=3)
+    told: list[int] = []
+    tube.on_change(lambda task, event: told.append(task.id))
+    assert tube._plain is not None
+    ids = [tube.put(n).id for n in range(6)]
+    assert sorted(ids) == [1, 2, 3, 4, 5, 6]
+    assert told == ids
+    assert sorted(task.id for task in tube.take_many(9)) == [1, 2, 3, 4, 5, 6]

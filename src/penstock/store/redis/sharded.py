@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.shards import last_up_to, own_id, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
-from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreUnavailable
+from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, StoreUnavailable
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.redis.location import locate
@@ -47,7 +47,7 @@ class ShardedStore(RedisStore):
             for shard in shards:
                 self._catch_up(shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
-            refuse_busy(tube, sum(len(taken) for taken in self._registry.taken(shards)), len(waiting))
+            refuse_busy(tube, self.count(tube).taken, len(waiting))
         except BaseException:
             self.pause_tube(tube, paused)
             raise
@@ -72,8 +72,8 @@ class ShardedStore(RedisStore):
             return self._seen(super().put(tube, entries, now=now))
         homes, records, effects = self._homes(tube, entries), dict[int, Record](), Effects()
         # What may be refused goes first, so that mostly nothing is stored when it is.
-        firm = {home for home, entry in zip(homes, entries, strict=True) if entry.address is None}
-        for home in sorted(set(homes), key=lambda home: home in firm):
+        addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
+        for home in sorted(set(homes), key=lambda home: home not in addressed):
             which = [place for place, at in enumerate(homes) if at == home]
             try:
                 stored = super().put(self._shards.of(tube)[home], [entries[place] for place in which], now=now)
@@ -91,7 +91,17 @@ class ShardedStore(RedisStore):
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
     def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return super().plain_put(tube) if tube.shards == 1 else None
+        shards, short = self._shards.of(tube), super().plain_put
+        puts = [own for shard in shards if (own := short(shard)) is not None]
+        if tube.shards == 1 or not puts:
+            return puts[0] if puts else None
+
+        def put(payload: bytes) -> Record | None:
+            home = next(self._turns) % tube.shards
+            record = puts[home](payload)
+            return record and self._public(tube, home, [record])[0]
+
+        return put
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -108,7 +118,10 @@ class ShardedStore(RedisStore):
         tube, records = asked[place][1], self._shards.public(first.tube.no, first.records)
         for shard, of in asked[place + 1 :]:
             if of is tube and len(records) < count:
-                more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
+                try:
+                    more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
+                except StoreError:
+                    break  # the caller holds what came
                 records += self._shards.public(shard.no, more.records)
                 merge(first.effects, more.effects)
         return self._seen(Taken(tube, records, first.wait_ms, True, first.effects))
@@ -251,9 +264,9 @@ def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
     return ShardedStore(locate(url), clock)
 
 
-def _partly(error: StoreUnavailable | DuplicateAddress, done: str, any: object) -> Exception:
+def _partly(error: StoreUnavailable | DuplicateAddress, done: str, some: object) -> Exception:
     """The error of a call after some shards did their part. What was promised of it, nothing stored, is not so then."""
-    if not any:
+    if not some:
         return error
     kind = OutcomeUnknown if isinstance(error, StoreUnavailable) else type(error)
     return kind(f"{error}; {done}, in other shards of the tube")
