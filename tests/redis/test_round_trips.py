@@ -142,12 +142,36 @@ def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, t
     assert trips == [1, 1, 1]
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[int], linked: bool) -> None:
+    """Of whatever sorts they are, and wherever something is."""
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    broker._hub._reaped = store._outbox._next_look = float("inf")
+    tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
+    names = [tube.name for tube in tubes]
+    for tube in tubes:
+        if linked and tube.kind != "reliable":
+            tube.put("x", address="x")
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+    assert broker.take(names, 0) is None  # each tube gets to know the session
+    for tube in reversed(tubes):
+        tube.put(tube.name)
+        trips.clear()
+        task = broker.take(names, 0)
+        assert trips == [1]
+        assert task is not None
+        assert task.data == tube.name
+
+
 def test_shards_are_asked_together_where_they_stand_together(cluster: RedisCluster, trips: list[int]) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
         broker._hub._reaped = float("inf")
         tube = broker.tube("t", shards=12)
         for n in range(12):
-            tube.put(n)
+            tube.put_many([n])
         tube.stats()  # the first look at a node loads its script
         store = broker._hub.store
         assert isinstance(store, RedisStore)

@@ -59,6 +59,19 @@ def test_its_micro_queue_goes_on(broker: penstock.Broker, at: int, fair: bool) -
     must_be_buried(tube, at)
 
 
+def test_a_take_from_several_tubes_goes_on(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="utube")
+    broker.tube("other")
+    assert broker.take(["other", "t"], 0) is None
+    tube.put_many("ab")
+    spoil(tube, 1)
+    task = broker.take(["other", "t"], 0)
+    assert task is not None
+    assert task.data == "b"
+    task.ack()
+    must_be_buried(tube, 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_taken_one_cannot_be_acked(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)

@@ -24,6 +24,8 @@ _MISSING = LookupError("a node did not answer")
 class Cluster:
     """The nodes of one cluster."""
 
+    together = False
+
     def __init__(self, where: Location) -> None:
         self.label = where.label
         self._where = where

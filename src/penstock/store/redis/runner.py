@@ -13,7 +13,7 @@ from penstock.store.base import Effects, Event
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script
+from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
 from penstock.store.redis.servers import Request, Servers
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
@@ -71,6 +71,18 @@ class Runner:
             self.on_tube(name, tube, *arguments, again=True, now=now) if reply[0] == _LINKED else known(tube, reply)
             for tube, reply in zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         ]
+
+    def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
+        """The script that takes from several tubes, to be run on the one server that has them."""
+        requests = [self.tube_request("take", tube) for tube in tubes]
+        sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
+        kinds = tuple(dict.fromkeys(sorts))
+        words: list[Argument] = [len(tubes), self.moment(now), *wanted]
+        for tube, sort, request in zip(tubes, sorts, requests, strict=True):
+            shape = self.shape(tube)
+            words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
+        keys = [key for request in requests for key in request.keys]
+        return Request(load_several(kinds, modern=self.modern), keys, words)
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""

@@ -44,6 +44,8 @@ class Servers(Protocol):
     """One server or a cluster of them."""
 
     label: str
+    #: Whether a script may use the keys of several tubes.
+    together: bool
 
     def run(self, request: Request, *, again: bool) -> Reply:
         """Run a script; `again` says that running it twice is the same as once."""
@@ -140,6 +142,8 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
 
 class OneServer:
     """A single server."""
+
+    together = True
 
     def __init__(self, where: Location) -> None:
         self.label = where.label

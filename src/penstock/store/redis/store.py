@@ -26,11 +26,12 @@ from penstock.store.redis.location import Location
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.plain import plain_put
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, known
 from penstock.store.redis.servers import OneServer, Servers
 from penstock.store.redis.settling import pack_moves
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.steps import Steps
+from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
 
@@ -67,6 +68,7 @@ class RedisStore(UnleasedCalls):
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
+        self._takes = Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
         reset_in_child(self)
 
     def _open(self) -> str:
@@ -177,51 +179,8 @@ class RedisStore(UnleasedCalls):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; one call per tube, in order, until one has work."""
-        effects = Effects()
-        waits: list[int] = []
-        for place, tube in enumerate(tubes):
-            wanted = (count, "" if max_pri is None else max_pri, blocked or "")
-            alive, wait_ms, pairs = self._take(tube, handle, wanted, now, effects)
-            waits += [wait_ms] if wait_ms >= 0 else []
-            if not alive:
-                return Taken(None, [], None, False, effects)
-            if pairs:
-                records = read_pairs(pairs)
-                effects.events += [Event(tube.no, "take", record) for record in records]
-                self._count_out(tubes, place, handle, blocked, now, effects)
-                return Taken(tube, records, min(waits, default=None), True, effects)
-            if blocked == "enter":
-                self._listener.interests.add(tube.no)
-        if self._outbox.rescue(effects, now):
-            waits.append(0)  # look again: it may be what is wanted
-        return Taken(None, [], min(waits, default=None), True, effects)
-
-    def _take(
-        self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
-        """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
-        met = self._steps.unreadable
-        _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, now=now)
-        if not rest[0]:
-            found = self._registry.enlist(handle, tube, now)
-            if found is not None:
-                _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, *found, now=now)
-        if self._steps.unreadable > met and rest[0] and not rest[2]:  # what that held up may be taken now
-            count, max_pri, blocked = wanted
-            again = (count, max_pri, "stay" if blocked in ("enter", "stay") else "")
-            _, rest = self._steps.run("take", tube, effects, handle, *again, ADVANCE_STEP, now=now)
-        return cast("tuple[int, int, list[Reply]]", tuple(rest))
-
-    def _count_out(
-        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None, effects: Effects
-    ) -> None:
-        """Something came from one of several tubes: the others that counted the caller in count it out."""
-        others = tubes[:found] if blocked == "enter" else tubes[found + 1 :] if blocked == "leave" else ()
-        if blocked == "stay":
-            others = [tube for tube in tubes if tube is not tubes[found]]
-        for tube in others:
-            self._steps.run("take", tube, effects, handle, 0, "", "leave", ADVANCE_STEP, now=now)
+        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
+        return self._takes.take(tubes, wanted, now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         effects = Effects()
