@@ -76,7 +76,7 @@ class Runner:
         """The script that takes from several tubes, to be run on the one server that has them."""
         requests = [self.tube_request("take", tube) for tube in tubes]
         sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
-        kinds = tuple(dict.fromkeys(sorts))
+        kinds = tuple(sorted(set(sorts)))  # so that there are few such scripts
         words: list[Argument] = [len(tubes), self.moment(now), *wanted]
         for tube, sort, request in zip(tubes, sorts, requests, strict=True):
             shape = self.shape(tube)

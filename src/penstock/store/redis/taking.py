@@ -40,6 +40,8 @@ class Takes:
     def take(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None) -> Taken:
         """As the contract says."""
         effects = Effects()
+        if wanted.blocked == "enter":  # before it looks in vain: the next put tells it once
+            self._listener.interests.update(tube.no for tube in tubes)
         if 1 < len(tubes) <= MOST_TOGETHER and self._runner.servers.together:
             return self._together(tubes, wanted, now, effects)
         return self._in_turn(tubes, wanted, now, effects)
@@ -56,12 +58,12 @@ class Takes:
         for place, answer in zip(rest[::2], cast("list[list[Reply]]", rest[1::2]), strict=True):
             alive, wait_ms, pairs = self._read(tubes[place - 1], answer, now, effects)
             waits += [wait_ms] if wait_ms >= 0 else []
-            if not alive:
+            if not alive and came is None:
                 return self._in_turn(tubes, wanted, now, effects)
             came = (tubes[place - 1], pairs) if pairs else came
         if came is None and self._steps.unreadable > met:
             return self._in_turn(tubes, _again(wanted), now, effects)
-        return self._nothing(tubes, wanted, waits, now, effects) if came is None else _taken(*came, waits, effects)
+        return self._nothing(waits, now, effects) if came is None else _taken(*came, waits, effects)
 
     def _in_turn(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
         """One call per tube, in order, until one has work."""
@@ -74,13 +76,9 @@ class Takes:
             if pairs:
                 self._count_out(tubes, place, wanted, now, effects)
                 return _taken(tube, pairs, waits, effects)
-        return self._nothing(tubes, wanted, waits, now, effects)
+        return self._nothing(waits, now, effects)
 
-    def _nothing(
-        self, tubes: Sequence[Tube], wanted: Wanted, waits: list[int], now: int | None, effects: Effects
-    ) -> Taken:
-        if wanted.blocked == "enter":
-            self._listener.interests.update(tube.no for tube in tubes)
+    def _nothing(self, waits: list[int], now: int | None, effects: Effects) -> Taken:
         if self._outbox.rescue(effects, now):
             waits.append(0)  # look again: it may be what is wanted
         return Taken(None, [], min(waits, default=None), True, effects)
