@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.core import names
 from penstock.core.group import Group
+from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.task import Record, Status, Task
 from penstock.errors import NotFound, NotTaken
@@ -31,24 +32,27 @@ def verbs_for(status: Status) -> list[str]:
     return [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
 
 
-def kick_one(tube: Tube, id: int) -> None:
+def kick_one(tube: Tube, id: int | str) -> None:
     """This buried task is ready again at its old place, its attempts forgotten."""
+    must_have(tube._stored.kind, "kick")
     record = tube._settle_now([Move("kick", names.task_id(id))])[0]
     if record is None:
         tube.peek(id)
         raise NotFound(f"task {id} of tube {tube.name} is not buried: only buried tasks are kicked")
 
 
-def release_one(tube: Tube, id: int) -> None:
+def release_one(tube: Tube, id: int | str) -> None:
     """This taken task is back at its old place, whoever holds it; the holder's ack then raises NotTaken."""
+    must_have(tube._stored.kind, "release")
     held = tube.peek(id)._record
     record = tube._settle_now([Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
         raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows how it stands")
 
 
-def retry(tube: Tube, id: int) -> None:
+def retry(tube: Tube, id: int | str) -> None:
     """Let it run again: kick it if it is buried, release it if it is taken."""
+    must_have(tube._stored.kind, "kick")
     if tube.peek(id).status is Status.BURIED:
         kick_one(tube, id)
     else:
