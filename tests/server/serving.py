@@ -36,7 +36,7 @@ class Serve:
         )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        found = re.fullmatch(rf"penstock serves redis://{re.escape(self._host)}:([0-9]+)\n", line)
+        found = re.fullmatch(rf"penstock serves rediss?://{re.escape(self._host)}:([0-9]+)\n", line)
         assert found, (line, self.process.communicate(timeout=10))
         self.port = int(found[1])
 
