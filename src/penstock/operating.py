@@ -163,3 +163,28 @@ def callbacks(tube: Tube) -> list[Callback]:
         for host in hosts
     ]  # fmt: skip
     return sorted(found, key=lambda one: (-one.buried, -one.retrying, one.host))
+
+
+class Host(msgspec.Struct, frozen=True):
+    """How the callbacks of one host stand, in all tubes that were looked at."""
+
+    name: str
+    waiting: int
+    retrying: int
+    buried: int
+    tubes: list[Callback]
+
+
+def by_host(found: list[Callback]) -> list[Host]:
+    """The same by host, those with the most failures first."""
+    hosts: dict[str, list[Callback]] = {}
+    for one in found:
+        hosts.setdefault(one.host, []).append(one)
+    made = [
+        Host(
+            name, sum(one.waiting for one in ones), sum(one.retrying for one in ones), sum(one.buried for one in ones),
+            sorted(ones, key=lambda one: (-one.buried, -one.retrying, one.tube)),
+        )
+        for name, ones in hosts.items()
+    ]  # fmt: skip
+    return sorted(made, key=lambda host: (-host.buried, -host.retrying, host.name))

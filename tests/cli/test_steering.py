@@ -1,10 +1,11 @@
-"""The commands that make, stop and empty tubes, and those on groups."""
+"""The commands that make, stop and empty tubes, and those on groups and schedules."""
 
 from __future__ import annotations
 
 import threading
 
 import penstock
+from penstock.schedule import cards
 from tests.cli.running import Shell
 
 
@@ -71,3 +72,22 @@ def test_groups_are_started_and_cancelled(shell: Shell) -> None:
     ]  # fmt: skip
     assert [group["name"] for group in shell.json("groups", "render", "--cancel", "two")] == ["one"]
     assert "group nobody is not live" in shell.refused("groups", "render", "--start", "nobody")
+
+
+def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
+    assert shell.json("schedules") == []
+    assert "there is no schedule in this store" in shell.refused("schedules", "--run", "x")
+    app = penstock.App(shell.url)
+
+    @app.every(3600, tube="hourly")
+    def collect() -> None: ...
+
+    name = app.schedules[0].handler.name
+    with app.broker as broker:
+        cards.lay(broker.tube(cards.SCHEDULE_TUBE), [(app.schedules[0], broker.tube("hourly"))])
+        (listed,) = shell.json("schedules", "--run", name, "--pause", name)
+        assert (listed["schedule"], listed["plan"], listed["paused"]) == (name, "every 3600 s", True)
+        assert broker.tube("hourly").stats().tasks.ready == 1
+    assert "  paused  hourly  " in shell("schedules")
+    assert shell.json("schedules", "--resume", name)[0]["paused"] is False
+    assert "is not known" in shell.refused("schedules", "--forget", "nobody")

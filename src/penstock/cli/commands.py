@@ -40,6 +40,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "why": Command("looking:why", "Say why a task is not running."),
         "stats": Command("looking:stats", "Show the counters of a tube."),
         "groups": Command("looking:groups", "List the live groups of a tube; start or cancel one."),
+        "schedules": Command("schedules:schedules", "List the schedules that workers run; run or pause one."),
         "sessions": Command("looking:sessions", "List who takes tasks, and what they hold."),
         "top": Command("top:top", "Watch the tubes: depths and rates, every second."),
     },

@@ -1,4 +1,4 @@
-"""The operations on tubes, groups, addresses, sessions and the store."""
+"""The operations on tubes, groups, addresses, schedules, sessions and the store."""
 
 from __future__ import annotations
 
@@ -6,8 +6,20 @@ from typing import Any
 
 from penstock import operating
 from penstock.core.group import Group
+from penstock.errors import NoSuchTube
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE, Listed
 from penstock.server.http import answers, bodies
-from penstock.server.http.answers import Count, GroupAnswer, Health, OutcomeAnswer, SessionAnswer, TubeAnswer, TubeLine
+from penstock.server.http.answers import (
+    Count,
+    GroupAnswer,
+    Health,
+    OutcomeAnswer,
+    SessionAnswer,
+    TaskAnswer,
+    TubeAnswer,
+    TubeLine,
+)
 from penstock.server.http.operations import Call
 from penstock.session import SessionInfo
 from penstock.stats import TubeStats
@@ -129,6 +141,39 @@ async def wait_group(call: Call, body: bodies.WaitGroup) -> GroupAnswer | None:
 
 def _group(group: Group) -> GroupAnswer:
     return GroupAnswer(group.name, group.state, group.total - group.left, group.total)
+
+
+# schedules
+
+
+async def list_schedules(call: Call) -> list[Listed]:
+    """The schedules that workers brought, by name."""
+    try:
+        desk = (await call.access.tube(SCHEDULE_TUBE))._sync
+    except NoSuchTube:
+        return []
+    return await call.access.call(cards.listed, desk)
+
+
+async def run_schedule(call: Call, body: bodies.NoBody) -> TaskAnswer:
+    """Put what the schedule puts at its times, for now."""
+    desk = (await call.access.tube(SCHEDULE_TUBE))._sync
+    return answers.task(await call.access.call(cards.run_now, desk, call.path["key"]))
+
+
+async def pause_schedule(call: Call, body: bodies.NoBody) -> None:
+    """Put no more ticks of a schedule; those of the next seconds are put already."""
+    await call.access.call(cards.pause, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
+
+
+async def resume_schedule(call: Call, body: bodies.NoBody) -> None:
+    """End a pause of a schedule; what it missed follows its catch_up."""
+    await call.access.call(cards.resume, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
+
+
+async def forget_schedule(call: Call) -> None:
+    """Show a schedule no more; a worker that has it brings it back."""
+    await call.access.call(cards.forget, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
 
 
 # sessions and the store
