@@ -70,6 +70,7 @@ def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
         app.asgi,
         http=Connection,
         log_config=None,
+        log_level="error",  # else every line that is no HTTP writes one to the log, for whoever wants to fill it
         access_log=False,  # it would hold search words, and whatever else stands in paths
         server_header=False,
         ws="none",
