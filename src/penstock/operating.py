@@ -29,7 +29,8 @@ VERBS = ("kick", "release", "bury", "delete")
 
 def verbs_for(status: Status) -> list[str]:
     """What an operator can do to a task of that status."""
-    return [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    own = [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
 
 
 def kick_one(tube: Tube, id: int | str) -> None:
@@ -51,12 +52,18 @@ def release_one(tube: Tube, id: int | str) -> None:
 
 
 def retry(tube: Tube, id: int | str) -> None:
-    """Let it run again: kick it if it is buried, release it if it is taken."""
+    """Let it run again now: a buried one is kicked, a taken one released, a delay is ended; attempts are forgotten
+    unless it was taken."""
     must_have(tube._stored.kind, "kick")
-    if tube.peek(id).status is Status.BURIED:
-        kick_one(tube, id)
-    else:
+    status = tube.peek(id).status
+    if status is Status.TAKEN:
         release_one(tube, id)
+    elif status is Status.READY:
+        raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
+    else:
+        if status is Status.DELAYED:
+            tube.bury(id)  # from where it can be kicked; whoever dies in between leaves it there, to be seen
+        kick_one(tube, id)
 
 
 def holder(tube: Tube, record: Record) -> str | None:

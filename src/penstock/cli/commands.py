@@ -27,7 +27,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "touch": Command("settling:touch", "More time for a taken task."),
         "bury": Command("settling:bury", "Set a task aside until it is kicked."),
         "kick": Command("settling:kick", "Buried tasks are ready again."),
-        "retry": Command("settling:retry", "Let a buried or taken task run again, whoever holds it."),
+        "retry": Command("settling:retry", "Let a task run again now, whoever holds it."),
         "delete": Command("settling:delete", "Remove a task, whatever its state."),
         "wait": Command("taking:wait", "Wait until the task with an address has ended."),
         "mq": Command("mq:mq", "Reliable queues: push, pop, ack, recover, inspect."),

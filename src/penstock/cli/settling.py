@@ -152,12 +152,12 @@ def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) 
 @shown.json_option
 @click.pass_obj
 def retry(url: str, tube: str, id: str, as_json: bool) -> None:
-    """Let a buried or taken task run again, whoever holds it.
+    """Let a task run again now, whoever holds it.
 
     \b
     penstock retry mail 7
 
-    A buried one is kicked; a taken one is released, and its holder's ack is refused.
+    A buried one is kicked, the delay of a delayed one ends; a taken one is released, and its holder's ack is refused.
     """
     with given.opened(url, tube) as opened:
         number = given.task_id(opened, id)

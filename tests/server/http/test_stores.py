@@ -36,6 +36,9 @@ def test_the_core_verbs(server: Serving) -> None:
     assert refused(server.post(f"{MAIL}/tasks/1/ack")) == (409, "NotTaken")
     assert server.post(f"{MAIL}/wait", {"address": "first"}).json()["result"] == "sent"
     assert server.post(f"{MAIL}/kick").json() == {"count": 1}
+    assert refused(server.post(f"{MAIL}/tasks/4/kick")) == (404, "NotFound")
+    server.post(f"{MAIL}/tasks/4/bury")
+    assert server.post(f"{MAIL}/tasks/4/retry").json() == {"id": 4, "tube": "mail"}
     assert [task["status"] for task in server.get(f"{MAIL}/tasks").json()["tasks"]] == ["r", "t", "r"]
     assert server.client.delete(f"{MAIL}/tasks/2").status_code == 204
     stats = server.get(f"{MAIL}/stats").json()

@@ -39,6 +39,8 @@ OPERATIONS = (
     Operation("POST", _TASK + "/touch", OPERATE, tasks.touch),
     Operation("POST", _TASK + "/fail", OPERATE, tasks.fail),
     Operation("POST", _TASK + "/bury", OPERATE, tasks.bury),
+    Operation("POST", _TASK + "/kick", OPERATE, tasks.kick_one),
+    Operation("POST", _TASK + "/retry", OPERATE, tasks.retry),
     Operation("GET", _TASK, READ, tasks.peek),
     Operation("DELETE", _TASK, OPERATE, tasks.delete),
     Operation("GET", _TUBE + "/groups", READ, tubes.list_groups),
