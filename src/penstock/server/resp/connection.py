@@ -21,7 +21,7 @@ log = logging.getLogger("penstock")
 
 # Requests that are planned at a time: enough for large steps, few enough for others to have their turn, and for a
 # client to read the first replies of a long pipeline while the next are made.
-CHUNK = 250
+CHUNK = 500
 # With more bytes than that waiting to be read as requests, the socket is not read.
 MAX_PENDING = 256 * 1024
 # Replies are sent off when they are that large together.
