@@ -86,4 +86,4 @@ def test_shells_are_told_how_to_complete(shell: Shell) -> None:
     assert "_PENSTOCK_COMPLETE=bash_complete" in shell("completion", "bash")
     assert "#compdef penstock" in shell("completion", "zsh")
     shell.environment |= {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": "penstock mq p", "COMP_CWORD": "2"}
-    assert shell().splitlines() == ["plain,pop", "plain,push"]
+    assert shell().splitlines() == ["plain,push", "plain,pop"]

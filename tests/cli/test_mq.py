@@ -10,6 +10,7 @@ def test_a_message_s_way(shell: Shell) -> None:
     assert shell("mq", "inspect", "orders", "-2", "2").splitlines()[1:] == [
         f"{second}           0  text", f"{third}           0  3",
     ]  # fmt: skip
+    assert [task["id"] for task in shell.mq("inspect", "orders")] == [first, second, third]
     popped = shell.mq("pop", "2", "orders")
     assert [(task["id"], task["data"]) for task in popped] == [(first, {"item": 7}), (second, "text")]
     pending = shell.mq("inspect", "orders", "PENDING", "0", "10")

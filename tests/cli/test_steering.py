@@ -21,7 +21,7 @@ def test_create_with_options(shell: Shell) -> None:
 
 def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
     shell("create", "mail")
-    assert shell.refused("create", "mail").startswith("tube mail exists already: use it as it is, penstock drop")
+    assert shell.refused("create", "mail").startswith("tube mail exists already: use it as it is, remove it")
     assert shell.refused("create", "a b").startswith("tube 'a b' is not a name")
     assert "kind" in shell.refused("create", "x", "lifoo")
     assert shell.refused("create", "x", "--backoff", "1,two").startswith("backoff '1,two' is not BASE,FACTOR")
@@ -39,7 +39,7 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
     assert shell("drop", "mail", "--yes") == "drop mail"
     assert shell.json("tubes") == []
     assert shell.refused("drop", "mail") == (
-        "tube mail does not exist: penstock tubes lists those that are there, penstock create TUBE makes one"
+        "tube mail does not exist: penstock tubes lists those that are there, penstock create makes one"
     )
 
 

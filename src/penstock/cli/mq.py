@@ -18,7 +18,15 @@ KIND = "reliable"
 key_argument = click.argument("key")
 
 
-@click.group()
+class InOrder(click.Group):
+    """Lists its commands in the order of a message's way, not by name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """As they stand here."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder)
 def mq() -> None:
     """Reliable queues: push, pop, ack, recover, inspect.
 
@@ -73,7 +81,7 @@ def pop(url: str, count: int, key: str, as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove delivered messages, and print the ids of those that this call removed.
+    """Remove delivered messages; prints those it removed.
 
     \b
     penstock mq ack orders 1599352749159-1 1599352749159-2
@@ -89,10 +97,12 @@ def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None:
-    """Deliver again what was delivered ELAPSED milliseconds ago or longer, and not acked.
+    """Deliver again what nobody acked in time.
 
     \b
     penstock mq recover orders 10 60000      up to 10, after a minute
+
+    ELAPSED is in milliseconds, from their last delivery on.
     """
     with _queue(url, key) as queue:
         _show([] if queue is None else queue.recover(count, elapsed / 1000), as_json)
@@ -101,13 +111,14 @@ def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None
 # Unknown options are let through, so that a negative START needs no `--` before it.
 @mq.command(context_settings={"ignore_unknown_options": True})
 @key_argument
-@click.argument("words", metavar="[PENDING] START COUNT", nargs=-1)
+@click.argument("words", metavar="[PENDING] [START COUNT]", nargs=-1)
 @shown.json_option
 @click.pass_obj
 def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
     """Read COUNT messages from START on, without delivering them.
 
     \b
+    penstock mq inspect orders                   the first 100
     penstock mq inspect orders 0 10
     penstock mq inspect orders -2 2              the last two
     penstock mq inspect orders PENDING 0 10      those that are delivered and not acked
@@ -120,9 +131,9 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
 
 def _range(words: tuple[str, ...]) -> tuple[int, int]:
     try:
-        start, count = map(int, words)
+        start, count = map(int, words or ("0", "100"))
     except ValueError:
-        raise BadValue(f"{' '.join(words) or 'nothing'!r} is not START COUNT: give two whole numbers") from None
+        raise BadValue(f"{' '.join(words)!r} is not START COUNT: give two whole numbers") from None
     return start, count
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from penstock.errors import NoSuchTube, NotFound, PenstockError, TubeExists
 
 _REMEDIES: dict[type[PenstockError], str] = {
-    NoSuchTube: "penstock tubes lists those that are there, penstock create TUBE makes one",
-    TubeExists: "use it as it is, penstock drop TUBE it first, or choose another name",
+    NoSuchTube: "penstock tubes lists those that are there, penstock create makes one",
+    TubeExists: "use it as it is, remove it with penstock drop, or choose another name",
     NotFound: "take again; penstock sessions lists the sessions that live",
 }
 
