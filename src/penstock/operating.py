@@ -52,8 +52,7 @@ def release_one(tube: Tube, id: int | str) -> None:
 
 
 def retry(tube: Tube, id: int | str) -> None:
-    """Let it run again now: a buried one is kicked, a taken one released, a delay is ended; attempts are forgotten
-    unless it was taken."""
+    """Let it run again now: a buried one is kicked, a taken one released, the delay of a delayed one ended."""
     must_have(tube._stored.kind, "kick")
     status = tube.peek(id).status
     if status is Status.TAKEN:

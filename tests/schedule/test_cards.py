@@ -101,3 +101,19 @@ def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
     cards.forget(desk, app.schedules[0].key)
     assert cards.key_of(desk, app.schedules[0].handler.name) == app.schedules[1].key
     assert len(cards.listed(desk)) == 1
+
+
+def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
+    @app.every(2)
+    def tick() -> None: ...
+
+    desk, key = app.broker.tube(SCHEDULE_TUBE), app.schedules[0].key
+    scheduler(app)._lay_cards()
+    good = desk.tasks("~")[0].data
+    assert isinstance(good, dict)
+    for number, broken in enumerate(({"when": {"cron": "x"}}, {"when": {"every": "x"}}, {"key": "other"}, {"data": 1})):
+        desk.put({"card": good["card"] | broken}, address=f"card #{number:016x}", delay=60)
+    desk.put({"card": None}, delay=60)
+    assert [each.key for each in cards.listed(desk)] == [key]
+    desk.drop()
+    assert not cards.is_paused(desk, key)

@@ -16,7 +16,7 @@ import msgspec
 from penstock.core.names import shown
 from penstock.core.numbers import MAX_SECONDS
 from penstock.core.task import Status, Task
-from penstock.errors import BadValue, NotFound
+from penstock.errors import BadValue, NoSuchTube, NotFound
 from penstock.opening import find_tube
 from penstock.schedule.plan import When, make_plan
 from penstock.tube import Tube
@@ -110,8 +110,11 @@ def key_of(desk: Tube, name: str) -> str:
 
 
 def is_paused(desk: Tube, key: str) -> bool:
-    """Whether its ticks are held back."""
-    return _id(desk, "pause", key) is not None
+    """Whether its ticks are held back; not where somebody dropped the tube of the cards."""
+    try:
+        return _id(desk, "pause", key) is not None
+    except NoSuchTube:
+        return False
 
 
 def pause(desk: Tube, key: str) -> None:
@@ -154,11 +157,13 @@ def _id(desk: Tube, what: str, key: str) -> int | None:
 
 
 def _read(task: Task) -> Card | None:
-    """The card that a task is; None where it is something else."""
+    """The card that a task is; None where it is something else, or of a version that this one cannot read."""
     data = task.data
     if not isinstance(data, dict) or data.keys() != {"card"}:
         return None
     try:
-        return msgspec.convert(data["card"], Card)
-    except msgspec.ValidationError:  # of another version
+        card = msgspec.convert(data["card"], Card)
+        make_plan(card.when)
+    except (msgspec.ValidationError, ValueError):
         return None
+    return card if task.address == f"card #{card.key}" else None

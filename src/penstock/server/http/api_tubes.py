@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock import operating
 from penstock.core.group import Group
@@ -24,6 +25,10 @@ from penstock.server.http.operations import Call
 from penstock.session import SessionInfo
 from penstock.stats import TubeStats
 from penstock.store.base import Finding
+from penstock.tube import Tube
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def list_tubes(call: Call) -> list[TubeLine]:
@@ -149,31 +154,39 @@ def _group(group: Group) -> GroupAnswer:
 async def list_schedules(call: Call) -> list[Listed]:
     """The schedules that workers brought, by name."""
     try:
-        desk = (await call.access.tube(SCHEDULE_TUBE))._sync
+        return await _on_desk(call, cards.listed)
     except NoSuchTube:
         return []
-    return await call.access.call(cards.listed, desk)
 
 
 async def run_schedule(call: Call, body: bodies.NoBody) -> TaskAnswer:
     """Put what the schedule puts at its times, for now."""
-    desk = (await call.access.tube(SCHEDULE_TUBE))._sync
-    return answers.task(await call.access.call(cards.run_now, desk, call.path["key"]))
+    return answers.task(await _on_desk(call, cards.run_now, call.path["key"]))
 
 
 async def pause_schedule(call: Call, body: bodies.NoBody) -> None:
     """Put no more ticks of a schedule; those of the next seconds are put already."""
-    await call.access.call(cards.pause, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
+    await _on_desk(call, cards.pause, call.path["key"])
 
 
 async def resume_schedule(call: Call, body: bodies.NoBody) -> None:
     """End a pause of a schedule; what it missed follows its catch_up."""
-    await call.access.call(cards.resume, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
+    await _on_desk(call, cards.resume, call.path["key"])
 
 
 async def forget_schedule(call: Call) -> None:
     """Show a schedule no more; a worker that has it brings it back."""
-    await call.access.call(cards.forget, (await call.access.tube(SCHEDULE_TUBE))._sync, call.path["key"])
+    await _on_desk(call, cards.forget, call.path["key"])
+
+
+async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What acting on the tube of the cards gives. The next call looks for it anew where it was dropped."""
+    desk = await call.access.tube(SCHEDULE_TUBE)
+    try:
+        return await call.access.call(act, desk._sync, *args, **kwargs)
+    except NoSuchTube:
+        call.access.forget(SCHEDULE_TUBE)
+        raise
 
 
 # sessions and the store

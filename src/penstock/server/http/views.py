@@ -192,8 +192,9 @@ async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> Vie
 
 
 def _see_schedules(desk: Tube) -> dict[str, Any]:
-    ticks = [task for task in desk.tasks(limit=ROWS) if isinstance(task.data, dict) and "tick" in task.data]
-    return {"schedules": cards.listed(desk), "ticks": sorted(ticks, key=lambda task: task.due or 0)}
+    found = desk.tasks(limit=cards.LOOKED_THROUGH)
+    ticks = [task for task in found if isinstance(task.data, dict) and "tick" in task.data]
+    return {"schedules": cards.listed(desk), "ticks": sorted(ticks, key=lambda task: task.due or 0)[:ROWS]}
 
 
 CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}
