@@ -86,7 +86,7 @@ BEGIN
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
         RETURN QUERY UPDATE {schema}.penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1,
             taken = p_now, at = p_now + k.ttr, owner = p_session, call = p_call
-        WHERE k.key = ANY (v_keys)
+        WHERE k.tube = t.no AND k.key = ANY (v_keys)
         RETURNING k.tube, i, 'take', 0, k.key & 1099511627775, 't', k.rank1, k.rank2, k.pri, k.utube, k.attempts,
             k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
             k.address, k.reply_to, k.group_name, k.group_no;
@@ -238,7 +238,7 @@ BEGIN
     -- join, but the place of a key found by halving.
     IF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
-        WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
+        WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
             AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
             AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
         RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
@@ -258,7 +258,7 @@ BEGIN
             SELECT ROW(m.place, m.key, 'ack', p_session, nullif(m.lease, 0), 0, NULL, false, m.result,
                 NULL)::{schema}.penstock_move
             FROM unnest(v_keys, p_leases, p_places, p_results) m(key, lease, place, result)
-            CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_task k WHERE k.key = m.key
+            CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.key = m.key
                 AND (k.owner = p_session OR k.state::text <> 't' OR k.group_no IS NOT NULL) LIMIT 1) k),
             v_now, false, p_process);
     END IF;
