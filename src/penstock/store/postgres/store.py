@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
-from penstock.core.options import Tube
+from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.errors import NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
@@ -137,6 +137,21 @@ class PostgresStore(LinkedCalls, UnleasedCalls):
         if ready:
             effects.readied[tube.no] = ready
         return Stored(records, effects)
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        entry = plain_entry(tube, b"")
+        if not stands_alone(tube, entry):
+            return None
+        shape, query = rows.shape(entry), self._ask.put_one
+
+        def put(payload: bytes) -> Record:
+            values = (tube.no, payload, *shape, self._time(None), self._teller.name)
+            (row,) = self._call(tube, query, values)
+            if row[5]:
+                self._teller.told()
+            return rows.made_plain(entry, payload, row)
+
+        return put
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,

@@ -1,0 +1,42 @@
+"""Private servers, as the tests start them, and stores on them that nobody used before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+import psycopg
+
+from tests.mysql.databases import bare
+from tests.servers import SERVERS
+from tests.servers.base import Server
+
+NAMES = {"postgres": "PostgreSQL", "mariadb": "MariaDB", "redis": "Redis", "redis-cluster": "Redis Cluster"}
+
+
+@contextmanager
+def running(name: str) -> Iterator[Server]:
+    """The server of that name. PostgreSQL and MariaDB wait for the disk at each commit, which the tests' do not."""
+    server = SERVERS[name]()
+    try:
+        if name == "postgres":
+            with psycopg.connect(server.url, autocommit=True) as db:
+                db.execute("ALTER DATABASE postgres SET synchronous_commit = on")
+        elif name == "mariadb":
+            with bare(server.url) as db:
+                db.cursor().execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        yield server
+    finally:
+        server.stop()
+
+
+def store_url(name: str, server: Server) -> str:
+    """Another store at each call; the tests' way gives one and the same database of MariaDB, emptied."""
+    if name != "mariadb":
+        return server.fresh_url()
+    database = f"bench_{uuid4().hex[:8]}"
+    with bare(server.url) as db:
+        db.cursor().execute(f"CREATE DATABASE {database}")
+    return urlunsplit(urlsplit(server.url)._replace(path=f"/{database}"))
