@@ -7,11 +7,10 @@ from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-import psycopg
-
 from tests.mysql.databases import bare
 from tests.servers import SERVERS
 from tests.servers.base import Server
+from tests.servers.postgres import DurablePostgres
 
 NAMES = {"postgres": "PostgreSQL", "mariadb": "MariaDB", "redis": "Redis", "redis-cluster": "Redis Cluster"}
 
@@ -19,12 +18,9 @@ NAMES = {"postgres": "PostgreSQL", "mariadb": "MariaDB", "redis": "Redis", "redi
 @contextmanager
 def running(name: str) -> Iterator[Server]:
     """The server of that name. PostgreSQL and MariaDB wait for the disk at each commit, which the tests' do not."""
-    server = SERVERS[name]()
+    server = DurablePostgres() if name == "postgres" else SERVERS[name]()
     try:
-        if name == "postgres":
-            with psycopg.connect(server.url, autocommit=True) as db:
-                db.execute("ALTER DATABASE postgres SET synchronous_commit = on")
-        elif name == "mariadb":
+        if name == "mariadb":
             with bare(server.url) as db:
                 db.cursor().execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
         yield server

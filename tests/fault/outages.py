@@ -5,10 +5,9 @@ from __future__ import annotations
 import random
 import time
 
-import psycopg
-
 from tests.fault.history import Recorder
 from tests.servers import SERVERS
+from tests.servers.postgres import DurablePostgres
 from tests.servers.proxy import Proxy
 
 STORES = ("postgres", "mariadb", "redis")
@@ -18,29 +17,20 @@ class Outages:
     """A server of its own, and the proxy that all its clients go through."""
 
     def __init__(self, name: str) -> None:
-        self._server = SERVERS[name]()
-        if name == "postgres":  # a commit that returned is kept; the others keep it when only the server dies
-            with psycopg.connect(self._server.url, autocommit=True) as db:
-                db.execute("ALTER DATABASE postgres SET synchronous_commit = on")
+        self._server = DurablePostgres() if name == "postgres" else SERVERS[name]()
         self._proxy = Proxy(self._server.port)
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
 
     def strike(self, dice: random.Random, recorder: Recorder) -> None:
         """One of them, and it is over when this returns."""
-        op, work = dice.choice([("restart", self._restart), ("cut", self._proxy.cut), ("swallow", self._swallow)])
+        op, work = dice.choice(
+            [("restart", self._server.restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
+        )
         recorder.call(op, work)
 
     def close(self) -> None:
         self._proxy.close()
         self._server.stop()
-
-    def _restart(self) -> None:
-        self._server.kill()
-        while True:
-            try:
-                return self._server.start()
-            except RuntimeError:  # what is left of the killed one still holds its data
-                time.sleep(0.1)
 
     def _swallow(self) -> None:
         """For so long every answer is lost, and its connection with it."""
