@@ -48,7 +48,7 @@ _RESTART = "--restart-servers"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help = (
-        "kill a store's server under each test: under its broker, in the middle, and before what it stored is checked"
+        "kill a store's server under each test: under its broker, in the middle, and before what is stored is checked"
     )
     parser.addoption(_RESTART, action="store_true", help=help)
 

@@ -24,8 +24,8 @@ LEASED = ("ack", "release", "touch", "fail")
 class Final:
     """What is stored at the end: attempts of each task, and the calls that the tubes counted.
 
-    `answers_lost`: between a process and its server. A take whose answer is lost begins anew inside one call, and what it
-    had leased is given back: a hand-out that no history shows.
+    `answers_lost`: between a process and its server. A take whose answer is lost begins anew inside one call, and
+    what it had leased is given back: a hand-out that no history shows.
     """
 
     attempts: dict[Key, int]

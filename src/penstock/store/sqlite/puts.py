@@ -68,7 +68,7 @@ def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
     for entry in plan.fresh:
         step.links.must_take(entry)
     total = before - (len(held) - len(there))
-    if step.tube.capacity is not None and total + len(plan.fresh) > step.tube.capacity:
+    if plan.fresh and step.tube.capacity is not None and total + len(plan.fresh) > step.tube.capacity:
         raise tube_full(step.tube, total, len(plan.fresh))
     fresh = step.store(plan.fresh)
     kept = {record.id: record for record in there}

@@ -36,7 +36,7 @@ BEGIN
     IF v_last IS NULL THEN
         CALL penstock_no_tube();
     END IF;
-    IF p_capacity IS NOT NULL THEN
+    IF p_capacity IS NOT NULL AND p_count > 0 THEN
         CALL penstock_room(p_tube, v_last, p_count, p_capacity);
     END IF;
     UPDATE penstock_id SET last = v_last + p_count WHERE tube = p_tube;

@@ -216,7 +216,7 @@ BEGIN
         END IF;
     END LOOP;
     v_fresh := {schema}.penstock_join_groups(t.no, v_fresh);
-    IF t.capacity IS NOT NULL THEN
+    IF t.capacity IS NOT NULL AND cardinality(v_fresh) > 0 THEN
         v_total := {schema}.penstock_overfull(t, cardinality(v_fresh));
         IF v_total IS NOT NULL THEN
             RAISE '%', v_total USING ERRCODE = 'PS006', DETAIL = cardinality(v_fresh);
