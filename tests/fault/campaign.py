@@ -1,4 +1,4 @@
-"""A campaign: producers, takers and an admin on one store; a nemesis kills and freezes them, and breaks their server."""
+"""A campaign: producers, takers and an admin on one store; a nemesis kills and freezes them, and their server."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ class Proxy:
 
     def __init__(self, port: int) -> None:
         self.swallow = False
+        self.swallowed = 0
         self.refuse = False
         self._port = port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -50,6 +51,7 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 if answers and self.swallow:
+                    self.swallowed += 1
                     break
                 target.sendall(data)
         except OSError:

@@ -300,7 +300,7 @@ BEGIN
         END LOOP;
     END LOOP;
     FOR v_tube, v_handle IN
-        SELECT k.name, w.handle FROM {schema}.penstock_waiting w LEFT JOIN {schema}.penstock_tube k ON k.no = w.tube
+        SELECT DISTINCT k.name, w.handle FROM {schema}.penstock_waiting w LEFT JOIN {schema}.penstock_tube k ON k.no = w.tube
         WHERE k.no IS NULL OR NOT EXISTS (SELECT FROM {schema}.penstock_handle h WHERE h.id = w.handle)
         ORDER BY 1, 2
     LOOP
