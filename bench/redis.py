@@ -6,10 +6,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import redis
+
 import penstock
+from bench import servers
 from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.report import Line, Size, Target
 from penstock.core import codec
+from penstock.store.redis.plain import plain_words
+from penstock.store.redis.store import RedisStore
+from tests.servers.base import Server
 
 _PUT = (Target("T2", 0.9, "× a bare EVALSHA loop"),)
 _LPUSH = (Target("T2", 0.7, "× a bare LPUSH loop"),)
@@ -44,9 +50,6 @@ class Bare:
 
 def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tuple[object, ...]]:
     """The script that a put runs: its digest, its keys for a tube of its own, and its arguments before the data."""
-    from penstock.store.redis.plain import plain_words
-    from penstock.store.redis.store import RedisStore
-
     tube, store = broker.tube("equal"), broker._hub.store
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
@@ -86,14 +89,6 @@ def redis_memory(size: Size) -> Iterator[Line]:
 
 
 @contextmanager
-def _server() -> Iterator[tuple[Any, Any]]:
-    import redis
-
-    from tests.servers.redis import Redis
-
-    server = Redis()
-    try:
-        with redis.Redis(port=server.port) as client:
-            yield server, client
-    finally:
-        server.stop()
+def _server() -> Iterator[tuple[Server, Any]]:
+    with servers.running("redis") as server, redis.Redis(port=server.port) as client:
+        yield server, client

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from penstock.core.options import Tube, plain_entry
+from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import new_pieces
@@ -16,9 +16,8 @@ from penstock.store.redis.snapshot import sortable
 
 def plain_put(runner: Runner, tube: Tube) -> Callable[[bytes], Record | None] | None:
     """Stores a payload each time it is called; None where its place depends on its moment, its id or other tasks."""
-    entry, kind = plain_entry(tube, b""), tube.kind
-    moving = (entry.rank1.clock, entry.rank1.newest, entry.rank2.clock, entry.rank2.newest)
-    if not kind.leased or kind.per_utube or tube.capacity is not None or True in moving:
+    entry = plain_entry(tube, b"")
+    if not stands_alone(tube, entry):
         return None
     bare = runner.tag_request("put_plain", tube.no)
     script, keys = bare.script, bare.keys
