@@ -1,5 +1,5 @@
 -- put_plain: store one task of a put that says nothing but its data, ready at once, in a tube without micro-queues and
--- capacity. Its record comes in pieces: see `plain` in penstock.store.redis.plain.
+-- capacity. Its record comes in pieces: see new_pieces in penstock.store.redis.record.
 -- ARGV: now, record up to created, from there to expires, ttl or '', record up to the data, first rank, second rank as it
 --   stands in the ready index or '', data
 -- Answer: now, id
