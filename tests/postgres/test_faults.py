@@ -207,7 +207,7 @@ def test_an_earlier_schema_is_brought_up_to_date(url: str, admin: psycopg.Connec
     schema = schema_of(url)
     admin.execute(f"ALTER TABLE {schema}.penstock_task DROP COLUMN progress, DROP COLUMN said_in")
     admin.execute(f"DROP FUNCTION {schema}.penstock_settle_telling, {schema}.penstock_progress")
-    admin.execute(f"UPDATE {schema}.penstock_meta SET value = '13' WHERE name = 'schema'")
+    admin.execute(f"UPDATE {schema}.penstock_meta SET value = '14' WHERE name = 'schema'")
     with penstock.connect(url) as broker:
         assert broker.tube("t").peek(1).data == "kept"
 

@@ -11,7 +11,7 @@ BEGIN
     RETURN QUERY SELECT * FROM {schema}.penstock_settle(p_tube, p_moves, v_now, p_process);
     UPDATE {schema}.penstock_task k SET progress = m.progress, said_in = k.lease
     FROM jsonb_to_recordset(p_moves::jsonb) AS m(id bigint, session integer, lease integer, progress double precision)
-    WHERE m.progress IS NOT NULL AND k.key = (p_tube::bigint << 40 | m.id) AND k.state::text = 't'
+    WHERE m.progress IS NOT NULL AND k.tube = p_tube AND k.key = (p_tube::bigint << 40 | m.id) AND k.state::text = 't'
         AND k.owner = m.session AND (m.lease IS NULL OR k.lease = m.lease) AND (k.at IS NULL OR k.at > v_now);
 END $$;
 
@@ -19,5 +19,6 @@ END $$;
 CREATE FUNCTION {schema}.penstock_progress(p_tube integer, p_id bigint, p_lease integer) RETURNS double precision
 LANGUAGE plpgsql {plans} AS $$
 BEGIN
-    RETURN (SELECT progress FROM {schema}.penstock_task WHERE key = (p_tube::bigint << 40 | p_id) AND said_in = p_lease);
+    RETURN (SELECT progress FROM {schema}.penstock_task
+        WHERE tube = p_tube AND key = (p_tube::bigint << 40 | p_id) AND said_in = p_lease);
 END $$;
