@@ -77,6 +77,9 @@ class _Transaction:
     def plain_put(self, tube: StoredTube) -> None:
         """A bound put is a put_many."""
 
+    def is_listened(self, tube: StoredTube) -> bool:
+        return False
+
     def after(self, effects: Effects) -> None:
         pass
 
