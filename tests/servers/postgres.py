@@ -54,6 +54,11 @@ class Postgres(Server):
     def fresh_url(self) -> str:
         return f"{self.url}?schema=t{uuid4().hex[:16]}"
 
+    def empty_url(self) -> str:
+        from tests.postgres.schemas import emptied_url
+
+        return emptied_url(self.url)
+
 
 class DurablePostgres(Postgres):
     """A commit that returned outlives the server. MariaDB and Redis keep it anyway when only the server dies."""
