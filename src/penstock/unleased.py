@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
@@ -12,11 +12,15 @@ from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
 from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
+from penstock.flow import Flow, verb
 from penstock.group import Group
 from penstock.outcome import Outcome
 from penstock.tube import TaskOrId, Tube
 
 log = logging.getLogger("penstock")
+
+_ack: Callable[..., Flow[None]] = Tube.ack.flow  # type: ignore[attr-defined]
+_ack_many: Callable[..., Flow[Any]] = Tube.ack_many.flow  # type: ignore[attr-defined]
 
 
 class UnleasedTube(Tube):
@@ -70,6 +74,13 @@ class UnleasedTube(Tube):
 
 class ReliableTube(UnleasedTube):
     """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
+
+    @verb
+    def ack(self, task_or_id: Any, result: object = None) -> Flow[Any]:
+        """One message, NotTaken unless it is delivered; of a list or tuple the ids really removed, as ack_many."""
+        if isinstance(task_or_id, (list, tuple)):
+            return (yield from _ack_many(self, task_or_id))
+        return (yield from _ack(self, task_or_id, result))
 
     def _acked(self, records: Iterable[Record | None]) -> list[str]:
         return [record.address for record in records if record is not None and record.address is not None]
