@@ -49,7 +49,7 @@ class BoundTube:
 
     def put(self, data: object, **options: Unpack[PutOptions]) -> Task:
         """Put one task, as Tube.put does; a full tube raises TubeFull at once, for a transaction must not wait."""
-        return self._tube.put_many([data], **options)[0]
+        return self._tube.put_many([(data, {})], **options)[0]
 
     def put_many(self, items: Iterable[object], **shared: Unpack[PutOptions]) -> list[Task]:
         """Put many tasks, as Tube.put_many does."""

@@ -17,6 +17,7 @@ from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
+from penstock.core.shapes import several
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb
@@ -33,7 +34,8 @@ log = logging.getLogger("penstock")
 
 # put_many stores up to so many tasks in one step.
 CHUNK = 10_000
-MAX_PAGE = 10_000
+# tasks() gives so many unless told otherwise, and at most so many.
+PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
@@ -101,7 +103,7 @@ class Tube:
     ) -> Flow[list[Task]]:
         """As put_many; `bind` ties each entry to a group."""
         records: list[Record] = []
-        feed = iter(items)
+        feed = iter(several("items", items))
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
             records += yield from self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
@@ -173,7 +175,7 @@ class Tube:
         In kind reliable the ids that were really removed.
         """
         must_have(self._stored.kind, "ack")
-        given = list(tasks)
+        given = list(several("tasks", tasks))
         records: list[Record | None] = yield Moves(self, [self._move("ack", task) for task in given])
         for task, record in zip(given, records, strict=True):
             if isinstance(task, Facts) and record is not None:
@@ -221,9 +223,9 @@ class Tube:
         """Gone; by anyone, in any state. A Task from take must still be leased."""
         yield from self._settle_any("delete", task_or_id)
 
-    def kick(self, count: int = 1) -> int:
+    def kick(self, count: int | None = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
-        settled = self._hub.store.kick(self._stored, whole("count", count))
+        settled = self._hub.store.kick(self._stored, 1 if count is None else whole("count", count))
         self._hub.after(settled.effects)
         return len(settled.records)
 
@@ -354,19 +356,19 @@ class Tube:
         return id._record.id if isinstance(id, Facts) else names.task_id(id)
 
     def tasks(
-        self, status: Status | str | None = None, *, limit: int = 100, after: TaskOrId | None = None
+        self, status: Status | str | None = None, *, limit: int | None = PAGE, after: TaskOrId | None = None
     ) -> list[Task]:
         """Up to limit tasks in id order, of one status if given; go on with `after` the last one's id."""
         if status is not None and status not in list(Status):
             raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
-        whole("limit", limit, 1, MAX_PAGE)
+        most = PAGE if limit is None else whole("limit", limit, 1, MAX_PAGE)
         last = None if after is None else self._number(after)
         if status == Status.DONE:
             return []
         self._hub.tend()
         self._hub.catch_up(self._stored)
         letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, limit)]
+        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, most)]
 
     def stats(self) -> TubeStats:
         """The tube's counters now, exact; what is due is done first."""
@@ -427,7 +429,7 @@ class Tube:
         """Hand out again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
         raise unsupported(self._stored.kind, "recover")
 
-    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+    def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         """Read the undelivered or the delivered list (kind reliable)."""
         raise unsupported(self._stored.kind, "inspect")
 

@@ -10,6 +10,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
 from penstock.flow import Flow, verb
@@ -26,7 +27,7 @@ _ack_many: Callable[..., Flow[Any]] = Tube.ack_many.flow  # type: ignore[attr-de
 class UnleasedTube(Tube):
     """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
 
-    def kick(self, count: int = 1) -> int:
+    def kick(self, count: int | None = 1) -> int:
         raise unsupported(self._stored.kind, "kick")
 
     def release_all(self) -> int:
@@ -90,11 +91,10 @@ class ReliableTube(UnleasedTube):
         self._hub.after(recovered.effects)
         return self._handed_out(record for record in recovered.records if record is not None)
 
-    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+    def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
-        if type(pending) is not bool:
-            raise BadValue(f"pending {pending!r} is no bool: True for the delivered, False for the undelivered")
-        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=pending)
+        delivered = pending is not None and flag("pending", pending)
+        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=delivered)
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:

@@ -12,7 +12,9 @@ from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
 from penstock.app.handle import Handle
 from penstock.app.link import Link
 from penstock.app.rules import Rules
+from penstock.core.names import task_id
 from penstock.core.options import PutOptions
+from penstock.core.shapes import several
 from penstock.errors import BadValue, NoSuchTube
 from penstock.tube import Tube
 
@@ -80,7 +82,7 @@ class Handler(Generic[P, R, C]):
         the one argument.
         """
         self._must_be_options("put_many", shared)
-        return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, items)])
+        return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, several("items", items))])
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
@@ -94,7 +96,7 @@ class Handler(Generic[P, R, C]):
 
     def handle(self, id: int) -> Handle[R]:
         """A handle on the task with that id, for a program that did not put it."""
-        return Handle(self, self.link.tube(self.rules.tube), id)
+        return Handle(self, self.link.tube(self.rules.tube), task_id(id))
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""
