@@ -9,9 +9,6 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import LEASED_KINDS_VERBS, everything, take
-from tests.conftest import UNLEASED
-
-pytestmark = UNLEASED
 
 
 @pytest.fixture

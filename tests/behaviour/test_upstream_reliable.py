@@ -15,9 +15,6 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import take, tasks
-from tests.conftest import UNLEASED
-
-pytestmark = UNLEASED
 
 
 @pytest.fixture

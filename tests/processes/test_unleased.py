@@ -11,11 +11,11 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters
-from tests.conftest import DURABLE, UNLEASED_STORES
+from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.peer import Peer
 
-pytestmark = pytest.mark.parametrize("url", [name for name in UNLEASED_STORES if name in DURABLE], indirect=True)
+pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TAKERS = 6
 PERIOD = 0.15
