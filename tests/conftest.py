@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.servers import SERVERS, fresh_url
+from tests.servers import empty_url
 
 Connect = Callable[[], penstock.Broker]
 
@@ -19,29 +19,28 @@ Connect = Callable[[], penstock.Broker]
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
-    "postgres": lambda folder: fresh_url("postgres"),
-    "mariadb": lambda folder: fresh_url("mariadb"),
-    "redis": lambda folder: fresh_url("redis"),
-    "redis-cluster": lambda folder: fresh_url("redis-cluster"),
+    "postgres": lambda folder: empty_url("postgres"),
+    "mariadb": lambda folder: empty_url("mariadb"),
+    "redis": lambda folder: empty_url("redis"),
+    "redis-cluster": lambda folder: empty_url("redis-cluster"),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 
 
-# What runs in one worker, one after the other, by the folder of the tests: what is about one server, what shares
-# a table that takes seconds to fill, what starts processes by the dozen.
+# What runs in one worker, one after the other, by the folder of the tests: what shares a table that takes seconds to
+# fill, what starts processes by the dozen. All else goes to whoever is free.
 _TOGETHER = {
-    "postgres": "postgres", "mysql": "mariadb", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes", "worker": "worker",
+    "postgres": "postgres", "mysql": "mysql", "redis": "redis", "plans": "plans",
+    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli",
 }  # fmt: skip
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For pytest-xdist: all that is tried on one server runs in one worker, so that each server is started once."""
+    """Mark them for pytest-xdist."""
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        servers = [value for value in callspec.params.values() if value in (*SERVERS,)] if callspec else []
-        group = servers[0] if servers else _TOGETHER.get(item.path.parent.name)
+        group = _TOGETHER.get(item.path.parent.name)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
 

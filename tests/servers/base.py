@@ -58,6 +58,10 @@ class Server(ABC):
     def fresh_url(self) -> str:
         """The URL of a store on this server that nobody used before."""
 
+    def empty_url(self) -> str:
+        """The URL of an empty store, which may be that of an earlier test, emptied, where a new one is slow to make."""
+        return self.fresh_url()
+
     def start(self) -> None:
         """Run it and wait until it answers."""
         with (self.folder / "log").open("ab") as log:

@@ -52,3 +52,8 @@ class Postgres(Server):
 
     def fresh_url(self) -> str:
         return f"{self.url}?schema=t{uuid4().hex[:16]}"
+
+    def empty_url(self) -> str:
+        from tests.postgres.schemas import emptied_url
+
+        return emptied_url(self.url)
