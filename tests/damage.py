@@ -1,0 +1,97 @@
+"""Damage to a SQL store behind its back: what is there before, and that check finds it and repair mends it."""
+
+from __future__ import annotations
+
+import penstock
+from tests.behaviour.helpers import drain
+
+# name -> what damages an element or a message, and what is found
+UNLEASED: dict[str, tuple[str, str]] = {
+    "an element out of its place": ("UPDATE penstock_task SET rank1 = 7 WHERE address = 'a'", "does not stand"),
+    "a buried element": ("UPDATE penstock_task SET state = '!' WHERE address = 'a'", "state !"),
+    "a taken element": ("UPDATE penstock_task SET state = 't' WHERE address = 'a'", "state t"),
+    "a leased message": ("UPDATE penstock_task SET owner = 1 WHERE state = 't'", "held by session 1"),
+    "a delayed message": ("UPDATE penstock_task SET state = '~' WHERE address LIKE '%-2'", "state ~"),
+    "a wrong counter": ("UPDATE penstock_counter SET taken = taken + 3", "counter taken"),
+}
+
+# name -> what damages a group, what is found, and what can be taken once it is mended
+GROUPS: dict[str, tuple[str, str, list[str]]] = {
+    "a wrong count": (
+        "UPDATE penstock_group SET remaining = 7 WHERE name = 'started'",
+        "7 tasks are left",
+        ["s", "end"],
+    ),
+    "a lost end": (
+        "DELETE FROM penstock_task WHERE group_name = 'started'",
+        "should have ended",
+        ["end"],
+    ),
+    "a task of no group": (
+        "DELETE FROM penstock_group WHERE name = 'open'",
+        "its group is not there",
+        ["s", "end", "o"],
+    ),
+    "a task that runs ahead": (
+        "UPDATE penstock_task SET state = 'r' WHERE group_name = 'open'",
+        "can be taken",
+        ["s", "end"],
+    ),
+    "a start that nobody follows": (
+        "UPDATE penstock_group SET state = 'started' WHERE name = 'open'",
+        "do not follow",
+        ["s", "end", "o"],
+    ),
+    "a cancel that nobody follows": (
+        "UPDATE penstock_group SET state = 'cancelling' WHERE name = 'open'",
+        "do not follow",
+        ["s", "end"],
+    ),
+}
+
+
+def fill_unleased(broker: penstock.Broker) -> None:
+    """Two elements, of which one was handed out, and two messages, of which one is delivered."""
+    feeds, queue = broker.tube("feeds", kind="round", period=1000), broker.tube("queue", kind="reliable")
+    feeds.put_many([("a", {"id": "a"}), ("b", {"id": "b"})])
+    feeds.take(0)
+    queue.put_many(["one", "two"])
+    queue.take(0)
+    assert broker.check() == []
+
+
+def must_mend_unleased(broker: penstock.Broker, found: str) -> None:
+    """It is found, mended, and everything goes on where it was."""
+    feeds, queue = broker.tube("feeds"), broker.tube("queue")
+    _must_mend(broker, found)
+    assert [task.id for task in feeds.take_many(9)] == ["b"]
+    assert [task.data for task in queue.take_many(9)] == ["two"]
+    assert [task.data for task in queue.recover(9, 0)] == ["one", "two"]
+    newest = queue.inspect(-1, 1, pending=True)[0]
+    assert queue.put("three").id > newest.id
+    assert queue.ack_many([newest.id]) == [newest.id]
+    assert broker.check() == []
+
+
+def fill_groups(broker: penstock.Broker, address: str | None = None) -> None:
+    """An open group and a started one with end work."""
+    tube = broker.tube("t")
+    tube.group("open").put("o", address=address)
+    started = tube.group("started")
+    started.put("s")
+    started.on_end("end")
+    started.start()
+    assert broker.check() == []
+
+
+def must_mend_groups(broker: penstock.Broker, found: str, expected: list[str]) -> None:
+    """It is found, mended, and this is what can be taken then."""
+    _must_mend(broker, found)
+    assert sorted(map(str, drain(broker.tube("t")))) == sorted(expected)
+    assert broker.check() == []
+
+
+def _must_mend(broker: penstock.Broker, found: str) -> None:
+    assert any(found in finding.what for finding in broker.check()), broker.check()
+    broker.check(repair=True)
+    assert broker.check() == []
