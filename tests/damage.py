@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from tests.behaviour.helpers import drain
+from tests.behaviour.helpers import drain, take
 
 # name -> what damages an element or a message, and what is found
 UNLEASED: dict[str, tuple[str, str]] = {
@@ -49,6 +49,17 @@ GROUPS: dict[str, tuple[str, str, list[str]]] = {
     ),
 }
 
+# name -> what damages micro-queues, and what is found
+LANES: dict[str, tuple[str, str]] = {
+    "no row": ("DELETE FROM penstock_lane", "counts (0, 0, 0), there are (1, 0, 2)"),
+    "a wrong number": ("UPDATE penstock_lane SET waiting = waiting + 3", "counts (1, 0, 5), there are (1, 0, 2)"),
+    "heads that must wait": (
+        "UPDATE penstock_task SET state = 'r' WHERE state = 'q'",
+        "ready tasks takeable and has not",
+    ),
+    "no heads": ("UPDATE penstock_task SET state = 'q' WHERE state = 'r'", "ready tasks takeable and has not"),
+}
+
 
 def fill_unleased(broker: penstock.Broker) -> None:
     """Two elements, of which one was handed out, and two messages, of which one is delivered."""
@@ -88,6 +99,25 @@ def must_mend_groups(broker: penstock.Broker, found: str, expected: list[str]) -
     """It is found, mended, and this is what can be taken then."""
     _must_mend(broker, found)
     assert sorted(map(str, drain(broker.tube("t")))) == sorted(expected)
+    assert broker.check() == []
+
+
+def fill_lanes(broker: penstock.Broker, *, fair: bool) -> None:
+    """A micro-queue with a taken task, and one without."""
+    tube = broker.tube("t", kind="utube", fair=fair)
+    tube.put_many(["a1", "a2", "a3"], utube="a")
+    tube.put_many(["b1", "b2"], utube="b")
+    take(tube)
+    assert broker.check() == []
+
+
+def must_mend_lanes(broker: penstock.Broker, found: str) -> None:
+    """It is found, mended, and both go on in their order."""
+    tube = broker.tube("t")
+    _must_mend(broker, found)
+    assert [task.data for task in tube.take_many(9)] == ["b1"]
+    assert tube.release_all() == 2
+    assert sorted(map(str, drain(tube))) == ["a1", "a2", "a3", "b1", "b2"]
     assert broker.check() == []
 
 
