@@ -11,7 +11,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.servers import empty_url
+from tests.servers import SERVERS, empty_url, running
+from tests.servers.postgres import DurablePostgres
 
 Connect = Callable[[], penstock.Broker]
 
@@ -36,6 +37,21 @@ _TOGETHER = {
 }  # fmt: skip
 
 
+_RESTART = "--restart-servers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = (
+        "kill a store's server under each test: under its broker, in the middle, and before what is stored is checked"
+    )
+    parser.addoption(_RESTART, action="store_true", help=help)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(_RESTART):
+        SERVERS["postgres"] = DurablePostgres
+
+
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them for pytest-xdist."""
@@ -58,9 +74,32 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def restart(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """With --restart-servers kills the server of the test's store and starts it again; else does nothing."""
+    name = request.node.callspec.params.get("store_url") if hasattr(request.node, "callspec") else None
+    if name not in SERVERS or not request.config.getoption(_RESTART):
+        return lambda: None
+    return running(name).restart
+
+
+class _RestlessClock(Clock):
+    """In the middle of a test, the first time that it lets time pass, the server is killed."""
+
+    def __init__(self, restart: Callable[[], None]) -> None:
+        super().__init__()
+        self._restart: Callable[[], None] | None = restart
+
+    def advance(self, seconds: float) -> None:
+        restart, self._restart = self._restart, None
+        if restart is not None:
+            restart()
+        super().advance(seconds)
+
+
+@pytest.fixture
+def clock(restart: Callable[[], None]) -> Clock:
     """The store's clock. Keep the total of a test below 15 s, or sessions lapse."""
-    return Clock()
+    return _RestlessClock(restart)
 
 
 @pytest.fixture
@@ -71,10 +110,12 @@ def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def broker(connect: Connect) -> Iterator[penstock.Broker]:
+def broker(connect: Connect, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
     """A broker on each store; afterwards everything that is stored must still fit together."""
     broker = connect()
+    restart()
     yield broker
+    restart()
     try:
         findings = broker.check()
     except penstock.StoreUnavailable:  # the test closed it
@@ -83,7 +124,8 @@ def broker(connect: Connect) -> Iterator[penstock.Broker]:
 
 
 @pytest.fixture
-def live(store_url: str) -> Iterator[penstock.Broker]:
+def live(store_url: str, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
     """A broker in real time, for what waits and is woken."""
     with penstock.connect(store_url) as broker:
+        restart()
         yield broker

@@ -81,6 +81,16 @@ class Server(ABC):
         """As a power cut does it, but for the disk's own memory."""
         self._end(signal.SIGKILL)
 
+    def restart(self) -> None:
+        """Kill it and start it again on its data."""
+        self.kill()
+        for _ in range(100):
+            try:
+                return self.start()
+            except RuntimeError:  # what is left of the killed one still holds the data
+                time.sleep(0.1)
+        return self.start()
+
     def stop(self) -> None:
         """End it and remove its folder."""
         self._end(signal.SIGTERM)
