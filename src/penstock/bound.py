@@ -12,8 +12,8 @@ from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, Step
 from penstock.group import Group
 from penstock.opening import open_tube
+from penstock.settling import TaskOrId
 from penstock.store.base import Effects, Store
-from penstock.tube import TaskOrId
 from penstock.waiting import Topic
 
 if TYPE_CHECKING:

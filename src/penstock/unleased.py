@@ -16,7 +16,8 @@ from penstock.errors import BadValue, NotTaken
 from penstock.flow import Flow, verb
 from penstock.group import Group
 from penstock.outcome import Outcome
-from penstock.tube import TaskOrId, Tube
+from penstock.settling import TaskOrId
+from penstock.tube import Tube
 
 log = logging.getLogger("penstock")
 
