@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, processes, scale, sql, sqlite, wire, worker
+from bench import awaited, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -21,7 +21,12 @@ BENCHES: dict[str, Bench] = {
     "idle": processes.idle,
     "crowd": processes.crowd,
     "wire": wire.wire,
-    "drain": worker.drain,
+    "redis": redis.redis_puts,
+    "redis-memory": redis.redis_memory,
+    "drain-sqlite": worker.drain_sqlite,
+    "drain-redis": worker.drain_redis,
+    "drain-postgres": worker.drain_postgres,
+    "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,
 }
 

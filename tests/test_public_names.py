@@ -25,7 +25,7 @@ NAMES = """
 """
 
 TUBE = (
-    "aging, backoff, callback, capacity, fair, max_attempts, max_payload, period, pri, retention, temporary, "
+    "aging, backoff, callback, capacity, fair, max_attempts, max_payload, period, pri, retention, shards, temporary, "
     "ttl, ttr, utube_limit"
 )
 PUT = (
@@ -48,6 +48,9 @@ METHODS = {
     "App.close": "",
     "App.cron": "expression, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'", "timezone='UTC'"))),
     "App.every": "seconds, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'"))),
+    "App.on_end": "callback",
+    "App.on_put": "callback",
+    "App.on_start": "callback",
     "App.task": f"function=None, *, {', '.join(TASK_OPTIONS)}",
     "Broker.bind": "connection",
     "Broker.check": "repair=False",

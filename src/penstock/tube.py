@@ -16,6 +16,7 @@ from penstock.core.numbers import whole
 from penstock.core.options import PutOptions, encode_payload, make_entry
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
+from penstock.core.shards import refuse_group
 from penstock.core.task import Entry, Facts, Record, Status, Task, make_task
 from penstock.errors import BadValue, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb, verb_with
@@ -193,7 +194,8 @@ class Tube(Settling):
 
     def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
         """Guarded moves; of each the task afterwards, or None where the guard failed."""
-        settled = self._hub.store.settle(self._stored, moves)
+        brief = not self._hub.is_listened(self._stored)
+        settled = self._hub.store.settle(self._stored, moves, brief=brief)
         self._hub.after(settled.effects)
         self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
         return settled.records
@@ -270,6 +272,7 @@ class Tube(Settling):
 
     def group(self, name: str) -> Group:
         """The live group of that name, or a new one."""
+        refuse_group(self.name, self._stored.shards)
         return Group(self, name)
 
     # steering
