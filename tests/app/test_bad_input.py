@@ -59,6 +59,7 @@ BAD_PUTS: dict[str, Callable[[Any], object]] = {
     "a handle of a text": lambda handler: handler.handle("1"),
     "a handle of a bool": lambda handler: handler.handle(True),
     "a handle of None": lambda handler: handler.handle(None),
+    "an awaited handle of a text": lambda handler: handler.aio.handle("1"),
 }
 
 
