@@ -25,12 +25,6 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
 }
-# The stores that have addresses, outcomes, replies and groups: all of them.
-FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
-FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
-# The stores that have the kinds round and reliable: all of them.
-UNLEASED_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
-UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 
