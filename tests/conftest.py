@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
@@ -15,6 +16,12 @@ from tests.servers import SERVERS, fresh_url
 
 Connect = Callable[[], penstock.Broker]
 
+
+def pooled(database: str) -> str:
+    """The URL of a fresh Redis store with that database behind it."""
+    return f"{fresh_url('redis')}&pool={quote(database, safe='')}"
+
+
 # name -> the URL of a store that nobody used before; a new store joins the whole suite by one line here
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
@@ -23,12 +30,13 @@ STORES: dict[str, Callable[[Path], str]] = {
     "mariadb": lambda folder: fresh_url("mariadb"),
     "redis": lambda folder: fresh_url("redis"),
     "redis-cluster": lambda folder: fresh_url("redis-cluster"),
+    "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
 }
 # The stores that have addresses, outcomes, replies and groups: all of them.
-FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
+FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster", "pool-sqlite")
 FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
 # The stores that have the kinds round and reliable: all of them.
-UNLEASED_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
+UNLEASED_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster", "pool-sqlite")
 UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")

@@ -2,25 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.core.names import shown
-from penstock.errors import BadValue, StoreUnavailable
+from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.base import Store
+
+if TYPE_CHECKING:
+    from penstock.store.pool.vault import Database
 
 Clock = Callable[[], int]
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
-    """Open the store; BadValue for a URL that names none."""
+def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
+    """Open the store; BadValue for a URL that names none.
+
+    `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
+    """
     if not isinstance(url, str):
         raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
     scheme, separator, _ = url.partition("://")
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         raise BadValue(f"store URL {shown(url)} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
-    return opener(url, clock)
+    url, pool = _split_pool(url, pool)
+    if pool is None:
+        return opener(url, clock)
+    if opener is not _open_redis:
+        raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
+    return _open_pool(url, pool, clock)
+
+
+def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
+    """The URL without its parameter `pool`, and what that or the argument says."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    named = [value for name, value in given if name == "pool"]
+    if not named:
+        return url, pool
+    if pool is not None or len(named) > 1:
+        raise BadValue("the pool is given twice: name it by pool= or in the URL")
+    rest = urlencode([(name, value) for name, value in given if name != "pool"])
+    return urlunsplit(parts._replace(query=rest)), named[0]
+
+
+def _open_pool(url: str, pool: str, clock: Clock | None) -> Store:
+    if not isinstance(pool, str):
+        raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
+    scheme = pool.partition("://")[0]
+    behind = _VAULTS.get(scheme)
+    if behind is None:
+        raise BadValue(f"pool {shown(scheme)}:// is no database: use {', '.join(f'{s}://' for s in _VAULTS)}")
+    with _driver("redis", "redis", "redis"):
+        from penstock.store.pool.open import open_pool
+    return open_pool(url, behind(pool), clock)
+
+
+def _sqlite_vault(url: str) -> Database:
+    from penstock.store.sqlite.vault import SqliteVault
+
+    path, durable = _sqlite_file(url)
+    return SqliteVault(path, durable=durable)
+
+
+def _postgres_vault(url: str) -> Database:
+    with _driver("postgresql", "psycopg", "postgres"):
+        from penstock.store.postgres.vault import PostgresVault
+    return PostgresVault(url)
+
+
+def _mysql_vault(url: str) -> Database:
+    with _driver("mysql", "PyMySQL", "mysql"):
+        from penstock.store.mysql.vault import MysqlVault
+    return MysqlVault(url)
+
+
+@contextmanager
+def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
+    """Say how to install what is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"store URL {scheme}:// needs the {driver} driver ({error}): pip install 'penstock[{extra}]'"
+        ) from error
 
 
 def _open_memory(url: str, clock: Clock | None) -> Store:
@@ -31,6 +99,14 @@ def _open_memory(url: str, clock: Clock | None) -> Store:
 
 
 def _open_sqlite(url: str, clock: Clock | None) -> Store:
+    path, durable = _sqlite_file(url)
+    from penstock.store.sqlite.store import SqliteStore
+
+    return SqliteStore(path, durable=durable, clock=clock)
+
+
+def _sqlite_file(url: str) -> tuple[str, bool]:
+    """The file that a URL names, and whether a commit is on disk."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path.startswith(":"):
@@ -39,38 +115,24 @@ def _open_sqlite(url: str, clock: Clock | None) -> Store:
             "(absolute), or memory:// for a queue that ends with the process"
         )
     given = _parameters(url, {"durability": ("full", "relaxed")})
-    from penstock.store.sqlite.store import SqliteStore
-
-    return SqliteStore(path, durable=given.get("durability", "full") == "full", clock=clock)
+    return path, given.get("durability", "full") == "full"
 
 
 def _open_redis(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver(url.partition("://")[0], "redis", "redis"):
         from penstock.store.redis.store import open_redis
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL {url.partition('://')[0]}:// needs the redis driver ({error}): pip install 'penstock[redis]'"
-        ) from error
     return open_redis(url, clock)
 
 
 def _open_mysql(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver("mysql", "PyMySQL", "mysql"):
         from penstock.store.mysql.store import open_mysql
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL mysql:// needs the PyMySQL driver ({error}): pip install 'penstock[mysql]'"
-        ) from error
     return open_mysql(url, clock)
 
 
 def _open_postgres(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver("postgresql", "psycopg", "postgres"):
         from penstock.store.postgres.store import PostgresStore
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL postgresql:// needs the psycopg driver ({error}): pip install 'penstock[postgres]'"
-        ) from error
     return PostgresStore(url, clock=clock)
 
 
@@ -91,4 +153,10 @@ _OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {
     "postgresql": _open_postgres,
     "mysql": _open_mysql,
     **dict.fromkeys(("redis", "rediss", "redis+sentinel", "redis+cluster"), _open_redis),
+}
+# The databases that can stand behind a pool.
+_VAULTS: dict[str, Callable[[str], Database]] = {
+    "sqlite": _sqlite_vault,
+    "postgresql": _postgres_vault,
+    "mysql": _mysql_vault,
 }

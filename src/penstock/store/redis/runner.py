@@ -58,7 +58,7 @@ class Runner:
         shape = self.shape(tube)
         while True:
             linked = tube.no in self._linked
-            script = load_script(name, sort=shape.sort, linked=linked, modern=self.modern)
+            script = self.script(name, shape.sort, linked)
             request = Request(
                 script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments)
             )
@@ -75,6 +75,10 @@ class Runner:
         """The same, to be run later."""
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
+
+    def script(self, name: str, sort: str, linked: bool) -> Script:
+        """The script of that name for such a tube."""
+        return load_script(name, sort=sort, linked=linked, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""

@@ -13,14 +13,16 @@ from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 
 
-class _Declared(msgspec.Struct):
+class Declared(msgspec.Struct):
+    """A tube as it is stored."""
+
     name: str
     kind: Kind
     given: str
 
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(_Declared).decode
+encode_declared = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(Declared).decode
 
 
 class Tubes:
@@ -36,7 +38,7 @@ class Tubes:
         if tube is None:
             no = cast(int, self._runner.on_tag("number", TUBES))
             self._runner.on_tag("create", no, again=True)
-            declared = _encode(_Declared(name, kind, encode_given(given).decode()))
+            declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
             tube = _tube(self._runner.on_tag("name", TUBES, name, no, declared, again=True))
             assert tube is not None
             if tube.no == no:
@@ -58,7 +60,7 @@ class Tubes:
         """All tubes, by name."""
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        tubes = [_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        tubes = [make_declared(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         lives = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
@@ -75,9 +77,10 @@ class Tubes:
 
 def _tube(reply: object) -> Tube | None:
     found = cast("list[object]", reply)
-    return _made(cast(int, found[0]), cast(bytes, found[1])) if found else None
+    return make_declared(cast(int, found[0]), cast(bytes, found[1])) if found else None
 
 
-def _made(no: int, stored: bytes) -> Tube:
+def make_declared(no: int, stored: bytes) -> Tube:
+    """The tube of that number, from what is stored."""
     declared = _decode(stored)
     return make_tube(no, declared.name, declared.kind, decode_given(declared.given))

@@ -15,6 +15,7 @@ for i = 4, #ARGV, 2 do
       redis.call('HINCRBY', k_meta, 'bury', 1)
     end
     save(key, rec)
+    if mark then mark('t' .. key) end
   end
 end
 return { now }

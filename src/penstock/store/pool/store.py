@@ -1,0 +1,294 @@
+"""The store of a pool: the scripts of the Redis store on an index without data, and a vault that has everything.
+
+A call is a step in Redis and then a commit in the vault, and returns after both; a take of leased tasks reads from
+the vault and writes nothing. What a crash leaves between the two is marked in Redis, and written by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+from penstock.core.ending import Sought
+from penstock.core.group import Group
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import NoSuchTube, StoreError, StoreUnavailable
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.pool.data import Data
+from penstock.store.pool.index import Index, Progress
+from penstock.store.pool.mirror import Mirror
+from penstock.store.pool.outbox import PoolOutbox
+from penstock.store.pool.runner import PoolRunner
+from penstock.store.pool.server import WatchedServer
+from penstock.store.pool.tubes import PoolTubes
+from penstock.store.pool.vault import Vault
+from penstock.store.redis import promise
+from penstock.store.redis.location import Location
+from penstock.store.redis.runner import known
+from penstock.store.redis.store import SCHEMA, RedisStore
+
+T = TypeVar("T")
+
+
+class PoolStore(RedisStore):
+    """Keeps the contract of `store.base` on one Redis server and a database."""
+
+    _runner: PoolRunner
+    _servers: WatchedServer
+
+    def __init__(self, where: Location, vault: Vault, clock: Callable[[], int] | None = None) -> None:
+        self._vault = vault
+        self._data = Data(vault)
+        super().__init__(where, clock)
+
+    def _reach(self, where: Location) -> WatchedServer:
+        return WatchedServer(where)
+
+    def _make_runner(self, modern: bool) -> PoolRunner:
+        return PoolRunner(self._servers, self._keys, self._clock, modern=modern)
+
+    def _make_tubes(self) -> PoolTubes:
+        return PoolTubes(self._runner, self._vault)
+
+    def _make_outbox(self) -> PoolOutbox:
+        return PoolOutbox(self._runner, self._tubes, self._mirror)
+
+    def _warnings(self, facts: promise.Facts) -> list[str]:
+        """What Redis forgets is built anew, but not while it forgets by itself."""
+        return promise.warnings({**facts, "aof_enabled": "1"})
+
+    def _open(self) -> str:
+        self._mirror = Mirror(self._runner, self._vault)
+        self._index = Index(self._runner, self._vault, SCHEMA)
+        self._index.ensure()
+        self._runner.restore = self._index.restore
+        self._servers.recover = self._index.ensure
+        return f"pool:{self._vault.name}"
+
+    def close(self) -> None:
+        super().close()
+        self._vault.close()
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._mirror.reset()
+        self._index.reset()
+        self._data.held.reset()
+
+    def rebuild(self, progress: Progress) -> None:
+        """Build the index anew from the vault, once the vault has all that is marked."""
+        for tube in self._tubes.all():
+            self._mirror.tidy(tube)
+        self._index.rebuild(progress)
+
+    def total(self) -> int:
+        """How many tasks the vault has in all."""
+        return self._vault.count()
+
+    def describe(self) -> base.Description:
+        found = super().describe()
+        return base.Description(
+            f"{found.store}, with a pool",
+            found.version,
+            f"{found.where}, pool in {self._vault.label}",
+            f"a put that returned is committed in {self._vault.label}, whose own settings say what that survives; all "
+            "of Redis may be lost",
+            found.schema,
+            self._warnings(promise.gather(self._runner)),
+        )
+
+    # steps
+
+    def _step(self, call: Callable[[], T], tube: Tube | None = None) -> T:
+        """A call that changes something, over when the vault has it."""
+        with self._runner.gathering() as dirty:
+            answer = call()
+            records = answer.records if isinstance(answer, (Stored, Settled)) else []
+            effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
+            no = 0 if tube is None else tube.no
+            self._data.fill(no, cast("list[Record | None]", records), effects)
+            self._mirror.write_all(dirty)
+            self._data.settled(no, records)
+            return answer
+
+    def _look(self, tube: Tube, call: Callable[[], T]) -> T:
+        """A call that only reads, made again where the index was not whole all the while."""
+        while True:
+            epoch = self._runner.epoch
+            try:
+                answer = call()
+            except NoSuchTube:
+                if not self._index.restore(tube):
+                    raise
+                continue
+            if self._index.is_open(tube, epoch):
+                return answer
+            if not self._index.restore(tube):
+                known(tube, [-1])
+
+    # tubes
+
+    def drop_tube(self, tube: Tube) -> Effects:
+        effects = Effects()
+        with self._runner.gathering() as dirty:
+            while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
+                pass
+            replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
+            dirty.pop(tube.no, None)
+            if replies:
+                self._outbox.drain(tube.no, effects, None)
+            self._data.fill(tube.no, [], effects)
+            self._mirror.write_all(dirty)
+        return effects
+
+    def _drop(self, tube: Tube) -> bool:
+        with self._servers.strictly():
+            return super()._drop(tube)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        self._look(tube, partial(super().pause_tube, tube, paused))
+        self._mirror.write(tube, str(self._runner.epoch), whole=True)
+
+    def paused(self, tube: Tube) -> bool:
+        return self._look(tube, partial(super().paused, tube))
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        return self._step(partial(super().put, tube, entries, now=now), tube)
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        """As the contract says; the data of what is handed out is one query."""
+        call = partial(super().take, tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
+        for tube in tubes:
+            self._mirror.tidy(tube)
+        with self._runner.gathering() as dirty:
+            taken = call()
+            if taken.tube is not None:
+                self._hand_out(taken.tube, taken, now)
+            else:
+                self._data.fill(0, [], taken.effects)
+            self._mirror.write_all(dirty)
+            return taken
+
+    def _hand_out(self, tube: Tube, taken: Taken, now: int | None) -> None:
+        """Give the taken tasks their data; those that cannot have it go back, and the call fails."""
+        try:
+            self._data.fill(tube.no, cast("list[Record | None]", taken.records), taken.effects)
+        except StoreError as error:
+            moves = [
+                Move("release", record.id, record.owner, record.lease, unstarted=True)
+                for record in taken.records
+                if tube.kind.leased
+            ]
+            super().settle(tube, moves, now=now)
+            raise StoreUnavailable(
+                f"{self._vault.label} did not give the data of tasks ({error}): try again"
+            ) from error
+        if tube.kind.leased:
+            for record in taken.records:
+                self._data.held.keep(tube.no, record.id, record.payload)
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        return self._step(partial(super().settle, tube, moves, now=now), tube)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().kick, tube, count, now=now), tube)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().release_all, tube, now=now), tube)
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        self._mirror.tidy(tube)
+        return self._step(partial(super().advance, tube, limit=limit, now=now), tube)
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().truncate, tube, now=now), tube)
+
+    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().recover, tube, count, elapsed, now=now), tube)
+
+    # looking
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        return self._data.complete(tube.no, self._look(tube, partial(super().get, tube, ids, now=now)))
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        found = self._look(tube, partial(super().find, tube, status, after, limit, now=now))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        return self._data.complete(tube.no, self._look(tube, partial(super().named, tube, names, now=now)))
+
+    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
+        found = self._look(tube, partial(super().inspect, tube, start, count, pending=pending))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def count(self, tube: Tube) -> Counts:
+        return self._look(tube, partial(super().count, tube))
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        return self._look(tube, partial(super().ahead, tube, record))
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        return self._look(tube, partial(super().lane, tube, utube))
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        found = self._look(tube, partial(super().lane_holders, tube, utube, limit))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        found = self._step(partial(super().check, repair, now=now))
+        if repair and found:
+            for tube in self._tubes.all():
+                self._mirror.write(tube, str(self._runner.epoch), whole=True)
+        return found
+
+    # what tasks are tied to
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        return self._look(tube, partial(super().seek, tube, address, now=now))
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        return self._look(tube, partial(super().sought, tube, id, now=now))
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        return self._step(partial(super().open_group, tube, name, now=now))
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return self._look(tube, partial(super().live_groups, tube, after, limit))
+
+    def set_group_work(
+        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
+    ) -> bool:
+        return self._step(partial(super().set_group_work, tube, no, end=end, cancel=cancel, now=now))
+
+    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+        return self._step(partial(super().turn_group, tube, no, to, now=now), tube)
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        """As the contract says; its number is of the epoch."""
+        while True:
+            joined = super().join(presence, session, ttr, now=now)
+            if self._index.is_whole():
+                return joined
+            self._index.ensure()
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        if not self._index.is_whole():
+            self._index.ensure()
+        return super().beat(handles, now=now)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        return self._step(partial(super().leave, handles, locus=locus, now=now))
