@@ -27,7 +27,8 @@ DEFAULT_URL = "sqlite:///penstock.db"
 def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[[], int] | None = None) -> Broker:
     """Open the store that a URL names: PENSTOCK_URL when none is given, else one SQLite file, penstock.db.
 
-    `pool` puts a database behind a Redis: it has every task, and Redis is an index that may be lost. `clock` replaces the store's clock, for tests.
+    `pool` puts a database behind a Redis: it has every task, and Redis is an index that may be lost.
+    `clock` replaces the store's clock, for tests.
     """
     if url is None:
         url = os.environ.get("PENSTOCK_URL") or DEFAULT_URL

@@ -1,7 +1,7 @@
 """The index in Redis: whether it is whole, and how it is built anew from the vault.
 
-An epoch begins with every building. Who finds the index lost raises it in the vault, and only one can; the others wait. A
-tube that is being loaded is closed: scripts that know another epoch do nothing in it.
+An epoch begins with every building. Who finds the index lost raises it in the vault, and only one can; the others
+wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What changed in the index is written to the vault, and only then is a call over.
 
 Scripts mark what they change. Whoever made a change, or finds one left behind, locks the tube's row in the vault, reads
-what is marked and writes it, all of it in one commit; then the marks go, and so does the data in Redis. Callers of one tube that
-come together find their marks written by the first: their commits are one.
+what is marked and writes it in one commit; then the marks go, and so does the data in Redis. Of callers that come
+together, the first writes what all of them marked: their commits are one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,11 @@ PAGE = 200
 _LOOK_SECONDS = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 Beside = tuple[list[bytes], list[bytes], list[bytes]]
-_decode = msgspec.msgpack.Decoder(Beside).decode
 
 
 def read_beside(stored: bytes) -> Beside:
     """What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox."""
-    return _decode(stored)
+    return msgspec.msgpack.decode(stored, type=Beside)
 
 
 class Mirror:

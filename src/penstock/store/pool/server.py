@@ -1,4 +1,4 @@
-"""The Redis server in front. It is never spoken to without knowing that it still is the one that the index was built on.
+"""The Redis server in front, never spoken to without knowing that it still is the one that the index was built on.
 
 A server that was started again may have forgotten its last moments, and a replica that took over, too: their run id is
 another one, and every connection to them is a new one.

@@ -247,9 +247,12 @@ class PoolStore(RedisStore):
         return cast("list[Record]", self._data.complete(tube.no, found))
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        tubes = self._tubes.all()
+        for tube in tubes:
+            self._look(tube, lambda: None)  # a new one has no index yet
         found = self._step(partial(super().check, repair, now=now))
         if repair and found:
-            for tube in self._tubes.all():
+            for tube in tubes:
                 self._mirror.write(tube, str(self._runner.epoch), whole=True)
         return found
 
