@@ -50,8 +50,16 @@ _TOGETHER = {
 }  # fmt: skip
 
 
+# Files of what is refused before any store is asked, and of data, which all keep alike: not tried on pools, whose front is
+# the Redis store.
+_BEFORE_STORES = frozenset(
+    {"test_bad_input", "test_codec", "test_options", "test_reliable_refusals", "test_round_refusals"}
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """For pytest-xdist: all that is tried on one server runs in one worker, so that each server is started once."""
+    items[:] = [item for item in items if not (item.path.stem in _BEFORE_STORES and "pool-" in item.name)]
     for item in items:
         callspec = getattr(item, "callspec", None)
         servers = [value for value in callspec.params.values() if value in (*SERVERS,)] if callspec else []

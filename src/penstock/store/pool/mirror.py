@@ -12,6 +12,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -34,11 +35,13 @@ PAGE = 200
 _LOOK_SECONDS = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 Beside = tuple[list[bytes], list[bytes], list[bytes]]
+_decode = msgspec.msgpack.Decoder(Beside).decode
 
 
 def read_beside(stored: bytes) -> Beside:
     """What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox."""
-    return msgspec.msgpack.decode(stored, type=Beside)
+    meta, outbox, inbox = _decode(stored)
+    return meta, outbox, inbox
 
 
 class Mirror:
@@ -63,11 +66,18 @@ class Mirror:
                 raise OutcomeUnknown(
                     f"the index of tube {tube.name} was lost during the call: it may or may not be stored; look first"
                 ) from error
-            except (StoreError, OSError) as error:
+            except StoreError as error:
                 raise OutcomeUnknown(
-                    f"{self._vault.label} did not answer ({error}): the call is stored when it is back, unless Redis "
-                    "is lost before that; look first"
+                    f"{self._vault.label} did not take what was done in tube {tube.name} ({error}): it is stored when "
+                    "the database is back, unless Redis is lost before; look first"
                 ) from error
+
+    def write_later(self, dirty: Dirty) -> None:
+        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it."""
+        try:
+            self.write_all(dirty)
+        except PenstockError as error:
+            log.warning("it is written later (%s)", error)
 
     def write(self, tube: Tube, epoch: str, *, whole: bool = False) -> None:
         """Write what is marked in a tube. `whole`: also when nothing is, what it keeps beside its tasks."""
@@ -75,9 +85,14 @@ class Mirror:
             looks = _Look(self._runner, tube, epoch, whole)
             if not self._vault.write(tube.no, looks.changes):
                 known(tube, [-1])
-            while looks.found:
-                cleared = self._runner.in_epoch(epoch, "clear", tube, looks.version, PAGE, again=True)
-                looks.found = bool(cleared[1])
+            if looks.found:
+                self._clear(tube, epoch, looks.version)
+
+    def _clear(self, tube: Tube, epoch: str, version: int) -> None:
+        """Take the marks back. Those that stay are written once more, which changes nothing."""
+        with suppress(StoreError):
+            while self._runner.in_epoch(epoch, "clear", tube, version, PAGE, again=True)[1]:
+                pass
 
     def tidy(self, tube: Tube) -> None:
         """Write what somebody who died left behind, looked for once a second at most. Nobody's call fails for it."""
@@ -88,8 +103,8 @@ class Mirror:
         try:
             if self._runner.servers.command(marks, b"EXISTS", marks):
                 self.write(tube, str(self._runner.epoch))
-        except (PenstockError, Interrupted) as error:
-            log.warning("tube %s: what is marked is written later (%s)", tube.name, error)
+        except PenstockError as error:
+            log.warning("what was left behind in tube %s is written later (%s)", tube.name, error)
 
 
 class _Look:

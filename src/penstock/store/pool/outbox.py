@@ -20,4 +20,7 @@ class PoolOutbox(Outbox):
     def _receive(self, source: int, name: str, batch: list[Letter], effects: Effects, now: int | None) -> None:
         epoch = str(self._pool_runner.epoch)
         super()._receive(source, name, batch, effects, now)
-        self._mirror.write_all({source: (self._by_name[name], epoch)})
+        tube = self._by_name[name]
+        self._mirror.write_all({tube.no: (tube, epoch)})
+        if tube.no != source:
+            self._pool_runner.written(tube)

@@ -89,6 +89,12 @@ class PoolRunner(Runner):
         if dirty is not None:
             dirty[tube.no] = tube, epoch
 
+    def written(self, tube: Tube) -> None:
+        """The vault has what this thread changed there."""
+        dirty = getattr(self._thread, "dirty", None)
+        if dirty is not None:
+            dirty.pop(tube.no, None)
+
 
 def _changed(name: str, tube: Tube, reply: list[Reply]) -> bool:
     if name in _WRITERS or (len(reply) > _LOG and reply[_LOG]):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar, cast
 
+from penstock.errors import StoreUnavailable
 from penstock.store.redis.link import Argument, Command, Connection, Reply, exchange_on
 from penstock.store.redis.location import Location
 from penstock.store.redis.promise import read_facts
@@ -19,8 +20,11 @@ from penstock.store.redis.servers import OneServer, Request
 T = TypeVar("T")
 
 
-class Interrupted(Exception):
-    """The index was lost meanwhile; nothing was done by the call that raises this."""
+class Interrupted(StoreUnavailable):
+    """The index was lost meanwhile; nothing was done by the step that raises this."""
+
+    def __init__(self) -> None:
+        super().__init__("the index of the pool was lost meanwhile: try again")
 
 
 class WatchedServer(OneServer):

@@ -7,6 +7,7 @@ the vault and writes nothing. What a crash leaves between the two is marked in R
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar, cast
 
@@ -22,7 +23,7 @@ from penstock.store.pool.data import Data
 from penstock.store.pool.index import Index, Progress
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.outbox import PoolOutbox
-from penstock.store.pool.runner import PoolRunner
+from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import WatchedServer
 from penstock.store.pool.tubes import PoolTubes
 from penstock.store.pool.vault import Vault
@@ -32,6 +33,7 @@ from penstock.store.redis.runner import known
 from penstock.store.redis.store import SCHEMA, RedisStore
 
 T = TypeVar("T")
+_NO_DATA = "its data is not in the database of the pool"
 
 
 class PoolStore(RedisStore):
@@ -110,7 +112,10 @@ class PoolStore(RedisStore):
             records = answer.records if isinstance(answer, (Stored, Settled)) else []
             effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
             no = 0 if tube is None else tube.no
-            self._data.fill(no, cast("list[Record | None]", records), effects)
+            with suppress(
+                StoreError
+            ):  # of a vault that is away: then what was done cannot be written, and that is told
+                self._data.fill(no, cast("list[Record | None]", records), effects)
             self._mirror.write_all(dirty)
             self._data.settled(no, records)
             return answer
@@ -171,30 +176,37 @@ class PoolStore(RedisStore):
             self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
             taken = call()
-            if taken.tube is not None:
-                self._hand_out(taken.tube, taken, now)
-            else:
-                self._data.fill(0, [], taken.effects)
-            self._mirror.write_all(dirty)
+            if taken.tube is not None and not taken.tube.kind.leased:  # a hand-out that the vault must hear of
+                self._mirror.write_all(dirty)
+                dirty.clear()
+            self._fill(taken, now)
+            self._mirror.write_later(dirty)
             return taken
 
-    def _hand_out(self, tube: Tube, taken: Taken, now: int | None) -> None:
-        """Give the taken tasks their data; those that cannot have it go back, and the call fails."""
+    def _fill(self, taken: Taken, now: int | None) -> None:
+        """Give what was taken its data. When there is none to be had it all goes back, and the call fails."""
+        tube, records = taken.tube, cast("list[Record | None]", taken.records)
         try:
-            self._data.fill(tube.no, cast("list[Record | None]", taken.records), taken.effects)
+            self._data.fill(tube.no if tube else 0, records, taken.effects)
         except StoreError as error:
-            moves = [
-                Move("release", record.id, record.owner, record.lease, unstarted=True)
-                for record in taken.records
-                if tube.kind.leased
-            ]
-            super().settle(tube, moves, now=now)
+            if tube is not None and tube.kind.leased:
+                moves = [_guarded("release", record, unstarted=True) for record in taken.records]
+                super().settle(tube, moves, now=now)
             raise StoreUnavailable(
-                f"{self._vault.label} did not give the data of tasks ({error}): try again"
+                f"{self._vault.label} gave no data of what was taken ({error}): try again"
             ) from error
-        if tube.kind.leased:
+        if tube is not None and tube.kind.leased:
+            self._bury_empty(tube, taken, now)
             for record in taken.records:
                 self._data.held.keep(tube.no, record.id, record.payload)
+
+    def _bury_empty(self, tube: Tube, taken: Taken, now: int | None) -> None:
+        """A task without data was settled meanwhile, or somebody else wrote to the database: nobody can work on it."""
+        empty = [record for record in taken.records if not record.payload]
+        if empty:
+            super().settle(tube, [_guarded("bury", record, reason=_NO_DATA) for record in empty], now=now)
+            taken.records[:] = [record for record in taken.records if record.payload]
+            taken.effects.events[:] = [event for event in taken.effects.events if event.record not in empty]
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         return self._step(partial(super().settle, tube, moves, now=now), tube)
@@ -207,7 +219,16 @@ class PoolStore(RedisStore):
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         self._mirror.tidy(tube)
-        return self._step(partial(super().advance, tube, limit=limit, now=now), tube)
+        with self._runner.gathering() as dirty:
+            advanced = super().advance(tube, limit=limit, now=now)
+            self._tell(advanced.effects, dirty)
+            return advanced
+
+    def _tell(self, effects: Effects, dirty: Dirty) -> None:
+        """What the clock or a session's end did: nobody's call fails for it."""
+        with suppress(StoreError):
+            self._data.fill(0, [], effects)
+        self._mirror.write_later(dirty)
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         return self._step(partial(super().truncate, tube, now=now), tube)
@@ -294,4 +315,11 @@ class PoolStore(RedisStore):
         return super().beat(handles, now=now)
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        return self._step(partial(super().leave, handles, locus=locus, now=now))
+        with self._runner.gathering() as dirty:
+            effects = super().leave(handles, locus=locus, now=now)
+            self._tell(effects, dirty)
+            return effects
+
+
+def _guarded(verb: str, record: Record, *, unstarted: bool = False, reason: str | None = None) -> Move:
+    return Move(verb, record.id, record.owner, record.lease, reason=reason, unstarted=unstarted)
