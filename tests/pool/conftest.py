@@ -11,10 +11,10 @@ import pytest
 import penstock
 from tests.servers import fresh_url, running
 from tests.servers.base import Missing
+from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis
 
 Connect = Callable[[], penstock.Broker]
-DATABASES = ("sqlite", "postgres", "mariadb")
 
 
 @pytest.fixture(scope="session")
@@ -29,17 +29,28 @@ def server() -> Iterator[Redis]:
 
 
 @pytest.fixture
+def mariadb() -> Mariadb:
+    server = running("mariadb")
+    assert isinstance(server, Mariadb)
+    return server
+
+
+@pytest.fixture
 def database(tmp_path: Path) -> str:
     """The URL of the database behind."""
     return f"sqlite:///{tmp_path}/pool.db?durability=relaxed"
 
 
-@pytest.fixture(params=DATABASES)
-def any_database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+def any_database(request: pytest.FixtureRequest) -> str:
     """The same on each sort of database."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/pool.db?durability=relaxed"
-    return fresh_url(request.param)
+        return str(request.getfixturevalue("database"))
+    if request.param == "postgres":
+        return fresh_url("postgres")
+    server = request.getfixturevalue("mariadb")
+    assert isinstance(server, Mariadb)
+    return server.empty_url()
 
 
 @pytest.fixture
