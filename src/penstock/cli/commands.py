@@ -57,6 +57,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     "The store": {
         "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
         "check": Command("upkeep:check", "Cross-check everything stored, and mend it with --repair."),
+        "rebuild": Command("upkeep:rebuild", "Build the index of a pool anew from its database."),
     },
 }
 _BY_NAME = {name: command for section in COMMANDS.values() for name, command in section.items()}

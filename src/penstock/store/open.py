@@ -31,9 +31,26 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     url, pool = _split_pool(url, pool)
     if pool is None:
         return opener(url, clock)
-    if opener is not _open_redis:
-        raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
-    return _open_pool(url, pool, clock)
+    database = _vault(url, pool)
+    from penstock.store.pool.open import open_pool
+
+    return open_pool(url, database, clock)
+
+
+def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
+    """Build the index of a pool anew; `progress` is told how many of how many tasks are loaded."""
+    url, pool = _split_pool(url, None)
+    if pool is None:
+        raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
+    database = _vault(url, pool)
+    from penstock.store.pool.open import rebuild_pool
+
+    rebuild_pool(url, database, progress)
+
+
+def with_pool(url: str, pool: str) -> str:
+    """One URL for both, as its parameter `pool`."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'pool': pool})}"
 
 
 def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
@@ -49,16 +66,20 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(query=rest)), named[0]
 
 
-def _open_pool(url: str, pool: str, clock: Clock | None) -> Store:
+def _vault(url: str, pool: object) -> Database:
+    """The database that a pool names, for the Redis of a URL, whose driver is there."""
+    scheme = url.partition("://")[0]
+    if _OPENERS.get(scheme) is not _open_redis:
+        raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
-    scheme = pool.partition("://")[0]
-    behind = _VAULTS.get(scheme)
+    behind = _VAULTS.get(pool.partition("://")[0])
     if behind is None:
-        raise BadValue(f"pool {shown(scheme)}:// is no database: use {', '.join(f'{s}://' for s in _VAULTS)}")
-    with _driver("redis", "redis", "redis"):
-        from penstock.store.pool.open import open_pool
-    return open_pool(url, behind(pool), clock)
+        known = ", ".join(f"{name}://" for name in _VAULTS)
+        raise BadValue(f"pool {shown(pool.partition('://')[0])} is no database that can stand behind: use {known}")
+    with _driver(scheme, "redis", "redis"):
+        import penstock.store.redis.store  # noqa: F401
+    return behind(pool)
 
 
 def _sqlite_vault(url: str) -> Database:

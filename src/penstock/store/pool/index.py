@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import cast
 
 from penstock.core.options import Tube
@@ -23,7 +23,8 @@ from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
-Progress = Callable[[int], object]
+# Told how many of how many tasks are loaded.
+Progress = Callable[[int, int], object]
 # Whoever builds says so again with every page; one who died is waited for no longer than this.
 _BUILDING_MS = 5000
 _POLL_SECONDS = 0.02
@@ -62,7 +63,7 @@ class Index:
         meta = self._runner.keys.name(tube.no, "meta")
         return self._servers.command(meta, b"HGET", meta, b"epoch") == str(epoch).encode()
 
-    def ensure(self) -> None:
+    def ensure(self, progress: Progress | None = None) -> None:
         """Have it whole: build it, or wait for whoever does."""
         with self._lock, self._servers.trusted():
             while True:
@@ -75,10 +76,10 @@ class Index:
                 if self._servers.command(self._building, b"EXISTS", self._building):
                     time.sleep(_POLL_SECONDS)  # another process builds, and says nothing but by having built
                 else:
-                    self._build(epoch, run, lambda done: None)
+                    self._build(epoch, run, progress)
 
-    def rebuild(self, progress: Progress) -> None:
-        """Build it anew although it may be whole; `progress` is told how many tasks were loaded."""
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Build it anew although it may be whole."""
         with self._lock, self._servers.trusted():
             while not self._build(self._vault.epoch(), self._servers.run_now(), progress):
                 time.sleep(_POLL_SECONDS)
@@ -94,26 +95,33 @@ class Index:
             self._runner.on_tag("begin", tube.no, epoch, again=True)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
             log.warning("the index of tube %s is lost: building all anew", tube.name)
-            self._build(epoch, self._servers.run_now(), lambda done: None)
+            self._build(epoch, self._servers.run_now())
             self.ensure()
         return True
 
-    def _build(self, known: int, run: str, progress: Progress) -> bool:
+    def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
         """Build it in the next epoch; False when another does, or it was lost again meanwhile."""
         if not self._vault.raise_epoch(known):
             return False
-        epoch = known + 1
-        started = time.monotonic()
+        epoch, started, done = known + 1, time.monotonic(), 0
+        total = self._vault.count() if progress else 0
+        tubes: list[Tube] = []
         try:
             self._begin(epoch)
-            tubes = [tube for shelf in self._vault.tubes() if (tube := self._load(shelf, epoch, progress))]
+            for shelf in self._vault.tubes():
+                tube = self._load_shelf(shelf, epoch)
+                for loaded in self._load_tasks(tube, epoch) if tube else ():
+                    done += loaded
+                    if progress:
+                        progress(done, total)
+                tubes += [tube] if tube else []
             for tube in tubes:
                 self._runner.in_epoch(f"{epoch}~", "open_loaded", tube, epoch)
         except Interrupted:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
         self._write(b"UNLINK", self._building)
-        if known:
+        if known and progress is None:  # else somebody asked for it
             log.warning("built the index of %d tubes anew in %.1f s", len(tubes), time.monotonic() - started)
         return True
 
@@ -131,28 +139,31 @@ class Index:
         total = self._runner.keys.name(SESSIONS, "total")
         self._write(b"SET", total, (epoch - 1) * _SESSIONS_OF_EPOCH)
 
-    def _load(self, shelf: Shelf, epoch: int, progress: Progress) -> Tube | None:
-        loading = f"{epoch}~"
-        self._runner.on_tag("wipe", shelf.no, loading, again=True)
+    def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
+        """Close a tube and load what it keeps beside its tasks; None when it was dropped meanwhile."""
+        self._runner.on_tag("wipe", shelf.no, f"{epoch}~", again=True)
         settled = self._vault.settle_down(shelf.no)  # what was read from the lost index is written by now
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)
         if settled.beside is not None:
-            self._load_beside(tube, settled.beside, loading)
+            self._load_beside(tube, settled.beside, f"{epoch}~")
+        return tube
+
+    def _load_tasks(self, tube: Tube, epoch: int) -> Iterator[int]:
+        """Load its links and its tasks; how many tasks, page by page."""
         groups: list[int] = []
         for links in self._vault.links(tube.no, PAGE):
             self._say_building()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
-            self._runner.in_epoch(loading, "load_links", tube, *(word for link in links for word in link))
+            self._runner.in_epoch(f"{epoch}~", "load_links", tube, *(word for link in links for word in link))
         for tasks in self._vault.tasks(tube.no, PAGE):
             self._say_building()
             words = [word for id, record in tasks for word in (task_key(id), record)]
-            self._runner.in_epoch(loading, "load", tube, *words)
-            progress(len(tasks))
+            self._runner.in_epoch(f"{epoch}~", "load", tube, *words)
+            yield len(tasks)
         for no in groups:
-            self._runner.in_epoch(loading, "mend_group", tube, no)
-        return tube
+            self._runner.in_epoch(f"{epoch}~", "mend_group", tube, no)
 
     def _load_beside(self, tube: Tube, stored: bytes, loading: str) -> None:
         meta, outbox, inbox = read_beside(stored)

@@ -19,6 +19,7 @@ from penstock.core.task import Entry, Record
 from penstock.errors import NoSuchTube, StoreError, StoreUnavailable
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.data import Data
 from penstock.store.pool.index import Index, Progress
 from penstock.store.pool.mirror import Mirror
@@ -42,8 +43,12 @@ class PoolStore(RedisStore):
     _runner: PoolRunner
     _servers: WatchedServer
 
-    def __init__(self, where: Location, vault: Vault, clock: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
+    ) -> None:
+        """`progress` is told of an index that is built now."""
         self._vault = vault
+        self._progress = progress
         self._data = Data(vault)
         super().__init__(where, clock)
 
@@ -66,7 +71,7 @@ class PoolStore(RedisStore):
     def _open(self) -> str:
         self._mirror = Mirror(self._runner, self._vault)
         self._index = Index(self._runner, self._vault, SCHEMA)
-        self._index.ensure()
+        self._index.ensure(self._progress)
         self._runner.restore = self._index.restore
         self._servers.recover = self._index.ensure
         return f"pool:{self._vault.name}"
@@ -81,15 +86,11 @@ class PoolStore(RedisStore):
         self._index.reset()
         self._data.held.reset()
 
-    def rebuild(self, progress: Progress) -> None:
+    def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the vault, once the vault has all that is marked."""
         for tube in self._tubes.all():
             self._mirror.tidy(tube)
         self._index.rebuild(progress)
-
-    def total(self) -> int:
-        """How many tasks the vault has in all."""
-        return self._vault.count()
 
     def describe(self) -> base.Description:
         found = super().describe()
@@ -272,10 +273,19 @@ class PoolStore(RedisStore):
         for tube in tubes:
             self._look(tube, lambda: None)  # a new one has no index yet
         found = self._step(partial(super().check, repair, now=now))
-        if repair and found:
-            for tube in tubes:
-                self._mirror.write(tube, str(self._runner.epoch), whole=True)
-        return found
+        for tube in tubes:
+            self._mirror.write(tube, str(self._runner.epoch), whole=repair)
+        apart = [differences(self._runner, self._vault, tube) for tube in tubes]
+        if repair:
+            self._bring_together(apart, now)
+        return found + [finding for each in apart for finding in each.findings()]
+
+    def _bring_together(self, apart: Sequence[Differences], now: int | None) -> None:
+        """The vault is believed: what it does not have is deleted, what only it has is loaded."""
+        for each in apart:
+            self.settle(each.tube, [Move("delete", id) for id in each.strange], now=now)
+        if any(each.missing for each in apart):
+            self.rebuild()
 
     # what tasks are tied to
 
