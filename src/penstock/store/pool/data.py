@@ -22,11 +22,11 @@ class Data:
         self._vault = vault
         self.held = Held()
 
-    def fill(self, tube: int, records: list[Record | None], effects: Effects) -> None:
-        """Complete the records of a tube, and those that are told of."""
+    def fill(self, tube: int, records: list[Record | None], effects: Effects, *, held: bool = False) -> None:
+        """Complete the records of a tube, and those that are told of; `held`: with what is held, where it is."""
         wanted = {(tube, record.id) for record in records if record is not None and not record.payload}
         wanted |= {(event.tube, event.record.id) for event in effects.events if not event.record.payload}
-        found = self._read(wanted)
+        found = self._read(wanted, held)
         records[:] = [record and _completed(tube, record, found) for record in records]
         effects.events[:] = [
             Event(event.tube, event.name, _completed(event.tube, event.record, found)) for event in effects.events
@@ -44,11 +44,11 @@ class Data:
             if record is not None and record.state != "t":
                 self.held.forget(tube, record.id)
 
-    def _read(self, wanted: set[tuple[int, int]]) -> Found:
+    def _read(self, wanted: set[tuple[int, int]], held: bool) -> Found:
         found: Found = {}
         missing: defaultdict[int, list[int]] = defaultdict(list)
         for tube, id in wanted:
-            data = self.held.find(tube, id)
+            data = self.held.find(tube, id) if held else None
             if data is None:
                 missing[tube].append(id)
             else:

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import cast
 
@@ -21,7 +21,7 @@ from penstock.core.options import Tube
 from penstock.errors import OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import Interrupted
-from penstock.store.pool.vault import Changes, Vault
+from penstock.store.pool.vault import Changes, Session, Vault
 from penstock.store.redis.keys import task_id
 from penstock.store.redis.link import Reply
 from penstock.store.redis.record import decode
@@ -34,6 +34,7 @@ PAGE = 200
 # Between two looks for marks that somebody left behind.
 _LOOK_SECONDS = 1.0
 _encode = msgspec.msgpack.Encoder().encode
+Before = Callable[[Session], object]
 Beside = tuple[list[bytes], list[bytes], list[bytes]]
 _decode = msgspec.msgpack.Decoder(Beside).decode
 
@@ -79,11 +80,20 @@ class Mirror:
         except PenstockError as error:
             log.warning("it is written later (%s)", error)
 
-    def write(self, tube: Tube, epoch: str, *, whole: bool = False) -> None:
-        """Write what is marked in a tube. `whole`: also when nothing is, what it keeps beside its tasks."""
+    def write(self, tube: Tube, epoch: str, *, whole: bool = False, before: Before | None = None) -> None:
+        """Write what is marked in a tube, and before that do what must be done while nobody else writes.
+
+        `whole`: also when nothing is marked, what it keeps beside its tasks.
+        """
+        looks = _Look(self._runner, tube, epoch, whole)
+
+        def look(session: Session) -> Iterator[Changes]:
+            if before is not None:
+                before(session)
+            yield from looks.changes()
+
         with self._locks[tube.no]:
-            looks = _Look(self._runner, tube, epoch, whole)
-            if not self._vault.write(tube.no, looks.changes):
+            if not self._vault.write(tube.no, look):
                 known(tube, [-1])
             if looks.found:
                 self._clear(tube, epoch, looks.version)

@@ -6,90 +6,33 @@ the vault and writes nothing. What a crash leaves between the two is marked in R
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar, cast
+from typing import cast
 
 from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import NoSuchTube, StoreError, StoreUnavailable
+from penstock.errors import PenstockError
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
 from penstock.store.pool.checks import Differences, differences
-from penstock.store.pool.data import Data
-from penstock.store.pool.index import Index, Progress
-from penstock.store.pool.mirror import Mirror
-from penstock.store.pool.outbox import PoolOutbox
-from penstock.store.pool.runner import Dirty, PoolRunner
-from penstock.store.pool.server import WatchedServer
-from penstock.store.pool.tubes import PoolTubes
-from penstock.store.pool.vault import Vault
+from penstock.store.pool.index import Progress
+from penstock.store.pool.taking import TakingCalls
 from penstock.store.redis import promise
-from penstock.store.redis.location import Location
-from penstock.store.redis.runner import known
-from penstock.store.redis.store import SCHEMA, RedisStore
-
-T = TypeVar("T")
-_NO_DATA = "its data is not in the database of the pool"
 
 
-class PoolStore(RedisStore):
+class PoolStore(TakingCalls):
     """Keeps the contract of `store.base` on one Redis server and a database."""
-
-    _runner: PoolRunner
-    _servers: WatchedServer
-
-    def __init__(
-        self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
-    ) -> None:
-        """`progress` is told of an index that is built now."""
-        self._vault = vault
-        self._progress = progress
-        self._data = Data(vault)
-        super().__init__(where, clock)
-
-    def _reach(self, where: Location) -> WatchedServer:
-        return WatchedServer(where)
-
-    def _make_runner(self, modern: bool) -> PoolRunner:
-        return PoolRunner(self._servers, self._keys, self._clock, modern=modern)
-
-    def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._vault)
-
-    def _make_outbox(self) -> PoolOutbox:
-        return PoolOutbox(self._runner, self._tubes, self._mirror)
-
-    def _warnings(self, facts: promise.Facts) -> list[str]:
-        """What Redis forgets is built anew, but not while it forgets by itself."""
-        return promise.warnings({**facts, "aof_enabled": "1"})
-
-    def _open(self) -> str:
-        self._mirror = Mirror(self._runner, self._vault)
-        self._index = Index(self._runner, self._vault, SCHEMA)
-        self._index.ensure(self._progress)
-        self._runner.restore = self._index.restore
-        self._servers.recover = self._index.ensure
-        return f"pool:{self._vault.name}"
-
-    def close(self) -> None:
-        super().close()
-        self._vault.close()
-
-    def after_fork(self) -> None:
-        super().after_fork()
-        self._mirror.reset()
-        self._index.reset()
-        self._data.held.reset()
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the vault, once the vault has all that is marked."""
         for tube in self._tubes.all():
-            self._mirror.tidy(tube)
+            with suppress(PenstockError):  # of an index that is lost anyway
+                self._mirror.write(tube, str(self._runner.epoch))
         self._index.rebuild(progress)
 
     def describe(self) -> base.Description:
@@ -103,38 +46,6 @@ class PoolStore(RedisStore):
             found.schema,
             self._warnings(promise.gather(self._runner)),
         )
-
-    # steps
-
-    def _step(self, call: Callable[[], T], tube: Tube | None = None) -> T:
-        """A call that changes something, over when the vault has it."""
-        with self._runner.gathering() as dirty:
-            answer = call()
-            records = answer.records if isinstance(answer, (Stored, Settled)) else []
-            effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
-            no = 0 if tube is None else tube.no
-            with suppress(
-                StoreError
-            ):  # of a vault that is away: then what was done cannot be written, and that is told
-                self._data.fill(no, cast("list[Record | None]", records), effects)
-            self._mirror.write_all(dirty)
-            self._data.settled(no, records)
-            return answer
-
-    def _look(self, tube: Tube, call: Callable[[], T]) -> T:
-        """A call that only reads, made again where the index was not whole all the while."""
-        while True:
-            epoch = self._runner.epoch
-            try:
-                answer = call()
-            except NoSuchTube:
-                if not self._index.restore(tube):
-                    raise
-                continue
-            if self._index.is_open(tube, epoch):
-                return answer
-            if not self._index.restore(tube):
-                known(tube, [-1])
 
     # tubes
 
@@ -167,48 +78,6 @@ class PoolStore(RedisStore):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
-    def take(
-        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: base.Blocked = None, now: int | None = None,
-    ) -> Taken:  # fmt: skip
-        """As the contract says; the data of what is handed out is one query."""
-        call = partial(super().take, tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now)
-        for tube in tubes:
-            self._mirror.tidy(tube)
-        with self._runner.gathering() as dirty:
-            taken = call()
-            if taken.tube is not None and not taken.tube.kind.leased:  # a hand-out that the vault must hear of
-                self._mirror.write_all(dirty)
-                dirty.clear()
-            self._fill(taken, now)
-            self._mirror.write_later(dirty)
-            return taken
-
-    def _fill(self, taken: Taken, now: int | None) -> None:
-        """Give what was taken its data. When there is none to be had it all goes back, and the call fails."""
-        tube, records = taken.tube, cast("list[Record | None]", taken.records)
-        try:
-            self._data.fill(tube.no if tube else 0, records, taken.effects)
-        except StoreError as error:
-            if tube is not None and tube.kind.leased:
-                moves = [_guarded("release", record, unstarted=True) for record in taken.records]
-                super().settle(tube, moves, now=now)
-            raise StoreUnavailable(
-                f"{self._vault.label} gave no data of what was taken ({error}): try again"
-            ) from error
-        if tube is not None and tube.kind.leased:
-            self._bury_empty(tube, taken, now)
-            for record in taken.records:
-                self._data.held.keep(tube.no, record.id, record.payload)
-
-    def _bury_empty(self, tube: Tube, taken: Taken, now: int | None) -> None:
-        """A task without data was settled meanwhile, or somebody else wrote to the database: nobody can work on it."""
-        empty = [record for record in taken.records if not record.payload]
-        if empty:
-            super().settle(tube, [_guarded("bury", record, reason=_NO_DATA) for record in empty], now=now)
-            taken.records[:] = [record for record in taken.records if record.payload]
-            taken.effects.events[:] = [event for event in taken.effects.events if event.record not in empty]
-
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         return self._step(partial(super().settle, tube, moves, now=now), tube)
 
@@ -225,17 +94,8 @@ class PoolStore(RedisStore):
             self._tell(advanced.effects, dirty)
             return advanced
 
-    def _tell(self, effects: Effects, dirty: Dirty) -> None:
-        """What the clock or a session's end did: nobody's call fails for it."""
-        with suppress(StoreError):
-            self._data.fill(0, [], effects)
-        self._mirror.write_later(dirty)
-
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         return self._step(partial(super().truncate, tube, now=now), tube)
-
-    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
-        return self._step(partial(super().recover, tube, count, elapsed, now=now), tube)
 
     # looking
 
@@ -329,7 +189,3 @@ class PoolStore(RedisStore):
             effects = super().leave(handles, locus=locus, now=now)
             self._tell(effects, dirty)
             return effects
-
-
-def _guarded(verb: str, record: Record, *, unstarted: bool = False, reason: str | None = None) -> Move:
-    return Move(verb, record.id, record.owner, record.lease, reason=reason, unstarted=unstarted)

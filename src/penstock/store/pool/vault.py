@@ -162,13 +162,13 @@ class Vault:
 
     # tasks
 
-    def write(self, no: int, look: Callable[[], Iterable[Changes]]) -> bool:
+    def write(self, no: int, look: Callable[[Session], Iterable[Changes]]) -> bool:
         """Write what `look` finds, which it looks for once nobody else writes; False when there is no such tube."""
 
         def apply(session: Session) -> bool:
             if not session.rows(self._ask.lock_tube, (no,)):
                 return False
-            for changes in look():
+            for changes in look(session):
                 self._apply(session, no, changes)
             return True
 
@@ -185,11 +185,12 @@ class Vault:
             session.change(_among(self._ask.remove_links, names), (no, *names))
         session.change(self._ask.set_beside, (changes.beside, no))
 
-    def data(self, no: int, ids: Sequence[int]) -> dict[int, bytes]:
+    def data(self, no: int, ids: Sequence[int], session: Session | None = None) -> dict[int, bytes]:
         """The data of those of these tasks that are there."""
+        read = self._rows if session is None else session.rows
         found: dict[int, bytes] = {}
         for some in _chunks(ids):
-            rows = self._rows(_among(self._ask.read_data, some), (no, *some))
+            rows = read(_among(self._ask.read_data, some), (no, *some))
             found.update((cast(int, id), bytes(cast(bytes, data))) for id, data in rows if data is not None)
         return found
 

@@ -1,7 +1,7 @@
 -- clear: the database has all that was marked up to a version. Data that it has is not kept here.
 -- ARGV: now, shape, limit, version, most
 -- Answer: now, 1 while there is more to clear
--- KEYS: tasks
+-- KEYS: tasks marks
 -- WITH: moment base record decode
 -- FLAGS: allow-oom
 local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[4], 'LIMIT', 0, ARGV[5])

@@ -3,8 +3,9 @@
 -- Answer: now, the last version, what the tube keeps beside its tasks: meta, outbox, inbox; then for each mark its name,
 --   its version and what is there now: a task's record, an outcome behind the moment it is kept until, the record of a
 --   group with its end and cancel work; '' for what is not there
--- KEYS: tasks outcomes kept groups outbox inbox
+-- KEYS: tasks outcomes kept groups outbox inbox marks
 -- WITH: moment base
+-- FLAGS: no-writes
 local version = tonumber(redis.call('HGET', k_meta, 'version') or 0)
 local last = tonumber(ARGV[5]) or version
 

@@ -3,6 +3,7 @@
 -- Answer: now
 -- KEYS: tasks
 -- WITH: moment base room
+-- FLAGS: allow-oom
 local missing = total() - redis.call('HLEN', k_tasks)
 if missing > 0 then redis.call('HINCRBY', k_meta, 'delete', missing) end
 if missing < 0 then redis.call('HINCRBY', k_meta, 'last', -missing) end
