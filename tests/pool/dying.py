@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 import penstock
-from penstock.store.pool.vault import Vault
 from penstock.store.redis.servers import OneServer
+from penstock.store.sqlite.connection import Connection
 
 Say = Callable[[str], object]
 Story = Callable[[penstock.Broker, Say], object]
@@ -45,25 +45,20 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
 
 
 def _count_down(step: int) -> None:
-    """Every script, every write to the database and every commit is a step, and begins only if any are left."""
+    """Every script and every commit is a step, and begins only if any are left."""
     left = [step]
 
-    def stepping(owner: type, name: str, *, after: bool = False) -> None:
+    def stepping(owner: type, name: str) -> None:
         real = getattr(owner, name)
 
         def stepped(*arguments: Any, **options: Any) -> Any:
-            if not after:
-                _step(left)
-            answer = real(*arguments, **options)
-            if after:
-                _step(left)
-            return answer
+            _step(left)
+            return real(*arguments, **options)
 
         setattr(owner, name, stepped)
 
     stepping(OneServer, "run")
-    stepping(Vault, "write")
-    stepping(Vault, "_apply", after=True)
+    stepping(Connection, "end")
 
 
 def _step(left: list[int]) -> None:
