@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, processes, scale, sqlite, wire, worker
+from bench import awaited, processes, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
     "full": sqlite.full,
     "relaxed": sqlite.relaxed,
     "memory": sqlite.memory,
+    "postgres": sql.postgres,
+    "mariadb": sql.mariadb,
     "awaited": awaited.awaited,
     "backlog": scale.backlog,
     "utubes": scale.utubes,

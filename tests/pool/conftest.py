@@ -50,7 +50,7 @@ def any_database(request: pytest.FixtureRequest) -> str:
         return fresh_url("postgres")
     server = request.getfixturevalue("mariadb")
     assert isinstance(server, Mariadb)
-    return server.empty_url()
+    return server.bare_url()
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ def test_threads_share_a_pool(front: str, any_database: str) -> None:
 
 
 def test_a_database_that_is_away_is_told(front: str, mariadb: Mariadb) -> None:
-    with penstock.connect(front, pool=mariadb.empty_url()) as broker:
+    with penstock.connect(front, pool=mariadb.bare_url()) as broker:
         tube = broker.tube("t")
         tube.put("a")
         held = take(tube)

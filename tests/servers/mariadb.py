@@ -59,7 +59,7 @@ class Mariadb(Server):
 
         return fresh_url(self.url)
 
-    def empty_url(self) -> str:
+    def bare_url(self) -> str:
         """The URL of a new database, for what creates no procedures."""
         import pymysql
 

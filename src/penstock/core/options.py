@@ -232,6 +232,14 @@ def plain_entry(tube: Tube, payload: bytes) -> Entry:
     )  # fmt: skip
 
 
+def stands_alone(tube: Tube, entry: Entry) -> bool:
+    """Whether a task without links is ready at once, and its place known before its id and its time."""
+    return (
+        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
+        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
+    )  # fmt: skip
+
+
 # What ties a task to something beside it; every leased kind has these.
 LINKS = frozenset({"address", "group", "reply_to"})
 

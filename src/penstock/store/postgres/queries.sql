@@ -94,10 +94,10 @@ SELECT * FROM {schema}.penstock_put(%s, $entries, %s, %s)
 SELECT * FROM {schema}.penstock_put_linked(%s, $entries, %s, %s)
 
 -- name: take
-SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: give_back
-SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s, %s)
 
 -- name: settle
 SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
