@@ -83,8 +83,9 @@ def test_a_process_may_die_at_any_step(
             server.ask("FLUSHALL")
         with penstock.connect(front, pool=behind) as broker:
             _judge(broker, words, states)
-            server.ask("FLUSHALL")
-            assert broker.tube("t").tasks() == [], f"step {step}: what was acked came back"
+            if not lost:
+                server.ask("FLUSHALL")
+                assert broker.tube("t").tasks() == [], f"step {step}: what was acked came back"
         if ended:
             break
 

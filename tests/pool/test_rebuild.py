@@ -42,6 +42,10 @@ def test_progress_is_told_page_by_page(front: str, database: str) -> None:
     assert told == [(200, 251), (250, 251), (251, 251)]
 
 
+def test_the_command_prints_json(front: str, database: str, tmp_path: Path) -> None:
+    assert Shell(tmp_path, with_pool(front, database)).json("rebuild") == {"tasks": 0}
+
+
 def test_a_store_without_an_index_is_refused(tmp_path: Path) -> None:
     refusal = Shell(tmp_path, "memory://").refused("rebuild")
     assert refusal.startswith("only a pool has an index to rebuild")

@@ -48,8 +48,9 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
 
 
 @click.command()
+@shown.json_option
 @click.pass_obj
-def rebuild(url: str) -> None:
+def rebuild(url: str, as_json: bool) -> None:
     """Build the index of a pool anew from its database.
 
     \b
@@ -67,4 +68,7 @@ def rebuild(url: str) -> None:
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
         task = bar.add_task("rebuilding", total=None)
         rebuild_index(url, show)
-    click.echo(f"the index is whole, {loaded:,} tasks")
+    if as_json:
+        shown.as_json({"tasks": loaded})
+    else:
+        click.echo(f"the index is whole, {loaded:,} tasks")
