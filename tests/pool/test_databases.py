@@ -54,6 +54,18 @@ def test_large_data_and_large_batches(front: str, any_database: str, server: Red
         assert broker.tubes() == []
 
 
+def test_data_that_the_database_cannot_store_is_refused(front: str, mariadb: Mariadb) -> None:
+    with penstock.connect(front, pool=mariadb.bare_url()) as broker:
+        tube = broker.tube("t", max_payload=2**30)
+        with pytest.raises(penstock.PayloadTooLarge, match="max_allowed_packet"):
+            tube.put(b"x" * 10_000_000)
+        tube.put(b"\0" * 7_000_000)
+        task = take(tube)
+        with pytest.raises(penstock.PayloadTooLarge):
+            task.ack(b"x" * 10_000_000)
+        task.ack(b"x" * 1_000_000)
+
+
 def test_threads_share_a_pool(front: str, any_database: str) -> None:
     with penstock.connect(front, pool=any_database) as broker, ThreadPoolExecutor(8) as threads:
         tube = broker.tube("t")

@@ -22,6 +22,8 @@ class MysqlVault:
         self._database = Database(parse(url))
         self.label = f"MySQL {self._database.name}"
         self.own: SimpleNamespace = _OWN
+        # Every byte may need two in a statement; the rest is for what stands beside the data.
+        self.most_bytes = (self.run(lambda link: link.max_packet) - 2**16) // 2
 
     def placed(self, sql: str) -> str:
         return sql

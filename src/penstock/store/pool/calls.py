@@ -8,7 +8,7 @@ from typing import TypeVar, cast
 
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import NoSuchTube, StoreError
+from penstock.errors import NoSuchTube, PayloadTooLarge, StoreError
 from penstock.store.base import Effects, Settled, Stored
 from penstock.store.pool.data import Data
 from penstock.store.pool.index import Index, Progress
@@ -74,6 +74,15 @@ class PoolCalls(RedisStore):
         self._mirror.reset()
         self._index.reset()
         self._data.held.reset()
+
+    def _must_fit(self, *values: bytes | None) -> None:
+        """PayloadTooLarge for what the database cannot store; asked before anything is done."""
+        for value in values:
+            if value is not None and len(value) > self._vault.most_bytes:
+                raise PayloadTooLarge(
+                    f"data of {len(value)} bytes is over the {self._vault.most_bytes} that {self._vault.label} stores: "
+                    "store it elsewhere and put a reference, or raise max_allowed_packet of a MySQL"
+                )
 
     def _step(self, call: Callable[[], T], tube: Tube | None = None) -> T:
         """A call that changes something, over when the vault has it."""

@@ -95,7 +95,8 @@ class Index:
             self._runner.on_tag("begin", tube.no, epoch, again=True)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
             log.warning("the index of tube %s is lost: building all anew", tube.name)
-            self._build(epoch, self._servers.run_now())
+            with self._lock, self._servers.trusted():
+                self._build(epoch, self._servers.run_now())
             self.ensure()
         return True
 
@@ -141,13 +142,13 @@ class Index:
 
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
         """Close a tube and load what it keeps beside its tasks; None when it was dropped meanwhile."""
-        self._runner.on_tag("wipe", shelf.no, f"{epoch}~", again=True)
+        self._wipe(shelf.no, epoch)
         settled = self._vault.settle_down(shelf.no)  # what was read from the lost index is written by now
         if settled is None:
             return None
         tube = make_declared(settled.no, settled.declared)
         if settled.beside is not None:
-            self._load_beside(tube, settled.beside, f"{epoch}~")
+            self._load_beside(tube, settled.beside, epoch)
         return tube
 
     def _load_tasks(self, tube: Tube, epoch: int) -> Iterator[int]:
@@ -165,9 +166,13 @@ class Index:
         for no in groups:
             self._runner.in_epoch(f"{epoch}~", "mend_group", tube, no)
 
-    def _load_beside(self, tube: Tube, stored: bytes, loading: str) -> None:
+    def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:
+        if not self._runner.on_tag("wipe", no, epoch, *meta, again=True):
+            raise Interrupted
+
+    def _load_beside(self, tube: Tube, stored: bytes, epoch: int) -> None:
         meta, outbox, inbox = read_beside(stored)
-        self._runner.on_tag("wipe", tube.no, loading, *meta, again=True)
+        self._wipe(tube.no, epoch, *meta)
         letters = [word for place in range(0, len(outbox), 2) for word in (outbox[place + 1], outbox[place])]
         for command, part, words in ((b"ZADD", "outbox", letters), (b"HSET", "inbox", inbox)):
             for start in range(0, len(words), _WORDS):

@@ -76,9 +76,11 @@ class PoolStore(TakingCalls):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        self._must_fit(*(entry.payload for entry in entries))
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        self._must_fit(*(move.result for move in moves))
         return self._step(partial(super().settle, tube, moves, now=now), tube)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
@@ -164,6 +166,7 @@ class PoolStore(TakingCalls):
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
     ) -> bool:
+        self._must_fit(end, cancel)
         return self._step(partial(super().set_group_work, tube, no, end=end, cancel=cancel, now=now))
 
     def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:

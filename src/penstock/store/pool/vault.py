@@ -42,6 +42,8 @@ class Database(Protocol):
 
     #: For messages, never with a password.
     label: str
+    #: The longest data that a row can have.
+    most_bytes: int
     #: The queries of its vault.sql; those named create_… are made at every open, in their order.
     own: SimpleNamespace
 
@@ -82,6 +84,7 @@ class Vault:
     def __init__(self, database: Database) -> None:
         self._db = database
         self.label = database.label
+        self.most_bytes = database.most_bytes
         common = {name: database.placed(sql) for name, sql in vars(_COMMON).items()}
         self._ask = SimpleNamespace(**common, **vars(database.own))
         self.name = self._open()

@@ -13,6 +13,8 @@ from penstock.store.postgres.location import locate
 from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
+# A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
+_MOST_BYTES = 2**30 - 2**20
 _OWN = load_queries("penstock.store.postgres", "vault.sql")
 
 
@@ -39,6 +41,7 @@ class PostgresVault:
         self._connections = Connections(location)
         self._schema = location.quoted
         self.label = location.place
+        self.most_bytes = _MOST_BYTES
         self.own = SimpleNamespace(**{name: self.placed(sql) for name, sql in vars(_OWN).items()})
 
     def placed(self, sql: str) -> str:

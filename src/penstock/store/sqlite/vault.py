@@ -13,6 +13,8 @@ from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.connection import Connection
 
 T = TypeVar("T")
+# SQLite's own limit of a row, less what stands beside the data.
+_MOST_BYTES = 10**9 - 10**6
 _OWN = load_queries("penstock.store.sqlite", "vault.sql")
 
 
@@ -38,6 +40,7 @@ class SqliteVault:
         self._connection = Connection(os.path.abspath(path), durable=durable)
         self.label = f"SQLite {self._connection.path}"
         self.own: SimpleNamespace = _OWN
+        self.most_bytes = _MOST_BYTES
 
     def placed(self, sql: str) -> str:
         return sql
