@@ -141,7 +141,7 @@ def _sqlite_file(url: str) -> tuple[str, bool]:
 
 def _open_redis(url: str, clock: Clock | None) -> Store:
     with _driver(url.partition("://")[0], "redis", "redis"):
-        from penstock.store.redis.store import open_redis
+        from penstock.store.redis.sharded import open_redis
     return open_redis(url, clock)
 
 

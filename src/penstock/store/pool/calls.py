@@ -16,7 +16,7 @@ from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.outbox import PoolOutbox
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import WatchedServer
-from penstock.store.pool.tubes import PoolTubes
+from penstock.store.pool.tubes import PoolTubes, Whole
 from penstock.store.pool.vault import Vault
 from penstock.store.redis import promise
 from penstock.store.redis.location import Location
@@ -47,8 +47,11 @@ class PoolCalls(RedisStore):
     def _make_runner(self, modern: bool) -> PoolRunner:
         return PoolRunner(self._servers, self._keys, self._clock, modern=modern)
 
+    def _make_shards(self) -> Whole:
+        return Whole()
+
     def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._vault)
+        return PoolTubes(self._runner, self._shards, self._vault)
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)

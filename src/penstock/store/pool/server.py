@@ -30,6 +30,9 @@ class Interrupted(StoreUnavailable):
 class WatchedServer(OneServer):
     """One server; `recover` is called, and what was to be sent is sent again, when it is not the run that it was."""
 
+    #: A script of several tubes would have to know the epochs of all of them.
+    together = False
+
     def __init__(self, where: Location) -> None:
         super().__init__(where)
         self.run_id: str | None = None

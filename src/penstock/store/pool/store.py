@@ -52,19 +52,18 @@ class PoolStore(TakingCalls):
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
         with self._runner.gathering() as dirty:
-            while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
-                pass
+            self._catch_up(tube, effects)
+            self._data.fill(tube.no, [], effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             dirty.pop(tube.no, None)
             if replies:
                 self._outbox.drain(tube.no, effects, None)
-            self._data.fill(tube.no, [], effects)
             self._mirror.write_all(dirty)
         return effects
 
-    def _drop(self, tube: Tube) -> bool:
+    def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
         with self._servers.strictly():
-            return super()._drop(tube)
+            return super()._drop(tube, anyhow=anyhow)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         self._look(tube, partial(super().pause_tube, tube, paused))
@@ -78,6 +77,9 @@ class PoolStore(TakingCalls):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         self._must_fit(*(entry.payload for entry in entries))
         return self._step(partial(super().put, tube, entries, now=now), tube)
+
+    def plain_put(self, tube: Tube) -> None:
+        """There is no shorter way than `put`."""
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
         self._must_fit(*(move.result for move in moves))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -16,9 +16,24 @@ from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Session
 from penstock.store.redis.link import Reply
 from penstock.store.redis.runner import known
+from penstock.store.redis.taking import Takes, Wanted
 
 T = TypeVar("T")
+# Whether the session lives, how long to wait, and id, record, …
+Took = tuple[int, int, list[Reply]]
 _NO_DATA = "its data is not in the database of the pool"
+
+
+class PoolTakes(Takes):
+    """The takes of a pool; `hand_out` carries out those without a lease."""
+
+    def __init__(self, *parts: Any, hand_out: Callable[..., Took]) -> None:
+        super().__init__(*parts)
+        self._hand_out = hand_out
+
+    def _take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> Took:
+        call = partial(super()._take, tube, wanted, now, effects)
+        return call() if tube.kind.leased else self._hand_out(tube, call, lambda took: took[2][::2])
 
 
 class TakingCalls(PoolCalls):
@@ -38,13 +53,9 @@ class TakingCalls(PoolCalls):
             self._mirror.write_later(dirty)
             return taken
 
-    def _take(
-        self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
-        call = partial(super()._take, tube, handle, wanted, now, effects)
-        if tube.kind.leased:
-            return call()
-        return self._hand_out(tube, call, lambda taken: cast("list[int]", taken[2][::2]))
+    def _make_takes(self) -> Takes:
+        parts = (self._runner, self._steps, self._registry, self._outbox, self._listener)
+        return PoolTakes(*parts, hand_out=self._hand_out)
 
     def _hand_out(self, tube: Tube, call: Callable[[], T], ids: Callable[[T], Sequence[int]]) -> T:
         """A hand-out without a lease. Anyone may ack it at once: its data is read while nobody else can write."""

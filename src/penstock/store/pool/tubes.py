@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
 from penstock.errors import TubeExists
 from penstock.store.pool.vault import Vault
 from penstock.store.redis.runner import Runner
+from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
+
+
+class Whole(Shards):
+    """No tube is split: there is one server."""
+
+    def of(self, tube: Tube) -> Sequence[Tube]:
+        return (tube,)
+
+    def for_replies(self, tube: Tube, source: int) -> Tube:
+        return tube
 
 
 class PoolTubes(Tubes):
     """The tubes of one pool. One that is new has no index yet; the first call on it begins one."""
 
-    def __init__(self, runner: Runner, vault: Vault) -> None:
-        super().__init__(runner)
+    def __init__(self, runner: Runner, shards: Shards, vault: Vault) -> None:
+        super().__init__(runner, shards)
         self._vault = vault
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:

@@ -144,12 +144,15 @@ class Vault:
     def drop_tube(self, no: int, drop: Callable[[], T]) -> T:
         """Remove a tube and all of it, once `drop`, which may refuse, has removed its index."""
 
+        dropped: list[T] = []
+
         def remove(session: Session) -> T:
             session.rows(self._ask.lock_tube, (no,))
-            dropped = drop()
+            if not dropped:  # else the transaction is begun anew
+                dropped.append(drop())
             for query in (self._ask.drop_tasks, self._ask.drop_links, self._ask.drop_tube):
                 session.change(query, (no,))
-            return dropped
+            return dropped[0]
 
         return self._db.run(remove)
 

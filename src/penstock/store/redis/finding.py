@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from msgspec.structs import astuple
+
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.store.base import Counts, Lane
@@ -88,11 +90,17 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
             return
 
 
-def count(runner: Runner, tube: Tube) -> Counts:
-    """The counters. What was put is the last id; what is ready and what is done follow from the others."""
-    key = runner.keys.name(tube.no, "meta")
-    names = [name.encode() for name in Counts.__struct_fields__]
-    found = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, b"last", *names))
+def count(runner: Runner, tubes: Sequence[Tube]) -> Counts:
+    """The counters of a tube, or of all its shards together."""
+    keys = [runner.keys.name(tube.no, "meta") for tube in tubes]
+    names = [b"last", *(name.encode() for name in Counts.__struct_fields__)]
+    replies = runner.servers.command_all([(key, (b"HMGET", key, *names)) for key in keys])
+    counts = [_counted(tube, cast("list[bytes | None]", reply)) for tube, reply in zip(tubes, replies, strict=True)]
+    return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
+
+
+def _counted(tube: Tube, found: list[bytes | None]) -> Counts:
+    """What was put is the last id; what is ready and what is done follow from the others."""
     known(tube, [-1 if found[0] is None else 0])
     last, *numbers = (int(number or 0) for number in found)
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))

@@ -13,7 +13,7 @@ from penstock.store.base import Effects, Event
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script
+from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
 from penstock.store.redis.servers import Request, Servers
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
@@ -55,17 +55,40 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
-        shape = self.shape(tube)
         while True:
-            linked = tube.no in self._linked
-            script = self.script(name, shape.sort, linked)
-            request = Request(
-                script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments)
-            )
+            request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, again=again))
             if reply[0] != _LINKED:
                 return known(tube, reply)
             self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
+
+    def on_tubes(
+        self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
+    ) -> list[list[Reply]]:
+        """The same in several tubes, of a script that may run twice, in as few round trips as there are servers."""
+        replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
+        return [
+            self.on_tube(name, tube, *arguments, again=True, now=now) if reply[0] == _LINKED else known(tube, reply)
+            for tube, reply in zip(tubes, cast("list[list[Reply]]", replies), strict=True)
+        ]
+
+    def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
+        """The script that takes from several tubes, to be run on the one server that has them."""
+        requests = [self.tube_request("take", tube) for tube in tubes]
+        sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
+        kinds = tuple(sorted(set(sorts)))  # so that there are few such scripts
+        words: list[Argument] = [len(tubes), self.moment(now), *wanted]
+        for tube, sort, request in zip(tubes, sorts, requests, strict=True):
+            shape = self.shape(tube)
+            words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
+        keys = [key for request in requests for key in request.keys]
+        return Request(load_several(kinds, modern=self.modern), keys, words)
+
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+        """A script of a tube, to be run later."""
+        shape = self.shape(tube)
+        script = self.script(name, shape.sort, tube.no in self._linked)
+        return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

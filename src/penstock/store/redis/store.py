@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
-import msgspec
-
-from penstock.core import codec
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -23,23 +19,26 @@ from penstock.store.forks import reset_in_child
 from penstock.store.redis import finding, promise, putting
 from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
-from penstock.store.redis.keys import MAX_ID, TUBES, Keys
+from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
-from penstock.store.redis.location import Location, locate
+from penstock.store.redis.location import Location
 from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.plain import plain_put
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, known
 from penstock.store.redis.servers import OneServer, Servers
+from penstock.store.redis.settling import pack_moves
+from penstock.store.redis.shards import Shards
 from penstock.store.redis.steps import Steps
+from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
 
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 3
-_encode = msgspec.msgpack.Encoder().encode
+SCHEMA = 4
 
 
 class RedisStore(UnleasedCalls):
@@ -62,12 +61,14 @@ class RedisStore(UnleasedCalls):
             raise
         for warning in self._warnings(facts):
             log.warning("%s: %s", self._servers.label, warning)
+        self._shards = self._make_shards()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
+        self._takes = self._make_takes()
         reset_in_child(self)
 
     # What it is made of; a pool has its own.
@@ -78,11 +79,17 @@ class RedisStore(UnleasedCalls):
     def _make_runner(self, modern: bool) -> Runner:
         return Runner(self._servers, self._keys, self._clock, modern=modern)
 
+    def _make_shards(self) -> Shards:
+        return Shards()
+
     def _make_tubes(self) -> Tubes:
-        return Tubes(self._runner)
+        return Tubes(self._runner, self._shards)
 
     def _make_outbox(self) -> Outbox:
         return Outbox(self._runner, self._tubes)
+
+    def _make_takes(self) -> Takes:
+        return Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
 
     def _warnings(self, facts: promise.Facts) -> list[str]:
         return promise.warnings(facts)
@@ -146,21 +153,19 @@ class RedisStore(UnleasedCalls):
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
-        while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
-            pass
-        if self._drop(tube):
+        self._catch_up(tube, effects)
+        replies = self._drop(tube)
+        self._tubes.forget(tube)
+        if replies:
             self._outbox.drain(tube.no, effects, None)
         return effects
 
-    def _drop(self, tube: Tube) -> bool:
-        """Remove a tube in which nothing is due; whether its tasks may leave replies."""
-        reply = cast("list[Reply]", self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name))
-        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(known(tube, reply)))
-        if taken:
-            raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
-        if waiting:
-            raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
-        self._tubes.forget(tube)
+    def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
+        """Remove what is stored of a tube that is not busy, or anyhow; whether its tasks have yet to reply."""
+        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name, int(anyhow))
+        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(known(tube, cast("list[Reply]", reply))))
+        if not anyhow:
+            refuse_busy(tube, taken, waiting)
         return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
@@ -195,60 +200,19 @@ class RedisStore(UnleasedCalls):
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube)
+
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; one call per tube, in order, until one has work."""
-        effects = Effects()
-        waits: list[int] = []
-        for place, tube in enumerate(tubes):
-            wanted = (count, "" if max_pri is None else max_pri, blocked or "")
-            alive, wait_ms, pairs = self._take(tube, handle, wanted, now, effects)
-            waits += [wait_ms] if wait_ms >= 0 else []
-            if not alive:
-                return Taken(None, [], None, False, effects)
-            if pairs:
-                records = read_pairs(pairs)
-                effects.events += [Event(tube.no, "take", record) for record in records]
-                self._count_out(tubes, place, handle, blocked, now, effects)
-                return Taken(tube, records, min(waits, default=None), True, effects)
-            if blocked == "enter":
-                self._listener.interests.add(tube.no)
-        if self._outbox.rescue(effects, now):
-            waits.append(0)  # look again: it may be what is wanted
-        return Taken(None, [], min(waits, default=None), True, effects)
-
-    def _take(
-        self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
-        """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
-        met = self._steps.unreadable
-        _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, now=now)
-        if not rest[0]:
-            found = self._registry.enlist(handle, tube, now)
-            if found is not None:
-                _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, *found, now=now)
-        if self._steps.unreadable > met and rest[0] and not rest[2]:  # what that held up may be taken now
-            count, max_pri, blocked = wanted
-            again = (count, max_pri, "stay" if blocked in ("enter", "stay") else "")
-            _, rest = self._steps.run("take", tube, effects, handle, *again, ADVANCE_STEP, now=now)
-        return cast("tuple[int, int, list[Reply]]", tuple(rest))
-
-    def _count_out(
-        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None, effects: Effects
-    ) -> None:
-        """Something came from one of several tubes: the others that counted the caller in count it out."""
-        others = tubes[:found] if blocked == "enter" else tubes[found + 1 :] if blocked == "leave" else ()
-        if blocked == "stay":
-            others = [tube for tube in tubes if tube is not tubes[found]]
-        for tube in others:
-            self._steps.run("take", tube, effects, handle, 0, "", "leave", ADVANCE_STEP, now=now)
+        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
+        return self._takes.take(tubes, wanted, now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        effects, results = Effects(), list[bytes]()
-        packed = _encode([_packed(move, results) for move in moves])
-        records, rest = self._steps.run("settle", tube, effects, packed, *results, now=now)
+        effects = Effects()
+        records, rest = self._steps.run("settle", tube, effects, *pack_moves(moves), now=now)
         places = cast("list[int]", rest[0])
         return Settled([records[place - 1] if place else None for place in places], effects)
 
@@ -290,6 +254,10 @@ class RedisStore(UnleasedCalls):
         _, rest = self._steps.run("advance", tube, effects, limit, again=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
 
+    def _catch_up(self, tube: Tube, effects: Effects) -> None:
+        while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
+            pass
+
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         """As the contract says; tasks put while it runs have higher ids than the last one seen first."""
         settled = Settled([], Effects())
@@ -312,7 +280,7 @@ class RedisStore(UnleasedCalls):
         return finding.find(self._runner, tube, status, after or 0, limit, now)
 
     def count(self, tube: Tube) -> Counts:
-        return finding.count(self._runner, tube)
+        return finding.count(self._runner, self._shards.of(tube))
 
     # sessions
 
@@ -352,24 +320,16 @@ class RedisStore(UnleasedCalls):
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
-        return check(self._runner, self._steps, self._tubes.all(), self._registry, repair, now)
+        return [
+            self._shards.finding(tube.no, found)
+            for tube in self._tubes.stored()
+            for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
+        ]
 
 
-def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
-    """A move as settle reads it. A result, which may be any bytes, goes beside it."""
-    id: int | str = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
-    if move.name is not None:
-        id = move.name
-    which = base64 = None
-    if move.result is not None:
-        results.append(move.result)
-        which = len(results)
-        base64 = b64encode(move.result[1:]).decode() if codec.is_raw(move.result) else None
-    return (
-        move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted, move.code, which, base64,
-    )  # fmt: skip
-
-
-def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:
-    """The store that a redis URL names."""
-    return RedisStore(locate(url), clock)
+def refuse_busy(tube: Tube, taken: int, waiting: int) -> None:
+    """TubeBusy where a tube cannot be dropped."""
+    if taken:
+        raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
+    if waiting:
+        raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
