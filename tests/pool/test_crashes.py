@@ -7,7 +7,11 @@ from itertools import count
 import pytest
 
 import penstock
+from penstock.core.options import plain_entry
+from penstock.store.pool.store import PoolStore
+from penstock.store.redis.store import RedisStore
 from tests.behaviour.helpers import take
+from tests.pool.conftest import Connect
 from tests.pool.dying import Say, die_at
 from tests.servers.redis import Redis
 
@@ -105,3 +109,13 @@ def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents
     assert broker.check() == []
     while tube.tasks():  # what goes may leave a reply
         tube.truncate()
+
+
+def test_what_a_dead_process_left_behind_is_written_by_the_next_take(connect: Connect, server: Redis) -> None:
+    one, other = connect(), connect()
+    tube, store = one.tube("t")._stored, one._hub.store
+    assert isinstance(store, PoolStore)
+    RedisStore.put(store, tube, [plain_entry(tube, b'"left"')])  # the step of a put, by one who dies before its commit
+    assert take(other.tube("t")).data == "left"
+    server.ask("FLUSHALL")
+    assert [task.data for task in other.tube("t").tasks()] == ["left"]
