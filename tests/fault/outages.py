@@ -7,13 +7,11 @@ import time
 
 from penstock.store.open import with_pool
 from tests.fault.history import Recorder
-from tests.servers import SERVERS
+from tests.servers import DURABLE
 from tests.servers.base import Server
-from tests.servers.postgres import DurablePostgres
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
 
-_SERVERS: dict[str, type[Server]] = {**SERVERS, "postgres": DurablePostgres}
 STORES = ("postgres", "mariadb", "redis", "pool")
 
 
@@ -22,7 +20,7 @@ class Outages:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._server: Server = Redis() if name == "pool" else _SERVERS[name]()
+        self._server: Server = Redis() if name == "pool" else DURABLE[name]()
         self._proxy = Proxy(self._server.port)
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
         self._strikes = [("restart", self._server.restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]

@@ -102,4 +102,4 @@ def test_describe_says_what_the_server_promises(broker: penstock.Broker) -> None
     described = broker._hub.store.describe()
     assert described.store in ("MariaDB", "MySQL")
     assert "innodb_flush_log_at_trx_commit" in described.durability
-    assert described.schema == 13
+    assert described.schema == 14
