@@ -8,7 +8,9 @@ from typing import cast
 import pytest
 
 import penstock
+from penstock.core.options import plain_entry
 from penstock.store.pool.store import PoolStore
+from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.helpers import take
 from tests.pool.conftest import Connect
@@ -64,6 +66,17 @@ def test_a_lease_from_before_is_dead(broker: penstock.Broker, server: Redis) -> 
     with pytest.raises(penstock.NotTaken):
         tube.delete(old)
     new.ack()
+
+
+def test_leases_of_new_tasks_are_above_those_of_an_earlier_epoch(broker: penstock.Broker, server: Redis) -> None:
+    tube = broker.tube("t")
+    tube.put("a")
+    old = take(tube)
+    lose(server)
+    store, stored = broker._hub.store, tube._stored
+    assert isinstance(store, PoolStore)
+    RedisStore.put(store, stored, [plain_entry(stored, b'"new"')])  # taken while its data is still in Redis
+    assert [task.data for task in tube.take_many(2) if task.lease > old.lease] == ["a", "new"]
 
 
 def test_attempts_that_were_told_outlive_redis(broker: penstock.Broker, server: Redis) -> None:

@@ -16,6 +16,12 @@ from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
 
 
+def epoch_of(broker: penstock.Broker) -> int:
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    return store._runner.epoch
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["whole", "lost"])
 def test_the_command_builds_the_index_anew(
     front: str, database: str, server: Redis, tmp_path: Path, lost: bool
@@ -56,9 +62,7 @@ def test_the_next_start_builds_a_lost_index(front: str, database: str, server: R
         broker.tube("t").put("a")
     server.ask("FLUSHALL")
     with penstock.connect(front, pool=database) as broker:
-        store = broker._hub.store
-        assert isinstance(store, PoolStore)
-        assert store._runner.epoch == 2
+        assert epoch_of(broker) == 2
         assert take(broker.tube("t")).data == "a"
 
 
@@ -71,8 +75,7 @@ def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -
         thread.start()
     for thread in threads:
         thread.join()
-    epochs = {store._runner.epoch for broker in brokers if isinstance(store := broker._hub.store, PoolStore)}
-    assert epochs == {2}
+    assert {epoch_of(broker) for broker in brokers} == {2}
     assert brokers[1].tube("t").stats().tasks.ready == 300
 
 

@@ -87,15 +87,16 @@ class PoolCalls(RedisStore):
                     "store it elsewhere and put a reference, or raise max_allowed_packet of a MySQL"
                 )
 
-    def _step(self, call: Callable[[], T], tube: Tube | None = None) -> T:
-        """A call that changes something, over when the vault has it."""
+    def _step(self, call: Callable[[], T], tube: Tube | None = None, *, told: bool = True) -> T:
+        """A call that changes something, over when the vault has it. `told`: with the data of all that it tells of."""
         with self._runner.gathering() as dirty:
             answer = call()
             records = answer.records if isinstance(answer, (Stored, Settled)) else []
             effects = answer if isinstance(answer, Effects) else getattr(answer, "effects", Effects())
             no = 0 if tube is None else tube.no
             with suppress(StoreError):  # what cannot be read now cannot be written either, which is told next
-                self._data.fill(no, cast("list[Record | None]", records), effects, held=True)
+                if told:
+                    self._data.fill(no, cast("list[Record | None]", records), effects, held=True)
             self._mirror.write_all(dirty)
             self._data.settled(no, records)
             return answer
