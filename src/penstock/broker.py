@@ -13,7 +13,6 @@ from penstock.core.numbers import span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.shapes import flag
 from penstock.core.task import Task
-from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, verb
 from penstock.hub import Hub
 from penstock.opening import DEFAULT_KIND, create_tube, open_tube
@@ -30,13 +29,12 @@ DEFAULT_URL = "sqlite:///penstock.db"
 def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[[], int] | None = None) -> Broker:
     """Open the store that a URL names: PENSTOCK_URL when none is given, else one SQLite file, penstock.db.
 
+    `pool` puts a database behind a Redis: it has every task, and Redis is an index that may be lost.
     `clock` replaces the store's clock, for tests.
     """
     if url is None:
         url = os.environ.get("PENSTOCK_URL") or DEFAULT_URL
-    if pool is not None:
-        raise UnsupportedOption("pool= needs a Redis store in front: this version has sqlite:// and memory://")
-    return Broker(open_store(url, clock))
+    return Broker(open_store(url, clock, pool))
 
 
 class Broker:
