@@ -25,6 +25,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import TubeFull
 from penstock.store.linked import LinkedStore
+from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
 
 # A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
@@ -174,7 +175,7 @@ class Lane(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class Store(LinkedStore, UnleasedStore, Protocol):
+class Store(LinkedStore, UnleasedStore, MovingStore, Protocol):
     """The contract. Methods that change a tube take the Tube that `load_tube` or `save_tube` gave."""
 
     #: Brokers of one process whose stores have equal identities wake each other's takers.

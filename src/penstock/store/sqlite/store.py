@@ -29,6 +29,7 @@ from penstock.store.sqlite.dropping import remove_hidden_step
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
+from penstock.store.sqlite.moving import MovingCalls
 from penstock.store.sqlite.puts import put_one, put_planned, total_of
 from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
@@ -47,7 +48,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
+class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -120,6 +121,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
         with self._db.durable as db:
             row = db.execute(Q.get_tube, (name,)).get
             if row is None:
+                tubes.must_not_hide(db, name)
                 return tubes.add(db, name, kind, given)
             if not exist_ok:
                 raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
@@ -128,6 +130,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def load_tube(self, name: str) -> Tube | None:
         with self._db.reading as db:
             row = db.execute(Q.get_tube, (name,)).get
+            if row is None:
+                tubes.must_not_hide(db, name)
             return tubes.load(row) if row else None
 
     def load_tubes(self) -> list[Tube]:
@@ -161,11 +165,11 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         with self._write(tube) as db:
             if db.execute(Q.set_paused, (tube.no, int(paused))).get is None:
-                raise no_such_tube(tube)
+                raise no_such_tube(db, tube)
 
     def paused(self, tube: Tube) -> bool:
         with self._db.reading as db:
-            return bool(_known(tube, db.execute(Q.is_paused, (tube.no,)).fetchone())[0])
+            return bool(_known(db, tube, db.execute(Q.is_paused, (tube.no,)).fetchone())[0])
 
     # tasks
 
@@ -232,7 +236,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
         has groups that tasks must follow, and the next moments."""
-        row = _known(step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
+        row = _known(step.db, step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
         at, lapse, end, session, paused, moving = row
         soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
         if soonest is not None and soonest <= step.now:
@@ -373,9 +377,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
             return checks.check(db, self._clock() if now is None else now, repair=repair)
 
 
-def _known(tube: Tube, row: T | None) -> T:
+def _known(db: apsw.Connection, tube: Tube, row: T | None) -> T:
     if row is None:
-        raise no_such_tube(tube)
+        raise no_such_tube(db, tube)
     return row
 
 
