@@ -9,7 +9,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.errors import OutcomeUnknown
 from penstock.store.base import Blocked, Event, Taken
-from penstock.store.mysql.answers import moment_of, refusals, sql
+from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.calls import Calls
 from penstock.store.mysql.pool import Rows
 from penstock.store.mysql.records import Report, shown
@@ -32,7 +32,7 @@ class TakingCalls(Calls):
         top = _ANY_RANK if max_pri is None else max_pri
         how = f"{count}, '{handle}', {top!r}, {_BLOCKED[blocked]}, {sql(self._moment(now))}"
         report = Report()
-        with refusals(*tubes):
+        with self._refusals(*tubes):
             rows = self._taken(tubes, handle, f"'[{numbers}]', {how}", report)
         _, moment, wait_ms, session = rows[-1]
         self._heard(int(moment))
