@@ -109,7 +109,7 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
     """All that people see of a tube: what it is, its tasks, counters, groups and outcomes."""
     tube = broker.tube(name)
     info = next(info for info in broker.tubes() if info.name == name)
-    groups = broker._hub.store.live_groups(tube._stored, "", 100)
+    groups = sorted(broker._hub.store.read_groups(tube._stored, 0, 100), key=lambda group: group.name)
     return {
         "kind": info.kind,
         "options": info.options,

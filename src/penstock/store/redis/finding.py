@@ -13,7 +13,7 @@ from penstock.store.base import Counts, Lane
 from penstock.store.redis.keys import MAX_ID, task_id, task_key
 from penstock.store.redis.link import Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, read_pairs
 
 # Tasks that one call of a paging script looks at: a millisecond or so.
 PAGE = 500
@@ -28,7 +28,7 @@ def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list
     """The tasks with these ids; one past its ttl, unless taken, is None."""
     wanted = [task_key(id) if 0 < id <= MAX_ID else b"" for id in ids]
     reply = runner.on_tag("get", tube.no, runner.moment(now), *wanted, again=True)
-    moment, *values = known(tube, cast("list[Reply]", reply))
+    moment, *values = runner.known(tube, cast("list[Reply]", reply))
     found = zip(ids, cast("list[bytes | None]", values), strict=True)
     return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
 
@@ -48,7 +48,7 @@ def find(runner: Runner, tube: Tube, status: str | None, after: int, limit: int,
     while len(records) < limit and place < MAX_ID:
         arguments = (runner.moment(now), states or "", place, limit - len(records), PAGE)
         reply = runner.on_tag("find", tube.no, *arguments, again=True)
-        _, place, last, stored = cast("list[int]", known(tube, cast("list[Reply]", reply))[:4])
+        _, place, last, stored = cast("list[int]", runner.known(tube, cast("list[Reply]", reply))[:4])
         records += read_pairs(cast("list[Reply]", reply)[4:])
         left = last - place
         if left <= 0 or not stored:
@@ -88,17 +88,18 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
             return
 
 
-def count(runner: Runner, tube: Tube) -> Counts:
+def count(runner: Runner, tube: Tube, *, sealed: bool = False) -> Counts:
     """The counters. What was put is the last id; what is ready and what is done follow from the others."""
     key = runner.keys.name(tube.no, "meta")
-    names = [name.encode() for name in Counts.__struct_fields__]
-    found = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, b"last", *names))
-    known(tube, [-1 if found[0] is None else 0])
-    last, *numbers = (int(number or 0) for number in found)
+    names = [b"last", b"sealed", b"skipped", *(name.encode() for name in Counts.__struct_fields__)]
+    last, moved, *found = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, *names))
+    last = moved if sealed and last is None else last
+    runner.known(tube, [-1 if last is None else 0])
+    skipped, *numbers = (int(number or 0) for number in found)
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
-    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"]
-    counts.update(put=last, done=done)
-    counts["ready"] = last - done - counts["taken"] - counts["delayed"] - counts["buried"]
+    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped
+    counts.update(put=int(last or 0), done=done)
+    counts["ready"] = counts["put"] - done - counts["taken"] - counts["delayed"] - counts["buried"]
     return Counts(**counts)
 
 

@@ -27,9 +27,10 @@ from penstock.store.redis.keys import MAX_ID, TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location, locate
+from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, read_pairs
 from penstock.store.redis.servers import OneServer, Servers
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
@@ -38,11 +39,11 @@ from penstock.store.redis.unleased import UnleasedCalls
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 3
+SCHEMA = 4
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class RedisStore(UnleasedCalls):
+class RedisStore(UnleasedCalls, MovingCalls):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
@@ -68,6 +69,7 @@ class RedisStore(UnleasedCalls):
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
+        self._listed = {}
         reset_in_child(self)
 
     def _open(self) -> str:
@@ -127,7 +129,7 @@ class RedisStore(UnleasedCalls):
         while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
             pass
         reply = cast("list[Reply]", self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name))
-        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(known(tube, reply)))
+        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(self._runner.known(tube, reply)))
         if taken:
             raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
         if waiting:
@@ -139,12 +141,12 @@ class RedisStore(UnleasedCalls):
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
-        known(tube, cast("list[Reply]", reply))
+        self._runner.known(tube, cast("list[Reply]", reply))
 
     def paused(self, tube: Tube) -> bool:
         key = self._keys.name(tube.no, "meta")
         last, paused = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, b"last", b"paused"))
-        known(tube, [-1 if last is None else 0])
+        self._runner.known(tube, [-1 if last is None else 0])
         return paused is not None
 
     # tasks

@@ -9,6 +9,7 @@ import msgspec
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.errors import TubeExists
+from penstock.store.moving import arriving, hidden, is_hidden, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 
@@ -47,18 +48,45 @@ class Tubes:
         return tube
 
     def find(self, name: str) -> Tube | None:
-        """The tube of that name."""
-        tube = _tube(self._runner.on_tag("lookup", TUBES, name, again=True))
-        if tube is None or self._lives(tube):
+        """The tube of that name; NoSuchTube where it is on its way, here or away from here."""
+        if name != plain_name(name):
+            return self._find_hidden(name)
+        tube = self._lookup(name)
+        if tube is None:
+            coming = self._lookup(arriving(name))
+            if coming is not None and self._lives(coming):
+                raise hidden(coming)
+            return None
+        if self._lives(tube):
             return tube
+        if (sealed := self._runner.sealed(tube)) is not None:
+            raise hidden(sealed)
         self.forget(tube)  # whoever dropped it died before it could
         return None
+
+    def _find_hidden(self, name: str) -> Tube | None:
+        """One that is arriving has its name; one that is gone is found by that which it had."""
+        tube = self._lookup(name)
+        if tube is not None:
+            return tube if self._lives(tube) else None
+        tube = self._lookup(plain_name(name))
+        sealed = None if tube is None else self._runner.sealed(tube)
+        return sealed if sealed is not None and sealed.name == name else None
+
+    def _lookup(self, name: str) -> Tube | None:
+        return _tube(self._runner.on_tag("lookup", TUBES, name, again=True))
+
+    def rename(self, tube: Tube, name: str) -> bool:
+        """Give a tube another name; False where that is in use."""
+        declared = _encode(_Declared(name, tube.kind, encode_given(tube.given).decode()))
+        return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
 
     def all(self) -> list[Tube]:
         """All tubes, by name."""
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        tubes = [_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        every = (_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2))
+        tubes = [tube for tube in every if not is_hidden(tube.name)]
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         lives = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
