@@ -8,6 +8,7 @@ from io import BytesIO
 
 import penstock
 from penstock.moving.exporting import Import, export_tube
+from penstock.moving.move import Move, Moved
 from penstock.testing import Clock
 
 # name -> how a tube of that sort is filled
@@ -60,7 +61,7 @@ def fair(broker: penstock.Broker, clock: Clock) -> None:
 def tied(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("tied", retention=3600)
     tube.put("live", address="a 1", reply_to="replies")
-    for address, end in (("done", "ack"), ("failed", "fail"), ("again", "ack")):
+    for address in ("done", "failed", "again"):
         tube.put(address, address=address, pri=0)
     for task in tube.take_many(4):
         if task.address == "failed":
@@ -134,6 +135,12 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
         elif len(found) > 20:
             break
     return found
+
+
+def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: float = 0) -> list[Moved]:
+    """Move tubes; to a URL that the target has not, which is what old handles are told."""
+    move = Move(source._hub, target._hub.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None)
+    return move.run(tubes)
 
 
 def exported(broker: penstock.Broker, name: str) -> bytes:

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 MOVE_STEP = 1000
 # No name that people give begins with these.
 _ARRIVING, _GONE = "<", ">"
-# Among the options of a sealed tube: where it went.
-_MOVED = "moved"
+# Among the options of a sealed tube: where it went; and that nothing of it is left.
+_MOVED, _ERASED = "moved", "erased"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -100,7 +100,10 @@ class MovingStore(Protocol):
 
     def erase_tube(self, tube: Tube) -> None:
         """Remove all that is in a sealed or arriving tube, in bounded steps, without outcomes and replies: its tasks
-        live elsewhere. A sealed one's row stays."""
+        live elsewhere. A sealed one's row stays, and says so at the end (`is_erased`)."""
+
+    def load_sealed(self) -> list[Tube]:
+        """All sealed tubes, by name."""
 
     def tally(self, tube: Tube) -> Tally:
         """What it knows beside its tasks."""
@@ -158,15 +161,30 @@ def moved_to(tube: Tube) -> str:
     return str(tube.given[_MOVED])
 
 
+def is_sealed(tube: Tube) -> bool:
+    """Whether it was moved away."""
+    return _MOVED in tube.given
+
+
+def erased_options(tube: Tube) -> dict[str, object]:
+    """The options of a sealed tube of which nothing is left."""
+    return {**tube.given, _ERASED: True}
+
+
+def is_erased(tube: Tube) -> bool:
+    """Whether nothing of a sealed tube is left."""
+    return _ERASED in tube.given
+
+
 def own_options(tube: Tube) -> dict[str, object]:
     """The options that a tube was created with, also when it is sealed."""
-    return {option: value for option, value in tube.given.items() if option != _MOVED}
+    return {option: value for option, value in tube.given.items() if option not in (_MOVED, _ERASED)}
 
 
 def hidden(tube: Tube) -> NoSuchTube:
     """The error of whoever asks for a tube that is arriving or gone."""
     name = plain_name(tube.name)
-    if _MOVED in tube.given:
+    if is_sealed(tube):
         return NoSuchTube(f"tube {name} has moved to {moved_to(tube)}: connect there")
     return NoSuchTube(f"tube {name} is on its way into this store: wait until penstock move or import has finished")
 

@@ -14,7 +14,16 @@ from penstock.errors import TubeExists
 from penstock.store.base import Counts
 from penstock.store.memory.calls import Calls
 from penstock.store.memory.tube import TubeState
-from penstock.store.moving import Kept, Parcel, Tally, gone, sealed_options, seal_refused
+from penstock.store.moving import (
+    Kept,
+    Parcel,
+    Tally,
+    erased_options,
+    gone,
+    is_sealed,
+    seal_refused,
+    sealed_options,
+)
 
 # What a tube has now; the others are what was ever done.
 _NOW = ("ready", "taken", "delayed", "buried")
@@ -34,9 +43,15 @@ class MovingCalls(Calls):
 
     def erase_tube(self, tube: Tube) -> None:
         with self._lock:
+            if is_sealed(tube):
+                tube = make_tube(tube.no, tube.name, tube.kind, erased_options(tube))
             self._by_name[tube.name] = TubeState(tube, self._sessions.held)
             if tube.no in self._tubes:
                 self._tubes[tube.no] = self._by_name[tube.name]
+
+    def load_sealed(self) -> list[Tube]:
+        with self._lock:
+            return [self._by_name[name].tube for name in sorted(self._by_name) if is_sealed(self._by_name[name].tube)]
 
     def tally(self, tube: Tube) -> Tally:
         with self._lock:

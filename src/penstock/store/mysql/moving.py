@@ -14,7 +14,16 @@ from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
 from penstock.errors import TubeExists
 from penstock.store.base import Counts
-from penstock.store.moving import Kept, Parcel, Tally, gone, seal_refused, sealed_options
+from penstock.store.moving import (
+    Kept,
+    Parcel,
+    Tally,
+    erased_options,
+    gone,
+    is_sealed,
+    seal_refused,
+    sealed_options,
+)
 from penstock.store.mysql import checks, faults, tubes
 from penstock.store.mysql.calls import Calls
 from penstock.store.mysql.linked import make_group
@@ -30,6 +39,8 @@ _COLUMNS = (
 _ADOPT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
 _ADDRESS = "INSERT INTO penstock_address (tube, address, id) VALUES "
 _MEMBER = "INSERT INTO penstock_member (group_no, id, waits, rank1, rank2) VALUES "
+# Less its own number, that of a sealed tube's row of penstock_id.
+_SEALED = 2**32 - 1
 # The counters that landing adds to, in the order of `land_counts`.
 _CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
 
@@ -60,6 +71,14 @@ class MovingCalls(Calls):
                 pass
         for query in (Q.erase_members, Q.forget_groups, Q.forget_lanes):
             self._change(query, (tube.no,))
+        if is_sealed(tube):
+            for query in (Q.forget_counter, Q.forget_deltas, Q.forget_serial):
+                self._change(query, (tube.no,))
+            self._change(Q.forget_id, (_SEALED - tube.no,))
+            self._change(Q.set_options, (encode_given(erased_options(tube)).decode(), tube.no))
+
+    def load_sealed(self) -> list[Tube]:
+        return [tubes.load(row) for row in self._db.read(Q.sealed_tubes)]
 
     def tally(self, tube: Tube) -> Tally:
         ((last, ms, seq, serial),) = self._db.read(Q.tally, (tube.no, tube.no, tube.no))

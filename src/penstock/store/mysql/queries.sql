@@ -400,6 +400,12 @@ DELETE FROM penstock_waiting WHERE handle = %s;
 SELECT no, COALESCE(name, old_name), kind, options FROM penstock_tube
 WHERE name = CONCAT('<', %s) OR (name IS NULL AND old_name = CONCAT('>', %s));
 
+-- name: sealed_tubes
+SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND LEFT(old_name, 1) = '>' ORDER BY old_name;
+
+-- name: set_options
+UPDATE penstock_tube SET options = %s WHERE no = %s;
+
 -- name: sealed_tube
 SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND old_name = %s;
 

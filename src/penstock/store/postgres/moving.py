@@ -14,7 +14,7 @@ from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
 from penstock.errors import TubeExists
 from penstock.store.base import ADVANCE_STEP, Counts
-from penstock.store.moving import Kept, Parcel, Tally, gone, sealed_options
+from penstock.store.moving import Kept, Parcel, Tally, erased_options, gone, is_sealed, sealed_options
 from penstock.store.postgres import rows
 from penstock.store.postgres.calls import Calls
 
@@ -33,6 +33,11 @@ class MovingCalls(Calls):
     def erase_tube(self, tube: Tube) -> None:
         while self._read(self._ask.erase, (tube.no, ADVANCE_STEP))[0][0]:
             pass
+        if is_sealed(tube):
+            self._read(self._ask.set_sealed, (encode_given(erased_options(tube)).decode(), tube.no))
+
+    def load_sealed(self) -> list[Tube]:
+        return [rows.tube(row) for row in self._read(self._ask.sealed_tubes, ())]
 
     def tally(self, tube: Tube) -> Tally:
         ((last_id, ms, seq, serial),) = cast("Any", self._read(self._ask.tally, (tube.no,)))

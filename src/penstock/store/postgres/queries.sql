@@ -178,6 +178,12 @@ SELECT * FROM {schema}.penstock_inspect(%s, %s, %s, %s)
 -- name: seal
 SELECT {schema}.penstock_seal(%s, %s, %s, %s)
 
+-- name: sealed_tubes
+SELECT no, name, kind, options FROM {schema}.penstock_sealed ORDER BY name
+
+-- name: set_sealed
+UPDATE {schema}.penstock_sealed SET options = %s WHERE no = %s RETURNING no
+
 -- name: erase
 SELECT {schema}.penstock_erase(%s, %s)
 

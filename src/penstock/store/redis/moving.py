@@ -50,6 +50,9 @@ class MovingCalls:
     def erase_tube(self, tube: Tube) -> None:
         self._runner.on_tag("erase", tube.no, again=True)
 
+    def load_sealed(self) -> list[Tube]:
+        return self._tubes.sealed()
+
     def tally(self, tube: Tube) -> Tally:
         key = self._runner.keys.name(tube.no, "meta")
         marks = cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, b"ms", b"seq"))

@@ -10,7 +10,7 @@ from penstock.core.options import Tube, make_tube
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube
 from penstock.store.base import Effects, Event
-from penstock.store.moving import gone, hidden, sealed_options
+from penstock.store.moving import erased_options, gone, hidden, sealed_options
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
@@ -80,10 +80,11 @@ class Runner:
     def sealed(self, tube: Tube) -> Tube | None:
         """The tube as one that was moved, if it was."""
         key = self.keys.name(tube.no, "meta")
-        to = cast("bytes | None", self.servers.command(key, b"HGET", key, b"moved"))
+        to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
         if to is None:
             return None
-        return make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
+        sealed = make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
+        return sealed if erased is None else make_tube(tube.no, sealed.name, tube.kind, erased_options(sealed))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

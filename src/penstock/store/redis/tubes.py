@@ -81,12 +81,19 @@ class Tubes:
         declared = _encode(_Declared(name, tube.kind, encode_given(tube.given).decode()))
         return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
 
-    def all(self) -> list[Tube]:
-        """All tubes, by name."""
+    def sealed(self) -> list[Tube]:
+        """All tubes that were moved, by name."""
+        found = (self._runner.sealed(tube) for tube in self._declared())
+        return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
+
+    def _declared(self) -> list[Tube]:
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        every = (_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2))
-        tubes = [tube for tube in every if not is_hidden(tube.name)]
+        return [_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+
+    def all(self) -> list[Tube]:
+        """All tubes, by name, without those that are arriving or gone."""
+        tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         lives = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)

@@ -13,7 +13,16 @@ from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
 from penstock.errors import TubeExists
 from penstock.store.base import Counts
-from penstock.store.moving import Kept, Parcel, Tally, gone, seal_refused, sealed_options
+from penstock.store.moving import (
+    Kept,
+    Parcel,
+    Tally,
+    erased_options,
+    gone,
+    is_sealed,
+    seal_refused,
+    sealed_options,
+)
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.calls import Calls
 from penstock.store.sqlite.keys import ID_BITS
@@ -51,6 +60,12 @@ class MovingCalls(Calls):
                 for query in (Q.forget_lanes, Q.forget_waiting_tube, Q.forget_outcomes, Q.forget_groups):
                     db.execute(query, (no,))
                 db.execute(Q.set_counts, (tube.no, 0, 0, 0, 0))
+                if is_sealed(tube):
+                    db.execute(Q.set_options, (tube.no, encode_given(erased_options(tube)).decode()))
+
+    def load_sealed(self) -> list[Tube]:
+        with self._db.reading as db:
+            return [tubes.load(row) for row in db.execute(Q.sealed_tubes)]
 
     def tally(self, tube: Tube) -> Tally:
         with self._db.reading as db:

@@ -546,6 +546,12 @@ FROM penstock_tube WHERE no = ?1;
 -- name: hidden_tube
 SELECT no, name, kind, options FROM penstock_tube WHERE name = '<' || ?1 OR name = '>' || ?1;
 
+-- name: sealed_tubes
+SELECT no, name, kind, options FROM penstock_tube WHERE name >= '>' AND name < '?' ORDER BY name;
+
+-- name: set_options
+UPDATE penstock_tube SET options = ?2 WHERE no = ?1;
+
 -- name: any_following
 SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1;
 

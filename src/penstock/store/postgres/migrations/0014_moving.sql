@@ -61,6 +61,12 @@ BEGIN
         DELETE FROM {schema}.penstock_lane WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_watching WHERE tube = p_tube;
     END IF;
+    IF v_done = 0 AND EXISTS (SELECT FROM {schema}.penstock_sealed WHERE no = p_tube) THEN
+        DELETE FROM {schema}.penstock_mark WHERE tube = p_tube;
+        DELETE FROM {schema}.penstock_delta WHERE tube = p_tube;
+        DELETE FROM {schema}.penstock_counter WHERE tube = p_tube;
+        EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_ids_%s, {schema}.penstock_serials_%s', p_tube, p_tube);
+    END IF;
     RETURN v_done;
 END $$;
 
