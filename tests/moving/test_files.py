@@ -56,3 +56,42 @@ def test_end_work_follows_in_the_copy_too(store_url: str, clock: Clock) -> None:
         assert [task.data for task in copy.tasks() if task.data == "all done"] == ["all done"]
         copy.group("waiting").cancel()
         assert [task.data for task in copy.tasks() if task.data == "cancelled"] == ["cancelled"]
+
+
+def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
+    with opened("memory://damaged", clock) as broker:
+        broker.tube("mail").put("hello")
+        text = exported(broker, "mail").decode()
+        head, task, end = text.splitlines()
+        damaged = {
+            "": "line 1: this is not the first line",
+            "nonsense\n": "line 1: JSON is malformed",
+            f"{head}\n": "line 2: the file ends here, without its last line",
+            f"{head}\n{task}\n{task[:40]}": "line 3: .*it was cut off",
+            f"{head}\n{task}\n{task}\n{end}\n": "line 3: task 1 comes after task 1",
+            f"{head}\n{end}\n": "line 2: there were 2 lines before the last one, and 1 are here",
+            f"{text}{task}\n": "line 4: there is a line after the last one",
+            f"{head}\n{head}\n{end}\n": "line 2: only the first line says what the tube is",
+            f"{head}\n{{}}\n{end}\n": "line 2: a line is one tube, group, task, outcome or end",
+            text.replace('"version":1', '"version":9'): "line 1: it has version 9, this penstock reads 1",
+            text.replace('"name":"mail"', '"name":"../x"'): "line 1: tube '../x' is not a name",
+            text.replace('"options":{}', '"options":{"ttl":-1}'): "line 1: ttl -1 is out of range",
+            text.replace('"options":{}', '"options":{"color":1}'): "line 1: tube option 'color' is unknown",
+            text.replace('"state":"r"', '"state":"-"'): "line 2: task 1 has the state '-'",
+            text.replace('"state":"r"', '"state":"g"'): "line 2: task 1 waits for the start of its group, and has none",
+            text.replace('"state":"r"', '"state":"~"'): "line 2: task 1 is delayed, and does not say until when",
+            text.replace('"id":1', '"id":0'): "line 2: .*>= 1",
+            text.replace('"id":1', '"id":1,"evil":2'): "line 2: .*unknown field",
+            text.replace('"id":1', '"id":1,"group":4'): "line 2: task 1 is of group 4, which no line before it names",
+            text.replace('"id":1', '"id":1,"attempts":2'): "line 2: task 1 was handed out, and does not say when",
+            text.replace('"id":1', '"id":1,"address":" "'): "line 2: address is blank",
+            text.replace('"id":1', '"id":1,"callback":"file:///x"'): "line 2: callback 'file:///x' is not a callback",
+            text.replace('"data":"hello"', '"base64":"!"'): "line 2: the bytes of data are not base64",
+            text.replace('"data":"hello"', '"reason":"x"'): "line 2: one of data, base64 and unreadable",
+            text.replace('"data":"hello"', f'"data":{"[" * 300}{"]" * 300}'): "line 2: data is nested deeper",
+            text.replace('"last_id":1', '"last_id":0'): "line 3: the last id given is 0, below that of the last task",
+        }
+        for content, why in damaged.items():
+            with pytest.raises(penstock.BadValue, match=f"a file, {why}"):
+                imported(broker, content.encode(), "copy")
+        assert [info.name for info in broker.tubes()] == ["mail"]

@@ -54,7 +54,7 @@ def fair(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("fair", "utube", fair=True)
     tube.put_many([(n, {"utube": "big"}) for n in range(6)])
     tube.put_many([(n, {"utube": "small"}) for n in range(2)])
-    tube.ack_many([task for task in tube.take_many(2) if task])
+    tube.ack_many(tube.take_many(2))
 
 
 @filled
@@ -78,12 +78,11 @@ def tied(broker: penstock.Broker, clock: Clock) -> None:
     started.put_many([("s", {"pri": 1}), ("t", {"delay": 20}), ("u", {})])
     started.on_end("all done")
     started.start()
-    task = tube.take(0)
-    while task is not None and task.data != "u":
-        task.release(delay=5)
-        task = tube.take(0)
-    assert task is not None
-    task.ack()
+    for task in tube.take_many(10):
+        if task.data == "u":
+            task.ack()
+        else:
+            task.release(delay=5)
 
 
 @filled
@@ -139,7 +138,9 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
 
 def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: float = 0) -> list[Moved]:
     """Move tubes; to a URL that the target has not, which is what old handles are told."""
-    move = Move(source._hub, target._hub.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None)
+    move = Move(
+        source._hub, target._hub.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None
+    )
     return move.run(tubes)
 
 

@@ -106,6 +106,8 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         raise BadValue(f"task {line.id} waits for the start of its group, and has none")
     if line.state == "~" and line.at is None:
         raise BadValue(f"task {line.id} is delayed, and does not say until when (at)")
+    if line.taken is None and (line.attempts or line.lease):
+        raise BadValue(f"task {line.id} was handed out, and does not say when (taken)")
     if kind.leased:
         address = None if line.address is None else names.label("address", line.address)
     else:

@@ -67,7 +67,8 @@ class Import:
         try:
             return self._read_in(Arrival(self._store, tube), tell)
         except BaseException:
-            discard(self._store, tube)
+            if self._store.load_tube(tube.name) is not None:  # else it has landed
+                discard(self._store, tube)
             raise
 
     def _read_in(self, arrival: Arrival, tell: Tell) -> int:

@@ -73,7 +73,7 @@ class _Line(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 Item = Group | Record | Kept | End
-_encode = msgspec.json.Encoder().encode
+_encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(_Line).decode
 
 
@@ -112,9 +112,7 @@ class Writer:
 
     def end(self, tally: Tally) -> None:
         """The last line."""
-        self._write(
-            _Line(end=End(last_id=tally.last_id, mark=tally.mark, counts=tally.counts, lines=self._lines))
-        )
+        self._write(_Line(end=End(last_id=tally.last_id, mark=tally.mark, counts=tally.counts, lines=self._lines)))
         self._file.flush()
 
     def _write(self, line: _Line) -> None:
@@ -137,10 +135,11 @@ class Reader:
         """What the tube had, in the order of the lines; the last is the End."""
         while (line := self._next()) is not None:
             item = self._checked(line)
+            ended = isinstance(item, End)
+            if ended and self._next() is not None:
+                raise self._bad("there is a line after the last one")
             yield item
-            if isinstance(item, End):
-                if self._next() is not None:
-                    raise self._bad("there is a line after the last one")
+            if ended:
                 return
         raise self._bad("the file ends here, without its last line: it was cut off; export the tube again")
 

@@ -2,8 +2,8 @@
 
 Of each tube, one step after the other, each of which may be made again:
 1. It is created in the target where nobody sees it (`arriving`), paused if it is.
-2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is sealed: from that one step on
-   everybody is told where it went, and nothing in it changes.
+2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is sealed: from that one step
+   on everybody is told where it went, and nothing in it changes.
 3. All of it is copied, tasks by id from the last that is there on.
 4. It lands in the target, in one step: from there on it is used there.
 5. What is left in the source is erased, all but the word where it went.
@@ -191,7 +191,7 @@ def shown_url(url: str) -> str:
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
     kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if "password" not in name]
-    return f"{parts.scheme}://{user and f'{user}@'}{host}{parts.path}{kept and f'?{urlencode(kept)}' or ''}"
+    return f"{parts.scheme}://{user and f'{user}@'}{host}{parts.path}{(kept and f'?{urlencode(kept)}') or ''}"
 
 
 def check_names(tubes: Iterable[str]) -> list[str]:

@@ -1,12 +1,12 @@
 """The part of the contract by which a tube leaves one store and comes into another, or into a file and out of it.
 
-A tube arrives under a name that nobody can give (`arriving`), so that no taker finds it, and lands under its own in one
-step. One that leaves is sealed: in one step its name becomes `gone`, every handle of it finds no tube any more, and
-nothing in it changes again. The sealed row stays when its tasks are erased, and says where the tube went.
+A tube arrives under a name that nobody can give (`arriving`), so that no taker finds it, and lands under its own in
+one step. One that leaves is sealed: in one step its name becomes `gone`, every handle of it finds no tube any more,
+and nothing in it changes again. The sealed row stays when its tasks are erased, and says where the tube went.
 
 Promises, beyond those of `store.base`:
-- `load_tube` and `save_tube` of a name that is arriving or gone, and has no other tube, raise NoSuchTube, which says so;
-  handles of a sealed tube get the same. `load_tubes` leaves out both.
+- `load_tube` and `save_tube` of a name that is arriving or gone, and has no other tube, raise NoSuchTube, which says
+  so; handles of a sealed tube get the same. `load_tubes` leaves out both.
 - The `read_…` calls and `tally` also work on a sealed tube, and change nothing.
 - Each call may be made again after a crash: `adopt` passes over what is there, `land_tube` counts once.
 """

@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock.core.names import shown
 from penstock.errors import BadValue, StoreUnavailable
 from penstock.store.base import Store
+from penstock.store.sql.migrations import Schema
 
 Clock = Callable[[], int]
 
@@ -23,6 +24,28 @@ def open_store(url: str, clock: Clock | None = None) -> Store:
     return opener(url, clock)
 
 
+def look_at_schema(url: str) -> Schema:
+    """Which schema a store has, and what opening it would change; nothing is changed here."""
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        from penstock.store.sqlite.schema import look as look_at_sqlite
+
+        return look_at_sqlite(_sqlite_path(url))
+    if scheme == "postgresql":
+        from penstock.store.postgres.schema import look as look_at_postgres
+
+        return look_at_postgres(url)
+    if scheme == "mysql":
+        from penstock.store.mysql.schema import look as look_at_mysql
+
+        return look_at_mysql(url)
+    if scheme.startswith("redis"):
+        from penstock.store.redis.store import look_at_redis
+
+        return look_at_redis(url)
+    return Schema(0, 0, [])
+
+
 def _open_memory(url: str, clock: Clock | None) -> Store:
     from penstock.store.memory import open_memory
 
@@ -31,6 +54,14 @@ def _open_memory(url: str, clock: Clock | None) -> Store:
 
 
 def _open_sqlite(url: str, clock: Clock | None) -> Store:
+    path = _sqlite_path(url)
+    given = _parameters(url, {"durability": ("full", "relaxed")})
+    from penstock.store.sqlite.store import SqliteStore
+
+    return SqliteStore(path, durable=given.get("durability", "full") == "full", clock=clock)
+
+
+def _sqlite_path(url: str) -> str:
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path.startswith(":"):
@@ -38,10 +69,7 @@ def _open_sqlite(url: str, clock: Clock | None) -> Store:
             f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
             "(absolute), or memory:// for a queue that ends with the process"
         )
-    given = _parameters(url, {"durability": ("full", "relaxed")})
-    from penstock.store.sqlite.store import SqliteStore
-
-    return SqliteStore(path, durable=given.get("durability", "full") == "full", clock=clock)
+    return path
 
 
 def _open_redis(url: str, clock: Clock | None) -> Store:

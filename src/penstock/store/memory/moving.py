@@ -107,5 +107,3 @@ class MovingCalls(Calls):
         del self._by_name[old.name]
         state.rename(make_tube(old.no, name, old.kind, given))
         self._by_name[name] = state
-
-

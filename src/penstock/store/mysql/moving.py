@@ -33,8 +33,8 @@ from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import adopted_row, make_record
 
 _COLUMNS = (
-    "tube, id, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr, max_attempts, reason, "
-    "callback, data, address, reply_to, group_name, group_no"
+    "tube, id, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr, max_attempts, "
+    "reason, callback, data, address, reply_to, group_name, group_no"
 )
 _ADOPT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
 _ADDRESS = "INSERT INTO penstock_address (tube, address, id) VALUES "

@@ -35,6 +35,7 @@ from penstock.store.redis.servers import OneServer, Servers
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
+from penstock.store.sql.migrations import Schema
 
 log = logging.getLogger("penstock")
 
@@ -50,7 +51,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
     remote = True
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
-        self._servers: Servers = Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+        self._servers = _servers(where)
         self._keys = Keys(where.prefix)
         self._clock = clock
         self._closed = False
@@ -349,3 +350,20 @@ def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
 def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:
     """The store that a redis URL names."""
     return RedisStore(locate(url), clock)
+
+
+def look_at_redis(url: str) -> Schema:
+    """Which layout a store has; nothing is changed."""
+    where = locate(url)
+    servers = _servers(where)
+    try:
+        key = Keys(where.prefix).name(TUBES, "store")
+        found = cast("bytes | None", servers.command(key, b"HGET", key, b"schema"))
+    finally:
+        servers.close()
+    stored = None if found is None else int(found)
+    return Schema(stored, SCHEMA, [f"layout {SCHEMA}"] if (stored or 0) < SCHEMA else [])
+
+
+def _servers(where: Location) -> Servers:
+    return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)

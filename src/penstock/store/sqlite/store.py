@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-from uuid import uuid4
 
 import apsw
 
@@ -17,10 +16,9 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
+from penstock.errors import TubeBusy, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
-from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
@@ -31,10 +29,10 @@ from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.moving import MovingCalls
 from penstock.store.sqlite.puts import put_one, put_planned, total_of
+from penstock.store.sqlite.schema import migrate
 from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
 
-MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
 # Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
 _FIRST_LOOK = 0.001
@@ -59,7 +57,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         self._clock = clock or wall_clock
         self._version = 0
         try:
-            self.identity = f"sqlite:{self._migrate()}"
+            self.identity = f"sqlite:{migrate(self._db)}"
             self._remove_hidden(Effects())
         except BaseException:
             self._db.close()
@@ -95,25 +93,6 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 return True
             pause = min(pause * 1.2, _LAST_LOOK)
         return False
-
-    def _migrate(self) -> str:
-        """Bring the schema up to date; the store's random id."""
-        with self._db.durable as db:
-            stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else 0
-            newest = MIGRATIONS[-1].number
-            if stored > newest:
-                raise SchemaMismatch(
-                    f"{self._db.path} has schema {stored}, this penstock knows up to {newest}: upgrade penstock"
-                )
-            for migration in MIGRATIONS:
-                if migration.number > stored:
-                    db.execute(migration.sql)
-                    db.execute(Q.set_meta, ("schema", str(migration.number)))
-            id = db.execute(Q.get_meta, ("id",)).get
-            if id is None:
-                id = str(uuid4())
-                db.execute(Q.set_meta, ("id", id))
-            return str(id)
 
     # tubes
 
