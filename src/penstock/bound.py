@@ -74,6 +74,9 @@ class _Transaction:
     def __init__(self, store: Store) -> None:
         self.store = store
 
+    def plain_put(self, tube: StoredTube) -> None:
+        """A bound put is a put_many."""
+
     def after(self, effects: Effects) -> None:
         pass
 

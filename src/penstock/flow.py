@@ -125,3 +125,22 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
 
     call.flow = flow  # type: ignore[attr-defined]
     return call
+
+
+def verb_with(short: Callable[..., R | None]) -> Callable[[Callable[P, Flow[R]]], Callable[P, R]]:
+    """As verb, but a blocking call that gives no options first tries this short way; None: there is none."""
+
+    def made(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
+        whole = verb(flow)
+
+        @wraps(whole)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not kwargs and len(args) == 2:
+                answer = short(*args)
+                if answer is not None:
+                    return answer
+            return whole(*args, **kwargs)
+
+        return call
+
+    return made

@@ -16,7 +16,7 @@ from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
-from penstock.store.base import Effects, Event, Store
+from penstock.store.base import Effects, Event, PlainStore, Store
 from penstock.store.forks import reset_in_child
 from penstock.waiting import Topic, Waiter, room_of
 
@@ -159,6 +159,18 @@ class Hub:
                 listener = self._listeners.get(event.tube)
                 if listener is not None:
                     _tell(*listener, event.record, event.name)
+
+    def plain_put(self, tube: StoredTube) -> Callable[[bytes], Record | None] | None:
+        """The store's short way for puts without options into this tube; tell `arrived` of each."""
+        return self._store.plain_put(tube) if isinstance(self._store, PlainStore) else None
+
+    def arrived(self, tube: StoredTube, record: Record) -> None:
+        """As `after` and `note_records`, of one task put by the short way."""
+        self.room.wake(("ready", tube.no))
+        if self.tap is not None or self._listeners:
+            self.after(Effects([Event(tube.no, "put", record)]))
+        if record.at is not None:
+            self.note_records(tube, (record,))
 
     def listen(self, tube: StoredTube, home: Home, callback: OnChange | None) -> OnChange | None:
         """Set a tube's listener; the previous one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import apsw
@@ -50,3 +51,50 @@ def test_used_up_ids_are_told_and_never_run_into_the_next_tube(path: Path) -> No
         with pytest.raises(penstock.StoreFull, match="used up"):
             tube.put("too many")
         assert len(tube.tasks()) == 1
+
+
+def test_a_put_without_options_is_told_to_listeners_and_wakes_a_taker(path: Path) -> None:
+    with penstock.connect(f"sqlite:///{path}") as broker, ThreadPoolExecutor(1) as pool:
+        tube = broker.tube("mail")
+        heard: list[tuple[object, str]] = []
+        tube.on_change(lambda task, event: heard.append((task.id, event)))
+        taken = pool.submit(tube.take, 30)
+        while not broker.sessions():
+            time.sleep(0.001)
+        put = tube.put({"to": "ada"})
+        got = taken.result(30)
+        assert got is not None
+        assert (got.id, got.data) == (put.id, {"to": "ada"})
+        assert heard == [(1, "put"), (1, "take")]
+
+
+def test_a_put_without_options_keeps_the_tubes_own_options(path: Path) -> None:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        tube = broker.tube("mail", "fifottl", ttl=20, ttr=3, pri=7, max_attempts=2, temporary=True)
+        put = tube.put("x")
+        kept = tube.peek(put.id)
+        assert put.created is not None
+        assert (put.pri, put.expires) == (kept.pri, kept.expires) == (7, round(put.created + 20, 3))
+        task = tube.take(0)
+        assert task is not None
+        assert task.taken is not None
+        assert task.due == round(task.taken + 3, 3)
+
+
+def test_a_put_without_options_is_refused_as_any_other(path: Path) -> None:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        tube, small = broker.tube("mail"), broker.tube("small", max_payload=3, capacity=1)
+        with pytest.raises(penstock.PayloadTooLarge, match="4 bytes is over the limit of 3 of tube small"):
+            small.put(b"long")
+        small.put(b"one")
+        with pytest.raises(penstock.TubeFull, match="small"):
+            small.put(b"two")
+        with pytest.raises(penstock.BadValue, match="nan"):
+            tube.put(float("nan"))
+        with pytest.raises(TypeError, match=r"put\(\)"):
+            tube.put("a", "b")  # type: ignore[arg-type, call-arg]
+        broker.tube("mail").drop()
+        with pytest.raises(penstock.NoSuchTube, match="mail"):
+            tube.put("x")
+    with pytest.raises(penstock.StoreUnavailable, match="closed: connect again"):
+        tube.put("x")

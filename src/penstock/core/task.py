@@ -35,7 +35,7 @@ UNSTARTED = "g"
 STATUS = {**{status.value: status for status in Status}, QUEUED: Status.READY, UNSTARTED: Status.DELAYED}
 
 
-class Rank(msgspec.Struct, frozen=True):
+class Rank(msgspec.Struct, frozen=True, gc=False):
     """One place in the order: base, plus the put's time if `clock`, minus the id if `newest`."""
 
     base: float = 0
@@ -47,7 +47,7 @@ class Rank(msgspec.Struct, frozen=True):
         return self.base + (now if self.clock else 0) - (id if self.newest else 0)
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One task on its way into a store, everything checked and counted in milliseconds."""
 
     payload: bytes
@@ -67,7 +67,7 @@ class Entry(msgspec.Struct, frozen=True):
     group_no: int | None = None  # of the one group that may take it; None: the live one of that name, or a new one
 
 
-class Record(msgspec.Struct, frozen=True):
+class Record(msgspec.Struct, frozen=True, gc=False):
     """One stored task. `at` is the next moment the store must act on it: the end of its delay,
     lease or ttl, whichever its state waits for. In unleased kinds `address` is the id that people see."""
 

@@ -47,7 +47,9 @@ class BoundConnection(Connection):
         """A statement is undone alone when it fails, so it needs no savepoint."""
         assert self._db is not None
         try:
-            row: tuple[int, ...] | None = self._db.execute(query, values).get
+            row: tuple[int, ...] = self._db.execute(query, values).get
+        except apsw.MismatchError:
+            return None
         except apsw.Error as error:
             raise translated(error, self.path) from error
         return row

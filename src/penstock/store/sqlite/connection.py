@@ -67,9 +67,11 @@ class Connection:
             if not synchronous:
                 db.execute("BEGIN")
                 return db
-            self._be_synchronous(db, synchronous)
+            if synchronous != self._synchronous:
+                self._be_synchronous(db, synchronous)
             db.execute("BEGIN IMMEDIATE")
-            self._must_be_same_file()
+            if inode(self.path) != self._file:
+                raise self._replaced()
         except apsw.Error as error:
             self.lock.release()
             raise translated(error, self.path) from error
@@ -82,13 +84,11 @@ class Connection:
         return db
 
     def _be_synchronous(self, db: apsw.Connection, synchronous: str) -> None:
-        if self._synchronous != synchronous:
-            db.execute(f"PRAGMA synchronous = {synchronous}")
-            self._synchronous = synchronous
+        db.execute(f"PRAGMA synchronous = {synchronous}")
+        self._synchronous = synchronous
 
-    def _must_be_same_file(self) -> None:
-        if inode(self.path) != self._file:
-            raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
+    def _replaced(self) -> StoreUnavailable:
+        return StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
 
     def end(self, failure: BaseException | None) -> None:
         """Commit, or roll back after a failure, and let go of the lock."""
@@ -110,16 +110,20 @@ class Connection:
     def at_once(
         self, transaction: Transaction, query: str, values: tuple[apsw.SQLiteValue, ...]
     ) -> tuple[int, ...] | None:
-        """One statement that is a transaction of its own, and the row it answers.
+        """One statement that is a transaction of its own, and the row it answers; None: it refused its key.
 
         It saves BEGIN and COMMIT: 10 of the 45 µs that a put took beside the disk.
         """
         with self.lock:
             try:
                 db = self._db or self.open()
-                self._be_synchronous(db, transaction.synchronous)
-                self._must_be_same_file()
-                row: tuple[int, ...] | None = db.execute(query, values).get
+                if transaction.synchronous != self._synchronous:
+                    self._be_synchronous(db, transaction.synchronous)
+                if inode(self.path) != self._file:
+                    raise self._replaced()
+                row: tuple[int, ...] = db.execute(query, values).get
+            except apsw.MismatchError:
+                return None
             except apsw.Error as error:
                 raise translated(error, self.path) from error
         return row

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.address import plan_put
-from penstock.core.options import Tube
+from penstock.core.options import Tube, plain_entry
 from penstock.core.task import Entry, Record
-from penstock.store.base import Effects, Event, Stored, tube_full
+from penstock.store.base import tube_full
 from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
@@ -16,32 +16,49 @@ from penstock.store.sqlite.step import Step, read_counts
 
 def put_one(
     tube: Tube, entry: Entry, connection: Connection, transaction: Transaction, now: int | None
-) -> Stored | None:
+) -> Record | None:
     """Store one task that nothing else depends on; None where that needs a step, or a step must say what is wrong.
 
     `now` None: SQLite's clock, which is the host's, to the millisecond.
     """
-    if (
-        entry.delay or entry.address is not None or entry.group is not None or entry.reply_to is not None
-        or not tube.kind.leased or tube.kind.per_utube or tube.capacity is not None
-        or entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest
-    ):  # fmt: skip
+    if entry.address is not None or entry.group is not None or entry.reply_to is not None or not _alone(tube, entry):
         return None
-    rank1, rank2 = entry.rank1.base, entry.rank2.base
+    return _put(tube, entry, entry.payload, connection, transaction, now)
+
+
+def plain_put(tube: Tube, connection: Connection, transaction: Transaction) -> Callable[[bytes], Record | None] | None:
+    """As put_one, of puts without options: what is the same for all of them is found out once."""
+    entry = plain_entry(tube, b"")
+    if not _alone(tube, entry):
+        return None
+    return lambda payload: _put(tube, entry, payload, connection, transaction, None)
+
+
+def _alone(tube: Tube, entry: Entry) -> bool:
+    """Whether a task without links is ready at once, and its place known before its id and its time."""
+    return (
+        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
+        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
+    )  # fmt: skip
+
+
+def _put(
+    tube: Tube, entry: Entry, payload: bytes, connection: Connection, transaction: Transaction, now: int | None
+) -> Record | None:
+    first, ttl, rank1, rank2 = tube.no << ID_BITS, entry.ttl, entry.rank1.base, entry.rank2.base
     values = (
-        tube.no, (tube.no + 1) << ID_BITS, now, rank1, rank2, entry.pri, entry.ttl, entry.ttr, entry.max_attempts,
-        entry.callback, entry.payload,
+        tube.no, first + (1 << ID_BITS), now, rank1, rank2, entry.pri, ttl, entry.ttr, entry.max_attempts,
+        entry.callback, payload,
     )  # fmt: skip
     row = connection.at_once(transaction, Q.put_one, values)
     if row is None:
         return None
     key, created = row
-    expires = None if entry.ttl is None else created + entry.ttl
-    record = Record(
-        key - (tube.no << ID_BITS), "r", rank1, rank2, entry.pri, None, 0, 0, created, None, expires, expires,
-        entry.ttr, entry.max_attempts, None, None, entry.callback, entry.payload,
+    expires = None if ttl is None else created + ttl
+    return Record(
+        key - first, "r", rank1, rank2, entry.pri, None, 0, 0, created, None, expires, expires, entry.ttr,
+        entry.max_attempts, None, None, entry.callback, payload,
     )  # fmt: skip
-    return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
 
 def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:

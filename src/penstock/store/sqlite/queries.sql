@@ -107,17 +107,19 @@ SELECT 1 FROM penstock_counter WHERE tube = ?1;
 INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, expires, at, ttr,
 max_attempts, callback, data) VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, ?, ?, ?, ?, ?, ?, ?);
 
+-- fragment: moment
+coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
+
 -- name: put_one
 -- A plain task in one statement, which is its own transaction. The clock is read when the lock is held, unless ?3
--- gives the moment. No row: the tube is gone, or its ids are used up.
+-- gives the moment. A key that is no number, and so refused: the tube is gone, or its ids are used up.
 INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, attempts, lease, created, expires, at, ttr,
 max_attempts, callback, data)
-SELECT key, ?1, 'r', ?4, ?5, ?6, 0, 0, moment, moment + ?7, moment + ?7, ?8, ?9, ?10, ?11
-FROM (SELECT max(last_id + (?1 << 40),
-    coalesce((SELECT key FROM penstock_task WHERE key < ?2 ORDER BY key DESC LIMIT 1), 0)) + 1 AS key,
-    coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER)) AS moment
-    FROM penstock_counter WHERE tube = ?1)
-WHERE key < ?2 RETURNING key, created;
+VALUES (coalesce((SELECT nullif(max(last_id + (?1 << 40),
+    coalesce((SELECT key FROM penstock_task WHERE key < ?2 ORDER BY key DESC LIMIT 1), 0)) + 1, ?2)
+    FROM penstock_counter WHERE tube = ?1), 'none'), ?1, 'r', ?4, ?5, ?6, 0, 0, $moment,
+    iif(?7 IS NULL, NULL, $moment + ?7), iif(?7 IS NULL, NULL, $moment + ?7), ?8, ?9, ?10, ?11)
+RETURNING key, created;
 
 -- name: insert_linked
 INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, expires, at, ttr,

@@ -28,7 +28,7 @@ from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.moving import MovingCalls
-from penstock.store.sqlite.puts import put_one, put_planned, total_of
+from penstock.store.sqlite.puts import plain_put, put_one, put_planned, total_of
 from penstock.store.sqlite.schema import migrate
 from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
@@ -155,9 +155,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         if len(entries) == 1:
             moment = self._clock() if now is None and self._clock is not wall_clock else now
-            stored = put_one(tube, entries[0], self._db, self._write(tube), moment)
-            if stored is not None:
-                return stored
+            record = put_one(tube, entries[0], self._db, self._write(tube), moment)
+            if record is not None:
+                return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             if linked(entries):
@@ -165,6 +165,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             if tube.capacity is not None and (total := total_of(step)) + len(entries) > tube.capacity:
                 raise base.tube_full(tube, total, len(entries))
             return Stored(step.store(entries), step.finish())
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        return plain_put(tube, self._db, self._write(tube)) if self._clock is wall_clock else None
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
