@@ -96,6 +96,17 @@ def test_a_blocked_take_is_told_where_the_tube_went(store_url: str) -> None:
             waiting.result(20)
 
 
+def test_a_take_from_several_is_told_which_of_them_went(store_url: str) -> None:
+    with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
+        for name in ("first", "second"):
+            old.tube(name)
+        waiting = begin(lambda: old.take(["first", "second"], 30))
+        until(lambda: any("second" in session.waits for session in old.sessions()))
+        moved(old, new, "second")
+        with pytest.raises(penstock.NoSuchTube, match="tube second has moved to"):
+            waiting.result(20)
+
+
 def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put(1)

@@ -38,7 +38,10 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
     The file has everything: tasks in every state, groups, outcomes, counters. What programs change meanwhile may be in
     it or not; pause the tube first, and let its takers finish, for one moment of it. FILE is there when it is whole.
     """
-    with given.opened(url, tube) as opened, _written(out) as file, shown.counting(f"exporting {tube}") as tell:
+    with (
+        given.opened(url, tube) as opened, _written(out) as file,
+        shown.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
+    ):  # fmt: skip
         count = write_out(opened._hub.store, opened._stored, file, tell)
     if as_json and out != "-":
         shown.as_json({"tube": tube, "tasks": count, "file": out})
@@ -93,8 +96,7 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     seconds = span_ms("wait", wait) / 1000
     with penstock.connect(source) as old, penstock.connect(target) as new, shown.counting("moving") as tell:
         chosen = check_names(tubes) or all_tubes(old._hub.store, target)
-        going = Move(old._hub, new._hub.store, target, wait=seconds, tell=lambda _, count: tell(count))
-        moved = going.run(chosen)
+        moved = Move(old._hub, new._hub.store, target, wait=seconds, tell=tell).run(chosen)
     if as_json:
         shown.as_json({"to": shown_url(target), "moved": moved})
         return

@@ -102,17 +102,17 @@ def working(what: str) -> AbstractContextManager[object]:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int], object]]:
-    """Told how many tasks went by; shows on a terminal how many that are."""
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], object]]:
+    """Told how many tasks went by; shows on a terminal how many that are, as a bar where it is known of how many."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return
     from rich.console import Console  # only here: its import takes longer than a put
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn(what), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        counter = progress.add_task(what, total=None)
+        counter = progress.add_task(what, total=total)
         yield lambda count: progress.advance(counter, count)
 
 

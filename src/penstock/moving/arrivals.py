@@ -6,7 +6,7 @@ store's own `advance` gives each its place and its micro-queue, before the tube 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -17,6 +17,8 @@ from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, Parcel, Tally
 
+# Told how many tasks went by.
+Tell = Callable[[int], object]
 # Data in one step: below what a server takes in one packet, and little beside a process's own memory.
 STEP_BYTES = 4 * 1024 * 1024
 # Nothing is known of the size of the first ones.

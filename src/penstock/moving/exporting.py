@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import BinaryIO
 
 from penstock.core import names
@@ -10,13 +9,11 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
-from penstock.moving.arrivals import Arrival, discard, read_groups, read_outcomes, read_tasks
+from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 from penstock.moving.files import End, Reader, Writer
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, arriving
 
-# Told how many tasks went by.
-Tell = Callable[[int], object]
 _REMEDY = "drop it, or import under another name with --tube"
 
 

@@ -16,7 +16,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.group import Group
 from penstock.core.ids import Mark
-from penstock.core.kind import Kind
+from penstock.core.kind import Kind, must_be_known
 from penstock.core.options import check_new_tube
 from penstock.core.portable import (
     GroupLine,
@@ -152,6 +152,7 @@ class Reader:
             raise self._bad(f"it has version {header.version}, this penstock reads {VERSION}: upgrade penstock")
         try:
             names.name("tube", header.name)
+            must_be_known(header.kind)
             if "backoff" in header.options:
                 header.options["backoff"] = msgspec.convert(header.options["backoff"], Backoff)
             header.options = check_new_tube(header.kind, header.options)

@@ -13,7 +13,7 @@ Its content is live in at most one store: in the source until 2, in the target f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
@@ -22,14 +22,12 @@ from penstock.core import names
 from penstock.core.options import Tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.hub import Hub
-from penstock.moving.arrivals import Arrival, discard, read_groups, read_outcomes, read_tasks
+from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 from penstock.store.base import Store
 from penstock.store.moving import arriving, gone, is_erased, moved_to, own_options, plain_name
 
 # Between two looks whether what was taken has come back.
 _LOOK_SECONDS = 0.05
-# Told how many tasks of which tube went by.
-Tell = Callable[[str, int], object]
 
 
 class Moved(msgspec.Struct, frozen=True):
@@ -160,7 +158,7 @@ class Move:
             arrival.take_in(page, page[-1].id)
             replies.update(record.reply_to for record in page if record.reply_to is not None)
             count += len(page)
-            self._tell(name, len(page))
+            self._tell(len(page))
         arrival.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):
             arrival.keep(outcomes)

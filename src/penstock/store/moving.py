@@ -189,6 +189,15 @@ def hidden(tube: Tube) -> NoSuchTube:
     return NoSuchTube(f"tube {name} is on its way into this store: wait until penstock move or import has finished")
 
 
+def named(found: Sequence[Tube], name: str) -> Tube | None:
+    """Of tubes that have a name, or hide behind it, the one that has it; NoSuchTube where it hides, None: none does."""
+    if not found:
+        return None
+    if found[0].name != name:
+        raise hidden(found[0])
+    return found[0]
+
+
 def seal_refused(tube: Tube, leased: object) -> TubeBusy:
     """The error of whoever would seal a tube that is not at rest."""
     what = "has taken tasks" if leased else "has groups whose tasks follow a start or a cancel"

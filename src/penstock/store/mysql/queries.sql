@@ -58,6 +58,13 @@ INSERT INTO penstock_counter (tube) VALUES (%s);
 -- name: get_tube
 SELECT no, name, kind, options FROM penstock_tube WHERE name = %s;
 
+-- name: find_tube
+-- Also one that hides behind the name, so that this is one look; the tube itself comes first. By name: few have none.
+(SELECT no, name, kind, options FROM penstock_tube WHERE name = %s)
+UNION ALL (SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND old_name IN (%s, CONCAT('>', %s))
+AND LEFT(old_name, 1) = '>')
+UNION ALL (SELECT no, name, kind, options FROM penstock_tube WHERE name = CONCAT('<', %s));
+
 -- name: all_tubes
 -- Without those that are arriving.
 SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND LEFT(name, 1) <> '<' ORDER BY name;
@@ -405,9 +412,6 @@ SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND LEF
 
 -- name: set_options
 UPDATE penstock_tube SET options = %s WHERE no = %s;
-
--- name: sealed_tube
-SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND old_name = %s;
 
 -- name: any_following
 SELECT 1 FROM penstock_group WHERE tube = %s AND moving = 1 LIMIT 1;

@@ -13,6 +13,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
+from penstock.store.moving import named
 from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.bound import BoundDatabase
@@ -97,10 +98,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         return self._db.run(save)
 
     def load_tube(self, name: str) -> Tube | None:
-        rows = self._db.read(Q.get_tube, (name,)) or self._db.read(Q.sealed_tube, (name,))
-        if not rows:
-            self._must_not_hide(name)
-        return tubes.load(rows[0]) if rows else None
+        return named([tubes.load(row) for row in self._db.read(Q.find_tube, (name,) * 4)], name)
 
     def load_tubes(self) -> list[Tube]:
         return [tubes.load(row) for row in self._db.read(Q.all_tubes)]

@@ -64,8 +64,10 @@ SELECT {schema}.penstock_now(NULL)
 SELECT * FROM {schema}.penstock_name_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: get_tube
+-- Also one that hides behind the name, so that this is one look; the tube itself comes first.
 SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
 UNION ALL SELECT no, name, kind, options FROM {schema}.penstock_sealed WHERE name = %s
+UNION ALL SELECT * FROM {schema}.penstock_hidden(%s)
 
 -- name: all_tubes
 -- Without those that are arriving.

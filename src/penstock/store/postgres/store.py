@@ -16,9 +16,10 @@ from penstock.core.lifecycle import Move
 from penstock.core.names import shown
 from penstock.core.options import Tube, make_tube
 from penstock.core.task import Entry, Record
-from penstock.errors import NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
+from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.moving import named
 from penstock.store.postgres import rows, schema
 from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.connection import Connections, Row
@@ -90,10 +91,8 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         return rows.tube(tuple(row))
 
     def load_tube(self, name: str) -> Tube | None:
-        found = self._read(self._ask.get_tube, (name, name))
-        if not found:
-            self._must_not_hide(name)
-        return rows.tube(found[0]) if found else None
+        found = [rows.tube(row) for row in self._read(self._ask.get_tube, (name, name, name))]
+        return named(found, name)
 
     def load_tubes(self) -> list[Tube]:
         return [rows.tube(row) for row in self._read(self._ask.all_tubes, ())]
@@ -151,6 +150,10 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         effects = Effects()
         try:
             *found, last = self._taken(tubes[0], values, effects, _AWAY_SECONDS if blocked == "stay" else None)
+        except NoSuchTube:
+            for each in tubes:  # the call does not say which of them is gone
+                self._must_not_hide(each.name)
+            raise
         except StoreUnavailable as error:
             if blocked != "stay":
                 raise

@@ -9,7 +9,7 @@ import msgspec
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.errors import TubeExists
-from penstock.store.moving import arriving, hidden, is_hidden, plain_name
+from penstock.store.moving import hidden, is_hidden, named, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 
@@ -53,12 +53,9 @@ class Tubes:
             return self._find_hidden(name)
         tube = self._lookup(name)
         if tube is None:
-            coming = self._lookup(arriving(name))
-            if coming is not None and self._lives(coming):
-                raise hidden(coming)
             return None
         if self._lives(tube):
-            return tube
+            return named([tube], name)
         if (sealed := self._runner.sealed(tube)) is not None:
             raise hidden(sealed)
         self.forget(tube)  # whoever dropped it died before it could
