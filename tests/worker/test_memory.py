@@ -194,9 +194,9 @@ def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest
     until(lambda: any("going" in session.waits for session in app.broker.sessions()))
     with penstock.connect(f"memory://{uuid4().hex}") as new:
         hub = app.broker._hub
-        Moving(hub, new._hub.store, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(["going"])
+        Moving(hub, new._hub.store, "redis://new", wait=0, tell=lambda *_: None).run(["going"])
         hub.hint_waiters()
-        until(lambda: "tube going has moved to sqlite:///new.db" in caplog.text)
+        until(lambda: "tube going has moved to redis://new" in caplog.text)
         stay.put()
         assert ran.wait(30)
     worker.stop()

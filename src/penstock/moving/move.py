@@ -12,9 +12,10 @@ Its content is live in at most one store: in the source until 2, in the target f
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable, Sequence
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
 
@@ -53,7 +54,7 @@ class Move:
     def run(self, tubes: Sequence[str]) -> list[Moved]:
         """Move these tubes. All are sealed before the first is copied, so that what replies to another goes with it.
 
-        Where one does not come to rest, it stays where it is; those that were sealed before go.
+        TubeBusy where one does not come to rest: it goes on where it is, and the others are moved.
         """
         for name in tubes:
             self._must_be_movable(name)
@@ -97,23 +98,22 @@ class Move:
             self._target.pause_tube(coming, paused)
         return tube, coming
 
-    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> Exception | None:
-        """Step 2; why not all of them are sealed. Who holds a task has time to finish it."""
-        ends = time.monotonic() + self._wait
+    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> PenstockError | None:
+        """Step 2; why the first of those was not sealed that were not. Who holds a task has time to finish it."""
+        ends, failure = time.monotonic() + self._wait, None
         try:
             for tube, _ in tubes:
                 self._source.pause_tube(tube, True)
             for tube, _ in tubes:
                 self._come_to_rest(tube, ends)
             for tube, _ in tubes:
-                self._seal(tube, ends)
-        except PenstockError as error:
+                try:
+                    self._seal(tube, ends)
+                except TubeBusy as error:
+                    failure = failure or error
+        finally:
             self._undo(tubes)
-            return error
-        except BaseException:
-            self._undo(tubes)
-            raise
-        return None
+        return failure
 
     def _come_to_rest(self, tube: Tube, ends: float) -> None:
         while time.monotonic() < ends:
@@ -184,8 +184,10 @@ def all_tubes(source: Store, to: str) -> list[str]:
 
 
 def shown_url(url: str) -> str:
-    """A store's URL as others may read it: without passwords."""
+    """A store's URL as others may read it: without passwords, and from any folder."""
     parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        parts = parts._replace(path=f"/{quote(os.path.abspath(unquote(parts.path[1:])))}")
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
     kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if "password" not in name]
