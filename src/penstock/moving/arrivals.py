@@ -1,7 +1,7 @@
 """A tube comes into a store: created where nobody sees it, filled in bounded steps, landed under its name at the end.
 
-Tasks that were ready come in as delayed ones whose time is over. So adopting is plain storing on every store, and the
-store's own `advance` gives each its place and its micro-queue, before the tube lands.
+Ready tasks of a micro-queue kind come in as delayed ones whose time is over. So adopting is plain storing on every
+store, and the store's own `advance` finds the heads of micro-queues and their turns, before the tube lands.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ class Arrival:
             if back.state == "!":
                 record = replace(record, state="!", at=back.at, reason=back.reason)
         if record.state in ("r", "q", "t"):
-            record = replace(record, state="~", at=record.created)
+            laned = self.tube.kind.per_utube
+            record = replace(record, state="~" if laned else "r", at=record.created if laned else record.expires)
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
 
     def _regrouped(self, record: Record) -> Record:

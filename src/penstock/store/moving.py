@@ -61,7 +61,8 @@ class Parcel(msgspec.Struct, frozen=True):
     """Tasks, in the order of their ids, and outcomes on their way in. It has all tasks with ids up to `upto` that the
     parcels before it had not.
 
-    Tasks of leased kinds are `~`, `!` or `g` (see `penstock.moving.arrivals`); `group_no` is that of the new store.
+    None is taken by a session; in micro-queue kinds none is ready, but `~` with its time over, which `advance` sees to.
+    `group_no` is that of the new store.
     """
 
     records: Sequence[Record] = ()
