@@ -134,13 +134,20 @@ def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: C
         broker.tube("mail").put(1)
 
 
-def test_tubes_come_back_by_another_move(clock: Clock) -> None:
-    with opened("memory://a", clock) as first, opened("memory://b", clock) as second:
-        first.tube("jobs").put(1)
-        moved(first, second, "jobs")
+def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as first, opened("memory://second", clock) as second:
+        for name in ("jobs", "other"):
+            first.tube(name).put(name)
+        moved(first, second, "jobs", "other")
         assert all_tubes(first._hub.store, NEW) == []
-        with pytest.raises(penstock.TubeExists, match="once left the store to move to"):
-            moved(second, first, "jobs")
+        second.tube("jobs").put("more")
+        moved(second, first, "jobs")
+        assert [task.data for task in first.tube("jobs").tasks()] == ["jobs", "more"]
+        assert [info.name for info in first.tubes()] == ["jobs"]
+        with pytest.raises(penstock.NoSuchTube, match="tube other has moved to"):
+            first.tube("other")
+        moved(first, second, "jobs")
+        assert [task.id for task in second.tube("jobs").tasks()] == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,9 @@ class Move:
             raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
         if _visible(self._target, name) is not None:
             raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
-        if self._target.load_tube(gone(name)) is not None:
-            raise TubeExists(f"tube {name} once left the store to move to, which says where it went: leave it out")
+        left = self._target.load_tube(gone(name))
+        if left is not None and not is_erased(left):
+            raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
 
     def _sealed(self, name: str) -> Tube | None:
         return self._source.load_tube(gone(name))
@@ -93,6 +94,9 @@ class Move:
         assert tube is not None, "it was there a moment ago"
         coming = self._target.load_tube(arriving(name))
         if coming is None:
+            left = self._target.load_tube(gone(name))
+            if left is not None:  # it comes back
+                self._target.forget_tube(left)
             paused = self._source.paused(tube)
             coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
             self._target.pause_tube(coming, paused)

@@ -106,6 +106,9 @@ class MovingStore(Protocol):
     def load_sealed(self) -> list[Tube]:
         """All sealed tubes, by name."""
 
+    def forget_tube(self, tube: Tube) -> None:
+        """Forget a sealed tube of which nothing is left, and where it went: its name is free again."""
+
     def tally(self, tube: Tube) -> Tally:
         """What it knows beside its tasks."""
 

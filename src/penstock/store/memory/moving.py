@@ -53,6 +53,10 @@ class MovingCalls(Calls):
         with self._lock:
             return [self._by_name[name].tube for name in sorted(self._by_name) if is_sealed(self._by_name[name].tube)]
 
+    def forget_tube(self, tube: Tube) -> None:
+        with self._lock:
+            self._by_name.pop(tube.name, None)
+
     def tally(self, tube: Tube) -> Tally:
         with self._lock:
             state = self._content(tube)

@@ -80,6 +80,9 @@ class MovingCalls(Calls):
     def load_sealed(self) -> list[Tube]:
         return [tubes.load(row) for row in self._db.read(Q.sealed_tubes)]
 
+    def forget_tube(self, tube: Tube) -> None:
+        self._change(Q.forget_tube, (tube.no,))
+
     def tally(self, tube: Tube) -> Tally:
         ((last, ms, seq, serial),) = self._db.read(Q.tally, (tube.no, tube.no, tube.no))
         counted = self._db.read(Q.counts % {"tube": tube.no})[0]

@@ -39,6 +39,9 @@ class MovingCalls(Calls):
     def load_sealed(self) -> list[Tube]:
         return [rows.tube(row) for row in self._read(self._ask.sealed_tubes, ())]
 
+    def forget_tube(self, tube: Tube) -> None:
+        self._read(self._ask.forget_sealed, (tube.no,))
+
     def tally(self, tube: Tube) -> Tally:
         ((last_id, ms, seq, serial),) = cast("Any", self._read(self._ask.tally, (tube.no,)))
         ((_, *numbers),) = cast("Any", self._read(self._ask.sum, (tube.no,)))

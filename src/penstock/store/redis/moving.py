@@ -17,7 +17,7 @@ from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import StoreCorrupt, TubeExists
-from penstock.store.moving import Kept, Parcel, Tally, seal_refused
+from penstock.store.moving import Kept, Parcel, Tally, plain_name, seal_refused
 from penstock.store.redis import finding, putting
 from penstock.store.redis.keys import task_id, task_key
 from penstock.store.redis.link import Argument, Reply
@@ -52,6 +52,11 @@ class MovingCalls:
 
     def load_sealed(self) -> list[Tube]:
         return self._tubes.sealed()
+
+    def forget_tube(self, tube: Tube) -> None:
+        self._tubes.forget(msgspec.structs.replace(tube, name=plain_name(tube.name)))
+        key = self._runner.keys.name(tube.no, "meta")
+        self._runner.servers.command(key, b"DEL", key)
 
     def tally(self, tube: Tube) -> Tally:
         key = self._runner.keys.name(tube.no, "meta")

@@ -67,6 +67,11 @@ class MovingCalls(Calls):
         with self._db.reading as db:
             return [tubes.load(row) for row in db.execute(Q.sealed_tubes)]
 
+    def forget_tube(self, tube: Tube) -> None:
+        with self._db.durable as db:
+            for query in (Q.forget_counter, Q.forget_tube):
+                db.execute(query, (tube.no,))
+
     def tally(self, tube: Tube) -> Tally:
         with self._db.reading as db:
             mark = db.execute(Q.last_mark, (tube.no,)).fetchone() or (0, 0)
