@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 import penstock
@@ -90,9 +92,48 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
             text.replace('"data":"hello"', '"base64":"!"'): "line 2: the bytes of data are not base64",
             text.replace('"data":"hello"', '"reason":"x"'): "line 2: one of data, base64 and unreadable",
             text.replace('"data":"hello"', f'"data":{"[" * 300}{"]" * 300}'): "line 2: data is nested deeper",
-            text.replace('"last_id":1', '"last_id":0'): "line 3: the last id given is 0, below that of the last task",
+            text.replace('"last_id":1', '"last_id":0'): "line 3: last_id 0 is out of range",
+            text.replace('"ack":0', '"ack":-1'): "line 3: ack -1 is out of range",
+            text.replace('"mark":[0,0]', '"mark":[0,-1]'): "line 3: mark -1 is out of range",
         }
         for content, why in damaged.items():
             with pytest.raises(penstock.BadValue, match=f"a file, {why}"):
                 imported(broker, content.encode(), "copy")
         assert [info.name for info in broker.tubes()] == ["mail"]
+
+
+def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:
+    with opened("memory://damaged", clock) as broker:
+        broker.tube("mail").put_many([("a", {"address": "x"}), ("b", {"address": "y"})])
+        with pytest.raises(penstock.BadValue, match="line 3: x stands here for the second time"):
+            imported(broker, exported(broker, "mail").replace(b'"address":"y"', b'"address":"x"'), "copy")
+        broker.tube("news", "reliable").put_many(["a", "b"])
+        content, late = exported(broker, "news"), broker.tube("news").tasks()[1].id.encode()
+        with pytest.raises(penstock.BadValue, match="line 3: message 5-1 comes after .*: ids must grow"):
+            imported(broker, content.replace(b'"address":"' + late, b'"address":"5-1'), "copy")
+        with pytest.raises(penstock.BadValue, match="line 4: the last message id is 7-0, below"):
+            imported(broker, re.sub(rb'"mark":\[\d+,\d+\]', b'"mark":[7,0]', content), "copy")
+
+
+def test_large_data_goes_in_steps_that_a_server_takes(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        tube = broker.tube("large")
+        for number in range(12):
+            tube.put(bytes([number]) * 900_000)
+        assert imported(broker, exported(broker, "large"), "copy") == 12
+        assert [task.data[0] for task in broker.tube("copy").tasks()] == list(range(12))  # type: ignore[index]
+
+
+def test_a_group_that_ends_while_it_is_written_leaves_no_task_behind(clock: Clock) -> None:
+    with opened("memory://ending", clock) as broker:
+        tube = broker.tube("jobs")
+        tube.put("stays")
+        tube.group("one").put_many(range(3))
+        tube.group("two").put("other")
+        store = broker._hub.store
+        read = store.read_groups
+        store.read_groups = lambda *args: [group for group in read(*args) if group.name != "one"]  # type: ignore[method-assign]
+        content = exported(broker, "jobs")
+        store.read_groups = read  # type: ignore[method-assign]
+        assert imported(broker, content, "copy") == 2
+        assert [task.data for task in broker.tube("copy").tasks()] == ["stays", "other"]

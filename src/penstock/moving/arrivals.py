@@ -7,6 +7,7 @@ store, and the store's own `advance` finds the heads of micro-queues and their t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -17,6 +18,7 @@ from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, Parcel, Tally
 
+Part = TypeVar("Part", Record, Kept)
 # Told how many tasks went by.
 Tell = Callable[[int], object]
 # Data in one step: below what a server takes in one packet, and little beside a process's own memory.
@@ -52,19 +54,15 @@ class Arrival:
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
         """The next tasks, in the order of their ids, all there are up to an id."""
-        batch: list[Record] = []
-        size = 0
-        for record in records:
-            batch.append(self._adopted(record))
-            size += len(record.payload)
-            if size >= STEP_BYTES:
-                self._store.adopt(self.tube, Parcel(batch, record.id))
-                batch, size = [], 0
-        self._store.adopt(self.tube, Parcel(batch, upto))
+        for batch in _batches([self._adopted(record) for record in records]):
+            self._store.adopt(self.tube, Parcel(batch, batch[-1].id))
+        if not records or upto > records[-1].id:
+            self._store.adopt(self.tube, Parcel(upto=upto))
 
     def keep(self, outcomes: Sequence[Kept]) -> None:
         """Outcomes that are kept here from now on."""
-        self._store.adopt(self.tube, Parcel(outcomes=outcomes))
+        for batch in _batches(outcomes):
+            self._store.adopt(self.tube, Parcel(outcomes=batch))
 
     def land(self, name: str, tally: Tally) -> None:
         """All is here: groups start, each task finds its place, and the tube is there for everyone."""
@@ -127,18 +125,39 @@ def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
 
 
 def read_tasks(store: Store, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
-    """Every task above an id, a page at a time; the larger the data, the fewer tasks a page."""
-    limit = _FIRST_PAGE
-    while page := store.read_tasks(tube, after, limit):
-        yield page
-        after = page[-1].id
-        each = sum(len(record.payload) for record in page) // len(page) + 1
-        limit = max(1, min(MOVE_STEP, STEP_BYTES // each))
+    """Every task above an id, a page at a time."""
+    return _pages(lambda last, limit: store.read_tasks(tube, last, limit), after)
 
 
 def read_outcomes(store: Store, tube: Tube) -> Iterator[list[Kept]]:
     """Every outcome, a page at a time."""
-    after = 0
-    while page := store.read_outcomes(tube, after, MOVE_STEP):
+    return _pages(lambda last, limit: store.read_outcomes(tube, last, limit), 0)
+
+
+def size_of(item: Record | Kept) -> int:
+    """The bytes of a task's data, or of a result."""
+    return len(item.payload if isinstance(item, Record) else item.ending.result or b"")
+
+
+def _pages(read: Callable[[int, int], list[Part]], after: int) -> Iterator[list[Part]]:
+    """All above an id; the larger they are, the fewer a page."""
+    limit = _FIRST_PAGE
+    while page := read(after, limit):
         yield page
         after = page[-1].id
+        each = sum(map(size_of, page)) // len(page) + 1
+        limit = max(1, min(MOVE_STEP, STEP_BYTES // each))
+
+
+def _batches(items: Sequence[Part]) -> Iterator[list[Part]]:
+    """The same in lists that are small enough for a step."""
+    batch: list[Part] = []
+    size = 0
+    for item in items:
+        batch.append(item)
+        size += size_of(item)
+        if size >= STEP_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch

@@ -9,7 +9,16 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
-from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
+from penstock.moving.arrivals import (
+    STEP_BYTES,
+    Arrival,
+    Tell,
+    discard,
+    read_groups,
+    read_outcomes,
+    read_tasks,
+    size_of,
+)
 from penstock.moving.files import End, Reader, Writer
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, arriving
@@ -23,25 +32,28 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
         pass
     writer = Writer(file)
     writer.begin(tube.name, tube.kind, tube.given, paused=store.paused(tube))
-    known = 0
+    groups: set[int] = set()
     count = 0
     for page in read_tasks(store, tube):
-        if any((record.group_no or 0) > known for record in page):
-            known = _write_groups(store, tube, writer, known)
-        writer.tasks(page)
-        count += len(page)
+        if not {record.group_no for record in page} - {None} <= groups:
+            groups |= _write_groups(store, tube, writer, groups)
+        # A group that is not there is over or cancelled, and its tasks went with it while this was read.
+        there = [record for record in page if record.group_no is None or record.group_no in groups]
+        writer.tasks(there)
+        count += len(there)
         tell(len(page))
-    _write_groups(store, tube, writer, known)
+    _write_groups(store, tube, writer, groups)
     for outcomes in read_outcomes(store, tube):
         writer.outcomes(outcomes)
     writer.end(store.tally(tube))
     return count
 
 
-def _write_groups(store: Store, tube: Tube, writer: Writer, after: int) -> int:
-    groups = list(read_groups(store, tube, after))
+def _write_groups(store: Store, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
+    """Write the groups that are new; their numbers."""
+    groups = list(read_groups(store, tube, max(written, default=0)))
     writer.groups(groups)
-    return max([after, *(group.no for group in groups)])
+    return {group.no for group in groups}
 
 
 class Import:
@@ -53,7 +65,7 @@ class Import:
         self.name = self._reader.header.name if name is None else names.name("tube", name)
         self._records: list[Record] = []
         self._outcomes: list[Kept] = []
-        self._last_id = 0
+        self._bytes = 0
 
     def run(self, tell: Tell, *, anew: bool = False) -> int:
         """Read it in; how many tasks. `anew`: what an import that was killed left behind goes first."""
@@ -74,10 +86,13 @@ class Import:
         for item in self._reader.items():
             if isinstance(item, Record):
                 self._records.append(item)
+                self._bytes += size_of(item)
                 count += 1
             elif isinstance(item, Kept):
                 self._outcomes.append(item)
-            if len(self._records) + len(self._outcomes) >= MOVE_STEP or isinstance(item, (Group, End)):
+                self._bytes += size_of(item)
+            full = self._bytes >= STEP_BYTES or len(self._records) + len(self._outcomes) >= MOVE_STEP
+            if full or isinstance(item, (Group, End)):
                 tell(len(self._records))
                 self._flush(arrival)
             if isinstance(item, Group):
@@ -109,11 +124,10 @@ class Import:
 
     def _flush(self, arrival: Arrival) -> None:
         if self._records:
-            self._last_id = self._records[-1].id
-            arrival.take_in(self._records, self._last_id)
+            arrival.take_in(self._records, self._records[-1].id)
         if self._outcomes:
             arrival.keep(self._outcomes)
-        self._records, self._outcomes = [], []
+        self._records, self._outcomes, self._bytes = [], [], 0
 
 
 def _must_not_arrive(store: Store, name: str, *, anew: bool) -> None:

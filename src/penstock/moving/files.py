@@ -15,8 +15,9 @@ from msgspec import Struct
 from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.group import Group
-from penstock.core.ids import Mark
-from penstock.core.kind import Kind, must_be_known
+from penstock.core.ids import Mark, read_mark, shown_mark
+from penstock.core.kind import DELIVER, Kind, must_be_known
+from penstock.core.numbers import whole
 from penstock.core.options import check_new_tube
 from penstock.core.portable import (
     GroupLine,
@@ -129,6 +130,8 @@ class Reader:
         self._number = 0
         self._groups: dict[int, str] = {}
         self._last_id = 0
+        self._mark: Mark = (0, 0)
+        self._addresses: set[int] = set()  # their hashes: eight bytes tell a million of them apart
         self.header = self._header()
 
     def items(self) -> Iterator[Item]:
@@ -191,7 +194,9 @@ class Reader:
             if line.task.id <= self._last_id:
                 raise BadValue(f"task {line.task.id} comes after task {self._last_id}: ids must grow")
             self._last_id = line.task.id
-            return read_task(line.task, self.header.kind, self._groups)
+            record = read_task(line.task, self.header.kind, self._groups)
+            self._note_address(record.address)
+            return record
         if line.outcome is not None:
             address = names.label("address", line.outcome.address)
             return Kept(line.outcome.id, address, read_ending(line.outcome), line.outcome.until)
@@ -199,9 +204,31 @@ class Reader:
             raise BadValue("only the first line says what the tube is")
         if line.end.lines != self._number - 1:
             raise BadValue(f"there were {line.end.lines} lines before the last one, and {self._number - 1} are here")
-        if line.end.last_id < self._last_id:
-            raise BadValue(f"the last id given is {line.end.last_id}, below that of the last task")
+        self._check_end(line.end)
         return line.end
+
+    def _note_address(self, address: str | None) -> None:
+        """One task an address; message ids grow."""
+        if address is None:
+            return
+        if self.header.kind.hand_out == DELIVER:
+            mark = read_mark(address) or (0, 0)
+            if mark <= self._mark:
+                raise BadValue(f"message {address} comes after {shown_mark(self._mark)}: ids must grow")
+            self._mark = mark
+        elif hash(address) in self._addresses:
+            raise BadValue(f"{address} stands here for the second time, and is one task's only")
+        else:
+            self._addresses.add(hash(address))
+
+    def _check_end(self, end: End) -> None:
+        whole("last_id", end.last_id, self._last_id, 2**40 - 1)
+        for number in end.mark:
+            whole("mark", number, 0, names.MAX_ID)
+        if end.mark < self._mark:
+            raise BadValue(f"the last message id is {shown_mark(end.mark)}, below that of the last message")
+        for name, number in msgspec.structs.asdict(end.counts).items():
+            whole(name, number, 0, names.MAX_ID)
 
     def _bad(self, why: str) -> BadValue:
         return BadValue(f"{self._called}, line {self._number}: {why}")
