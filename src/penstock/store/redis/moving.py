@@ -5,6 +5,7 @@ A sealed tube keeps its name, and its keys without `last` of meta, so that no sc
 
 from __future__ import annotations
 
+import logging
 from array import array
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -23,10 +24,11 @@ from penstock.store.redis.keys import task_id, task_key
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.links import read_group, read_outcome
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.record import decode
+from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Tubes
 
+log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
 # The counters that landing adds to; the first four are of tasks that are gone.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
@@ -66,8 +68,13 @@ class MovingCalls:
         return Tally(counts.put, mark, counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        found = self._values(tube, "tasks", self._ids(tube, "tasks", after, limit))
-        return [record for id, value in found if (record := _readable(id, value)) is not None]
+        """As the contract says; what cannot be read is buried with its bytes, or, where nothing is, left out."""
+        while ids := self._ids(tube, "tasks", after, limit):
+            found = (_read(tube, id, value) for id, value in self._values(tube, "tasks", ids))
+            if records := [record for record in found if record is not None]:
+                return records
+            after = ids[-1]  # all of these went while the tube was read
+        return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
         fields = dict(finding.scan(self._runner, tube, "groups"))  # a scan may show one twice
@@ -78,15 +85,16 @@ class MovingCalls:
         return found[:limit]
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        found = [
-            (id, *read_outcome(value))
-            for id, value in self._values(tube, "outcomes", self._ids(tube, "outcomes", after, limit))
-        ]
         key = self._runner.keys.name(tube.no, "kept")
-        names = [b"o" + task_key(id) + address.encode() for id, address, _ in found]
-        untils = cast("list[bytes | None]", self._runner.servers.command(key, b"ZMSCORE", key, *names) if names else [])
-        pairs = zip(found, untils, strict=True)
-        return [Kept(id, address, ending, int(float(until))) for (id, address, ending), until in pairs if until]
+        while ids := self._ids(tube, "outcomes", after, limit):
+            found = [(id, *read_outcome(value)) for id, value in self._values(tube, "outcomes", ids)]
+            names = [b"o" + task_key(id) + address.encode() for id, address, _ in found]
+            untils = self._runner.servers.command(key, b"ZMSCORE", key, *names) if names else []
+            pairs = zip(found, cast("list[bytes | None]", untils), strict=True)
+            if kept := [Kept(*outcome, int(float(until))) for outcome, until in pairs if until]:
+                return kept
+            after = ids[-1]
+        return []
 
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
         if any(record.reply_to is not None for record in parcel.records):
@@ -133,11 +141,18 @@ def _number(group: Group) -> int:
     return group.no
 
 
-def _readable(id: int, value: bytes) -> Record | None:
+def _read(tube: Tube, id: int, value: bytes) -> Record | None:
     try:
         return decode(id, value)
-    except StoreCorrupt:
-        return None
+    except StoreCorrupt as error:
+        log.warning("tube %s: %s", tube.name, error)
+        if not tube.kind.leased:
+            return None
+    # As bury_unreadable of lua/step.lua makes it: with its first byte the data is never taken for what was put.
+    return Record(
+        id, "!", 0, 0, 0, "" if tube.kind.per_utube else None, 0, 0, 0, None, None, None, None, None, None, UNREADABLE,
+        None, b"\xff" + value,
+    )  # fmt: skip
 
 
 def _tied(record: Record) -> bool:
