@@ -10,7 +10,7 @@ SOURCES := src tests $(wildcard bench examples)
 .PHONY: demo test check bench clean
 
 demo: $(READY)
-	$(RUN) examples/demo.py
+	$(RUN) -m penstock demo
 
 # A test of real processes and servers can miss its moment on a busy machine: it is run once more, and listed.
 test: $(READY)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, processes, scale, sqlite, wire, worker
+from bench import awaited, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
     "full": sqlite.full,
     "relaxed": sqlite.relaxed,
     "memory": sqlite.memory,
+    "postgres": sql.postgres,
+    "mariadb": sql.mariadb,
     "awaited": awaited.awaited,
     "backlog": scale.backlog,
     "utubes": scale.utubes,
@@ -19,6 +21,8 @@ BENCHES: dict[str, Bench] = {
     "idle": processes.idle,
     "crowd": processes.crowd,
     "wire": wire.wire,
+    "redis": redis.redis_puts,
+    "redis-memory": redis.redis_memory,
     "drain": worker.drain,
     "idle-worker": worker.idle_worker,
 }

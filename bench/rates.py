@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Protocol
 
-from bench.bare import BareTable
 from penstock import Tube
 from penstock.core import codec
 
@@ -24,6 +23,17 @@ class Queue(Protocol):
     def take(self, tasks: int) -> None: ...
     def put_batches(self, tasks: int) -> None: ...
     def take_batches(self, tasks: int) -> None: ...
+
+
+class Table(Protocol):
+    """A task table by hand: each call is one transaction. What take gives, ack is given."""
+
+    def put(self, data: bytes) -> None: ...
+    def put_many(self, items: Sequence[bytes]) -> None: ...
+    def take(self) -> int | None: ...
+    def ack(self, key: int) -> None: ...
+    def take_many(self, count: int) -> list[int]: ...
+    def ack_many(self, keys: Sequence[int]) -> None: ...
 
 
 class Ours:
@@ -58,7 +68,7 @@ class Ours:
 class Bare:
     """The same rows through the driver alone."""
 
-    def __init__(self, table: BareTable) -> None:
+    def __init__(self, table: Table) -> None:
         self._table = table
         self._data = codec.encode(DATA)
 
@@ -102,6 +112,25 @@ class Rates:
     def ratio(self) -> float:
         """The median of the rounds' own ratios: both slices of a round met the same noise."""
         return median(one / other for one, other in zip(self.ours, self.bare, strict=True))
+
+
+WORK = ("put", "take", "put_batches", "take_batches")
+NAMES = {
+    "put": "put one by one",
+    "take": "take+ack one by one",
+    "put_batches": "put_many of 1,000",
+    "take_batches": "take_many+ack_many of 100",
+}
+
+
+def beside(ours: Queue, bare: Queue, rounds: int, *, single: int, batched: int) -> dict[str, Rates]:
+    """The four ways, ours and the bare one in turn."""
+    found = {work: Rates([], []) for work in WORK}
+    for round in range(rounds):
+        for work in WORK:
+            tasks = batched if work.endswith("batches") else single
+            alternate(getattr(ours, work), getattr(bare, work), tasks, found[work], round % 2 == 0)
+    return found
 
 
 def rate(work: Callable[[int], None], tasks: int) -> float:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import penstock
+from bench import servers
 from bench.rates import Ours, Rates, alternate
 from bench.report import Line, Size, Target
 
@@ -22,26 +23,34 @@ TARANTOOL = {1_000: 0.45, 10_000: 4.7, 150_000: 72.0}
 
 def backlog(size: Size) -> Iterator[Line]:
     """Drain in batches of 100, and one by one, from a small and from a large backlog, which is filled up again."""
-    large = size.pick(200_000, 1_000_000)
-    for store in ("SQLite relaxed", "memory"):
+    large = size.pick(100_000, 1_000_000)
+    for store in ("SQLite relaxed", "memory", *servers.NAMES):
         batches, singles = Rates([], []), Rates([], [])
         with ExitStack() as opened:
-            deep, shallow = (_filled(opened, store, depth) for depth in (large, SMALL))
+            connect = _connector(opened, store)
+            deep, shallow = (_filled(connect(f"backlog-{depth}"), depth) for depth in (large, SMALL))
             for round in range(size.pick(5, 9)):
                 first = round % 2 == 0
                 alternate(deep.take_batches, shallow.take_batches, 5000, batches, first)
-                alternate(deep.take, shallow.take, 1000, singles, first)
+                alternate(deep.take, shallow.take, size.pick(200, 1000), singles, first)
                 for queue in (deep, shallow):
                     queue.put_batches(6000)
         target = (Target("T13", 0.9, f"× the rate at {SMALL:,}"),)
         for name, rates in (("batches of 100", batches), ("one by one", singles)):
-            work = f"{store}: drain at {large:,}, {name}"
+            work = f"{servers.NAMES.get(store, store)}: drain at {large:,}, {name}"
             yield Line(work, rates.rate, "/s", rates.base, rates.ratio, target)
 
 
-def _filled(opened: ExitStack, store: str, tasks: int) -> Ours:
-    tube = _broker(opened, store, f"backlog-{tasks}").tube("jobs")
-    queue = Ours(tube)
+def _connector(opened: ExitStack, store: str) -> Callable[[str], penstock.Broker]:
+    """What opens brokers, each on a store of its own."""
+    if store not in servers.NAMES:
+        return lambda name: _broker(opened, store, name)
+    server = opened.enter_context(servers.running(store))
+    return lambda name: opened.enter_context(penstock.connect(servers.store_url(store, server)))
+
+
+def _filled(broker: penstock.Broker, tasks: int) -> Ours:
+    queue = Ours(broker.tube("jobs"))
     queue.put_batches(tasks)
     return queue
 

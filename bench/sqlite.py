@@ -9,16 +9,9 @@ from statistics import median
 
 import penstock
 from bench.bare import BareTable
-from bench.rates import Bare, Ours, Rates, alternate, rate
+from bench.rates import NAMES, WORK, Bare, Ours, beside, rate
 from bench.report import Line, Size, Target
 
-WORK = ("put", "take", "put_batches", "take_batches")
-NAMES = {
-    "put": "put one by one",
-    "take": "take+ack one by one",
-    "put_batches": "put_many of 1,000",
-    "take_batches": "take_many+ack_many of 100",
-}
 # The other machine's figures, from BENCH.md: they say the order of magnitude, not more.
 _HUEY_FULL_DRAIN = 3_100
 _TARGETS = {
@@ -62,16 +55,12 @@ def memory(size: Size) -> Iterator[Line]:
 
 def _beside_bare(durability: str, *, single: int, batched: int, size: Size) -> Iterator[Line]:
     synchronous = "FULL" if durability == "FULL" else "NORMAL"
-    found = {work: Rates([], []) for work in WORK}
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         url = f"sqlite:///{folder}/ours.db?durability={'full' if durability == 'FULL' else 'relaxed'}"
         table = BareTable(Path(folder) / "bare.db", synchronous)
         with penstock.connect(url) as broker:
             ours, bare = Ours(broker.tube("jobs")), Bare(table)
-            for round in range(size.pick(5, 9)):
-                for work in WORK:
-                    tasks = batched if work.endswith("batches") else single
-                    alternate(getattr(ours, work), getattr(bare, work), tasks, found[work], round % 2 == 0)
+            found = beside(ours, bare, size.pick(5, 9), single=single, batched=batched)
         table.close()
     for work, rates in found.items():
         name = f"SQLite {durability}: {NAMES[work]}"

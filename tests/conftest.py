@@ -11,7 +11,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.servers import SERVERS, fresh_url
+from tests.servers import SERVERS, empty_url, running
+from tests.servers.postgres import DurablePostgres
 
 Connect = Callable[[], penstock.Broker]
 
@@ -19,10 +20,10 @@ Connect = Callable[[], penstock.Broker]
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda folder: f"memory://{uuid4().hex}",
     "sqlite": lambda folder: f"sqlite:///{folder}/queue.db?durability=relaxed",
-    "postgres": lambda folder: fresh_url("postgres"),
-    "mariadb": lambda folder: fresh_url("mariadb"),
-    "redis": lambda folder: fresh_url("redis"),
-    "redis-cluster": lambda folder: fresh_url("redis-cluster"),
+    "postgres": lambda folder: empty_url("postgres"),
+    "mariadb": lambda folder: empty_url("mariadb"),
+    "redis": lambda folder: empty_url("redis"),
+    "redis-cluster": lambda folder: empty_url("redis-cluster"),
 }
 # The stores that have addresses, outcomes, replies and groups: all of them.
 FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
@@ -34,20 +35,34 @@ UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 DURABLE = tuple(name for name in STORES if name != "memory")
 
 
-# What runs in one worker, one after the other, by the folder of the tests: what is about one server, what shares
-# a table that takes seconds to fill, what starts processes by the dozen.
+# What runs in one worker, one after the other, by the folder of the tests: what shares a table that takes seconds to
+# fill, what starts processes by the dozen. All else goes to whoever is free.
 _TOGETHER = {
-    "postgres": "postgres", "mysql": "mariadb", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes", "worker": "worker",
+    "postgres": "postgres", "mysql": "mysql", "redis": "redis", "plans": "plans",
+    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli",
 }  # fmt: skip
 
 
+_RESTART = "--restart-servers"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help = (
+        "kill a store's server under each test: under its broker, in the middle, and before what is stored is checked"
+    )
+    parser.addoption(_RESTART, action="store_true", help=help)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption(_RESTART):
+        SERVERS["postgres"] = DurablePostgres
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """For pytest-xdist: all that is tried on one server runs in one worker, so that each server is started once."""
+    """Mark them for pytest-xdist."""
     for item in items:
-        callspec = getattr(item, "callspec", None)
-        servers = [value for value in callspec.params.values() if value in (*SERVERS,)] if callspec else []
-        group = servers[0] if servers else _TOGETHER.get(item.path.parent.name)
+        group = _TOGETHER.get(item.path.parent.name)
         if group is not None:
             item.add_marker(pytest.mark.xdist_group(group))
 
@@ -65,9 +80,32 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def clock() -> Clock:
+def restart(request: pytest.FixtureRequest) -> Callable[[], None]:
+    """With --restart-servers kills the server of the test's store and starts it again; else does nothing."""
+    name = request.node.callspec.params.get("store_url") if hasattr(request.node, "callspec") else None
+    if name not in SERVERS or not request.config.getoption(_RESTART):
+        return lambda: None
+    return running(name).restart
+
+
+class _RestlessClock(Clock):
+    """In the middle of a test, the first time that it lets time pass, the server is killed."""
+
+    def __init__(self, restart: Callable[[], None]) -> None:
+        super().__init__()
+        self._restart: Callable[[], None] | None = restart
+
+    def advance(self, seconds: float) -> None:
+        restart, self._restart = self._restart, None
+        if restart is not None:
+            restart()
+        super().advance(seconds)
+
+
+@pytest.fixture
+def clock(restart: Callable[[], None]) -> Clock:
     """The store's clock. Keep the total of a test below 15 s, or sessions lapse."""
-    return Clock()
+    return _RestlessClock(restart)
 
 
 @pytest.fixture
@@ -78,10 +116,12 @@ def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def broker(connect: Connect) -> Iterator[penstock.Broker]:
+def broker(connect: Connect, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
     """A broker on each store; afterwards everything that is stored must still fit together."""
     broker = connect()
+    restart()
     yield broker
+    restart()
     try:
         findings = broker.check()
     except penstock.StoreUnavailable:  # the test closed it
@@ -90,7 +130,8 @@ def broker(connect: Connect) -> Iterator[penstock.Broker]:
 
 
 @pytest.fixture
-def live(store_url: str) -> Iterator[penstock.Broker]:
+def live(store_url: str, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
     """A broker in real time, for what waits and is woken."""
     with penstock.connect(store_url) as broker:
+        restart()
         yield broker

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-DEMO = Path(__file__).parent.parent / "examples" / "demo.py"
 
 
 @pytest.mark.timeout(70)
 def test_demo_keeps_every_promise() -> None:
-    done = subprocess.run([sys.executable, str(DEMO)], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "demo"], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "what happened" in done.stdout
     for kind in ("fifo", "fifottl", "utube", "utubettl", "lifo", "round", "reliable"):

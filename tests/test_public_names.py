@@ -25,7 +25,7 @@ NAMES = """
 """
 
 TUBE = (
-    "aging, backoff, callback, capacity, fair, max_attempts, max_payload, period, pri, retention, temporary, "
+    "aging, backoff, callback, capacity, fair, max_attempts, max_payload, period, pri, retention, shards, temporary, "
     "ttl, ttr, utube_limit"
 )
 PUT = (

@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.core import names
 from penstock.core.group import Group
+from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.task import Record, Status, Task
 from penstock.errors import NotFound, NotTaken
@@ -28,31 +29,40 @@ VERBS = ("kick", "release", "bury", "delete")
 
 def verbs_for(status: Status) -> list[str]:
     """What an operator can do to a task of that status."""
-    return [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    own = [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
 
 
-def kick_one(tube: Tube, id: int) -> None:
+def kick_one(tube: Tube, id: int | str) -> None:
     """This buried task is ready again at its old place, its attempts forgotten."""
+    must_have(tube._stored.kind, "kick")
     record = tube._settle_now([Move("kick", names.task_id(id))])[0]
     if record is None:
         tube.peek(id)
         raise NotFound(f"task {id} of tube {tube.name} is not buried: only buried tasks are kicked")
 
 
-def release_one(tube: Tube, id: int) -> None:
+def release_one(tube: Tube, id: int | str) -> None:
     """This taken task is back at its old place, whoever holds it; the holder's ack then raises NotTaken."""
+    must_have(tube._stored.kind, "release")
     held = tube.peek(id)._record
     record = tube._settle_now([Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
         raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows how it stands")
 
 
-def retry(tube: Tube, id: int) -> None:
-    """Let it run again: kick it if it is buried, release it if it is taken."""
-    if tube.peek(id).status is Status.BURIED:
-        kick_one(tube, id)
-    else:
+def retry(tube: Tube, id: int | str) -> None:
+    """Let it run again now: a buried one is kicked, a taken one released, the delay of a delayed one ended."""
+    must_have(tube._stored.kind, "kick")
+    status = tube.peek(id).status
+    if status is Status.TAKEN:
         release_one(tube, id)
+    elif status is Status.READY:
+        raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
+    else:
+        if status is Status.DELAYED:
+            tube.bury(id)  # from where it can be kicked; whoever dies in between leaves it there, to be seen
+        kick_one(tube, id)
 
 
 def holder(tube: Tube, record: Record) -> str | None:
@@ -159,3 +169,28 @@ def callbacks(tube: Tube) -> list[Callback]:
         for host in hosts
     ]  # fmt: skip
     return sorted(found, key=lambda one: (-one.buried, -one.retrying, one.host))
+
+
+class Host(msgspec.Struct, frozen=True):
+    """How the callbacks of one host stand, in all tubes that were looked at."""
+
+    name: str
+    waiting: int
+    retrying: int
+    buried: int
+    tubes: list[Callback]
+
+
+def by_host(found: list[Callback]) -> list[Host]:
+    """The same by host, those with the most failures first."""
+    hosts: dict[str, list[Callback]] = {}
+    for one in found:
+        hosts.setdefault(one.host, []).append(one)
+    made = [
+        Host(
+            name, sum(one.waiting for one in ones), sum(one.retrying for one in ones), sum(one.buried for one in ones),
+            sorted(ones, key=lambda one: (-one.buried, -one.retrying, one.tube)),
+        )
+        for name, ones in hosts.items()
+    ]  # fmt: skip
+    return sorted(made, key=lambda host: (-host.buried, -host.retrying, host.name))

@@ -30,8 +30,12 @@ class Puts(Step):
         self._entries = entries
 
     @property
-    def key(self) -> tuple[str, int]:
-        return "put", self._tube._stored.no
+    def key(self) -> tuple[str | int, ...]:
+        stored = self._tube._stored
+        if stored.shards > 1 and any(entry.address is not None for entry in self._entries):
+            # Alone: a part of it may be refused when others are stored, and those of a batch would be put again.
+            return "put", stored.no, id(self)
+        return "put", stored.no
 
     @property
     def size(self) -> int:

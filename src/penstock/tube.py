@@ -17,6 +17,7 @@ from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
 from penstock.core.options import Tube as StoredTube
+from penstock.core.shards import refuse_group
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb, verb_with
@@ -408,6 +409,7 @@ class Tube:
 
     def group(self, name: str) -> Group:
         """The live group of that name, or a new one."""
+        refuse_group(self.name, self._stored.shards)
         return Group(self, name)
 
     # steering

@@ -92,3 +92,23 @@ def test_racing_puts_never_exceed_the_capacity(broker: penstock.Broker, connect:
     running = [begin(lambda handle=handle: fill(handle)) for handle in handles]  # type: ignore[misc]
     assert sum(future.result(timeout=60) for future in running) == 10
     assert tasks(tube) == {"ready": 10, "total": 10}
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl", "round"])
+def test_a_put_that_stores_no_new_task_needs_no_room_even_in_a_tube_that_replies_overfilled(
+    broker: penstock.Broker, kind: str
+) -> None:
+    tube = broker.tube("t", kind, capacity=1, period=1 if kind == "round" else None)
+    asked, name = broker.tube("asked"), "id" if kind == "round" else "address"
+    first = tube.put("old", **{name: "a"})  # type: ignore[arg-type]
+    asked.put("question", reply_to="t")
+    take(asked).ack()
+    assert tube.stats().tasks.total == 2
+    for data, how in (("ignored", "ignore"), ("new", "replace")):
+        tube.put(data, on_duplicate=how, **{name: "a"})  # type: ignore[arg-type]
+    assert tube.peek(first.id).data == "new"
+    with pytest.raises(penstock.TubeFull, match="holds 2 of 1 tasks"):
+        tube.put("another", **{name: "b"})  # type: ignore[arg-type]
+    with pytest.raises(penstock.TubeFull, match="holds 2 of 1 tasks"):
+        tube.put_many([("new", {name: "a"}), ("another", {name: "b"})], on_duplicate="replace")
+    assert tube.stats().tasks.total == 2

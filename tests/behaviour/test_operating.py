@@ -72,7 +72,7 @@ def test_a_task_of_another_session_is_released(broker: penstock.Broker, connect:
     assert take(tube).id == held.id
 
 
-def test_retry_kicks_or_releases(broker: penstock.Broker, connect: Connect) -> None:
+def test_retry_kicks_releases_or_ends_a_delay(broker: penstock.Broker, connect: Connect) -> None:
     tube = broker.tube("mail")
     tube.put(1)
     held = take(connect().tube("mail"))
@@ -81,15 +81,21 @@ def test_retry_kicks_or_releases(broker: penstock.Broker, connect: Connect) -> N
     tube.bury(held.id)
     operating.retry(tube, held.id)
     assert tube.peek(held.id).status is Status.READY
+    again = take(tube)
+    tube.release(again, delay=60)
+    operating.retry(tube, again.id)
+    assert (tube.peek(again.id).status, tube.peek(again.id).attempts) == (Status.READY, 0)
+    with pytest.raises(penstock.NotTaken, match="is ready already"):
+        operating.retry(tube, again.id)
 
 
 def test_each_status_has_its_verbs() -> None:
     assert {status.name: operating.verbs_for(status) for status in Status} == {
         "READY": ["bury", "delete"],
-        "TAKEN": ["release", "bury", "delete"],
+        "TAKEN": ["retry", "release", "bury", "delete"],
         "DONE": [],
-        "BURIED": ["kick", "bury", "delete"],
-        "DELAYED": ["bury", "delete"],
+        "BURIED": ["retry", "kick", "bury", "delete"],
+        "DELAYED": ["retry", "bury", "delete"],
     }
 
 

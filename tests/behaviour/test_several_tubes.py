@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import tasks
+from tests.behaviour.helpers import begin, tasks, until, waiters
 from tests.conftest import Connect
 
 
@@ -75,6 +75,23 @@ def test_a_tube_created_anew_by_another_is_found_by_its_name(broker: penstock.Br
     theirs.tube("mail").drop()
     theirs.create_tube("mail", "utube").put("x")
     assert taken(broker, "mail") == ("mail", "x")
+
+
+@pytest.mark.parametrize("name", ["a", "b", "c"])
+def test_whoever_waited_on_several_waits_on_none_after(live: penstock.Broker, name: str) -> None:
+    tubes = [live.tube(each, kind=kind) for each, kind in (("a", "fifo"), ("b", "utube"), ("c", "fifottl"))]
+    for _ in range(2):  # the second time, each tube knows the session
+        taking = begin(lambda: live.take(["a", "b", "c"], 10))
+        until(lambda: [waiters(live, tube.name) for tube in tubes] == [1, 1, 1])
+        live.tube(name).put("x")
+        task = taking.result(10)
+        assert task is not None
+        assert task.tube == name
+        task.ack()
+        assert [waiters(live, tube.name) for tube in tubes] == [0, 0, 0]
+    assert live.take(["a", "b", "c"], 0.01) is None
+    for tube in tubes:
+        tube.drop()
 
 
 def test_no_tube_at_all_is_refused(broker: penstock.Broker) -> None:

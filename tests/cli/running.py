@@ -43,6 +43,10 @@ class Shell:
         """The JSON that a command that must succeed printed."""
         return msgspec.json.decode(self(words[0], "--json", *words[1:], stdin=stdin))
 
+    def mq(self, *words: str) -> Any:
+        """The same of a command of `penstock mq`."""
+        return msgspec.json.decode(self("mq", words[0], "--json", *words[1:]))
+
     def refused(self, *words: str, code: int = 1, stdin: str | bytes = b"") -> str:
         """The one line that a command that must fail printed on standard error."""
         done = self.run(*words, stdin=stdin)

@@ -10,26 +10,30 @@ import pytest
 
 from penstock.cli.commands import COMMANDS
 from penstock.cli.main import cli
+from penstock.cli.mq import mq
 from tests.cli.running import Shell
 
 NAMES = [name for section in COMMANDS.values() for name in section]
-# They run on, or print one word.
-NO_JSON = ("worker", "serve", "token")
+# They run on, print what is no value, or have commands of their own.
+NO_JSON = ("worker", "serve", "token", "demo", "completion", "mq")
 
 
 def test_the_help_fits_a_screen(shell: Shell) -> None:
     lines = shell("--help").splitlines()
-    assert len(lines) <= 60
+    assert len(lines) <= 24
     assert max(map(len, lines)) <= 80
+    assert set(NAMES) <= set(" ".join(lines).split())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, *(f"mq {name}" for name in mq.commands)])
 def test_every_command_has_its_line_examples_and_json(name: str) -> None:
-    command = cli.get_command(click.Context(cli), name)
+    first, _, second = name.partition(" ")
+    command = mq.commands[second] if second else cli.get_command(click.Context(cli), first)
     assert command is not None
-    assert command.name == name
+    assert command.name == name.split()[-1]
     about, _, rest = (command.help or "").partition("\n\n")
-    assert about == next(section[name].about for section in COMMANDS.values() if name in section)
+    assert second or about == next(section[name].about for section in COMMANDS.values() if name in section)
+    assert about.endswith(".")
     assert f"penstock {name}" in rest or f" {name}" in rest
     assert name in NO_JSON or "--json" in [option for parameter in command.params for option in parameter.opts]
     assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
@@ -76,3 +80,10 @@ def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> No
         [sys.executable, "-c", code], env=shell.environment, capture_output=True, text=True, check=True
     )
     assert loaded.stdout.split() == ["False", "False"]
+
+
+def test_shells_are_told_how_to_complete(shell: Shell) -> None:
+    assert "_PENSTOCK_COMPLETE=bash_complete" in shell("completion", "bash")
+    assert "#compdef penstock" in shell("completion", "zsh")
+    shell.environment |= {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": "penstock mq p", "COMP_CWORD": "2"}
+    assert shell().splitlines() == ["plain,push", "plain,pop"]

@@ -64,7 +64,9 @@ def test_nothing_came_has_an_exit_code_of_its_own_when_asked_for(shell: Shell) -
     assert shell.json("take", "urgent", "mail", "--timeout", "0")["tube"] == "mail"
     assert shell("take", "urgent", "mail", "--timeout", "0") == ""
     assert shell.run("take", "urgent", "--timeout", "0", "--exit-code").returncode == 3
-    assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist")
+    assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist: penstock tubes")
+    # Of three takes that kept their sessions, the one that got something left one.
+    assert [session["held"] for session in shell.json("sessions")] == [[["mail", 1]]]
 
 
 def test_bury_kick_delete_and_release_all(shell: Shell) -> None:
@@ -73,9 +75,29 @@ def test_bury_kick_delete_and_release_all(shell: Shell) -> None:
     assert shell.json("peek", "mail", "1")["reason"] == "odd"
     assert shell.json("kick", "mail", "9") == {"tube": "mail", "verb": "kick", "count": 1}
     assert shell("delete", "mail", "2") == "delete 2 of mail"
+    assert "task 1 of tube mail is not buried" in shell.refused("kick", "mail", "--id", "1")
+    shell("bury", "mail", "1")
+    assert shell.json("kick", "mail", "--id", "1") == {"tube": "mail", "id": 1, "verb": "kick"}
+    assert "give one of them" in shell.refused("kick", "mail", "3", "--id", "1")
     shell("take", "mail", "--timeout", "0")
     assert shell("release", "mail", "--all") == "release 1 task of mail"
     with penstock.connect(shell.url) as broker:
         assert [(task.id, task.status.value) for task in broker.tube("mail").tasks()] == [(1, "r"), (3, "r")]
     assert "give one of them" in shell.refused("release", "mail")
     assert "task 77 is not in tube mail" in shell.refused("delete", "mail", "77")
+
+
+def test_retry_brings_back_what_is_buried_or_in_other_hands(shell: Shell) -> None:
+    shell("put", "mail", "x")
+    with penstock.connect(shell.url) as broker:
+        task = broker.tube("mail").take(0)
+        assert task is not None
+        assert shell("retry", "mail", "1") == "retry 1 of mail"
+        with pytest.raises(penstock.NotTaken):
+            task.ack()
+        broker.tube("mail").bury(1)
+        assert shell.json("retry", "mail", "1") == {"tube": "mail", "id": 1, "verb": "retry"}
+        assert broker.tube("mail").peek(1).status is penstock.Status.READY
+        broker.create_tube("feeds", "round", period=1).put("x", id="a")
+    assert "is ready already" in shell.refused("retry", "mail", "1")
+    assert shell.refused("retry", "feeds", "a").startswith("kind round has no kick")

@@ -1,10 +1,11 @@
-"""The commands that make, stop and empty tubes, and those of kind reliable."""
+"""The commands that make, stop and empty tubes, and those on groups and schedules."""
 
 from __future__ import annotations
 
 import threading
 
 import penstock
+from penstock.schedule import cards
 from tests.cli.running import Shell
 
 
@@ -20,7 +21,7 @@ def test_create_with_options(shell: Shell) -> None:
 
 def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
     shell("create", "mail")
-    assert shell.refused("create", "mail").startswith("tube mail")
+    assert shell.refused("create", "mail").startswith("tube mail exists already: use it as it is, remove it")
     assert shell.refused("create", "a b").startswith("tube 'a b' is not a name")
     assert "kind" in shell.refused("create", "x", "lifoo")
     assert shell.refused("create", "x", "--backoff", "1,two").startswith("backoff '1,two' is not BASE,FACTOR")
@@ -37,7 +38,9 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
     assert shell("truncate", "mail") == "truncate 2 tasks of mail"
     assert shell("drop", "mail", "--yes") == "drop mail"
     assert shell.json("tubes") == []
-    assert shell.refused("drop", "mail").startswith("tube mail does not exist")
+    assert shell.refused("drop", "mail") == (
+        "tube mail does not exist: penstock tubes lists those that are there, penstock create makes one"
+    )
 
 
 def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
@@ -59,12 +62,32 @@ def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
     assert (failed.returncode, failed.stdout) == (1, "status  failed\nerror   no such user\ncode    550\n")
 
 
-def test_reliable_messages(shell: Shell) -> None:
-    shell("create", "orders", "reliable")
-    id = shell("put", "orders", "x")
-    assert [task["id"] for task in shell.json("inspect", "orders")] == [id]
-    assert shell.json("take", "orders", "--timeout", "0")["id"] == id
-    assert shell.json("inspect", "orders") == []
-    assert [task["id"] for task in shell.json("inspect", "orders", "--pending", "--", "-1", "1")] == [id]
-    assert [task["attempts"] for task in shell.json("recover", "orders", "10", "0")] == [2]
-    assert shell("ack", "orders", id) == f"ack {id} of orders"
+def test_groups_are_started_and_cancelled(shell: Shell) -> None:
+    with penstock.connect(shell.url) as broker:
+        for name in ("one", "two"):
+            broker.tube("render").group(name).put_many(["x", "y"])
+    started = shell.json("groups", "render", "--start", "one")
+    assert [(group["name"], group["state"], group["total"]) for group in started] == [
+        ("one", "started", 2), ("two", "open", 2),
+    ]  # fmt: skip
+    assert [group["name"] for group in shell.json("groups", "render", "--cancel", "two")] == ["one"]
+    assert "group nobody is not live" in shell.refused("groups", "render", "--start", "nobody")
+
+
+def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
+    assert shell.json("schedules") == []
+    assert "there is no schedule in this store" in shell.refused("schedules", "--run", "x")
+    app = penstock.App(shell.url)
+
+    @app.every(3600, tube="hourly")
+    def collect() -> None: ...
+
+    name = app.schedules[0].handler.name
+    with app.broker as broker:
+        cards.lay(broker.tube(cards.SCHEDULE_TUBE), [(app.schedules[0], broker.tube("hourly"))])
+        (listed,) = shell.json("schedules", "--run", name, "--pause", name)
+        assert (listed["schedule"], listed["plan"], listed["paused"]) == (name, "every 3600 s", True)
+        assert broker.tube("hourly").stats().tasks.ready == 1
+    assert "  paused  hourly  " in shell("schedules")
+    assert shell.json("schedules", "--resume", name)[0]["paused"] is False
+    assert "is not known" in shell.refused("schedules", "--forget", "nobody")

@@ -15,14 +15,19 @@ BEGIN = "<!-- written from the help: begin -->"
 END = "<!-- written from the help: end -->"
 
 
-def chapter(name: str) -> str:
-    """A command: its usage, what it does with examples, its options."""
-    command = cli.get_command(click.Context(cli), name)
+def chapter(name: str, command: click.Command | None = None) -> str:
+    """A command: its usage, what it does with examples, its options; of a group, those that it has as well."""
+    command = command or cli.get_command(click.Context(cli), name)
     assert command is not None
     words = [parameter.make_metavar(click.Context(command)) for parameter in _arguments(command)]
-    usage = " ".join(["penstock", name, *words, "[OPTIONS]"])
-    options = "\n".join(map(_row, _options(command)))
-    return f"### {name}\n\n`{usage}`\n\n{_prose(cleandoc(command.help or ''))}\n\n| option | |\n|---|---|\n{options}"
+    words += ["COMMAND"] if isinstance(command, click.Group) else []
+    own = _options(command)
+    usage = " ".join(["penstock", name, *words, *(["[OPTIONS]"] if own else [])])
+    parts = [f"### {name}", f"`{usage}`", _prose(cleandoc(command.help or ""))]
+    parts += ["\n".join(["| option | |", "|---|---|", *map(_row, own)])] if own else []
+    if isinstance(command, click.Group):
+        parts += [chapter(f"{name} {word}", each) for word, each in command.commands.items()]
+    return "\n\n".join(parts)
 
 
 def written() -> str:

@@ -29,6 +29,8 @@ TTR = 0.3
 LIMIT = 1
 TUBES = {"plain": "fifottl", "laned": "utubettl"}
 UTUBES = [f"u{number}" for number in range(6)]
+# What a call may raise while a server is away or a connection breaks.
+AWAY = (penstock.StoreUnavailable, penstock.StoreBusy, penstock.OutcomeUnknown)
 # More than this waiting, and producers pause: deep queues would only hide races.
 DEEP = 60
 
@@ -40,14 +42,24 @@ class Actor:
         self.name = name
         self.random = random.Random(f"{seed} {name}")
         self.recorder = Recorder(folder, name)
-        self.broker = penstock.connect(url)
-        self.tubes = {tube: self.broker.tube(tube, kind=kind, ttr=TTR) for tube, kind in TUBES.items()}
         self.over = threading.Event()
+        self.broker, self.tubes = self._connect(url)
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
+
+    def _connect(self, url: str) -> tuple[penstock.Broker, dict[str, penstock.Tube]]:
+        while True:
+            try:
+                broker = penstock.connect(url)
+                return broker, {tube: broker.tube(tube, kind=kind, ttr=TTR) for tube, kind in TUBES.items()}
+            except AWAY:
+                self.pause(0.02, 0.1)
 
     def run(self, role: Callable[[Actor], None]) -> None:
         while not self.over.is_set():
-            role(self)
+            try:
+                role(self)
+            except AWAY:  # in a call that is not recorded
+                self.pause(0.01, 0.05)
         self.recorder.call("close", self.broker.close, process=self.name)
 
     def pause(self, low: float, high: float) -> None:

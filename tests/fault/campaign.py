@@ -1,4 +1,4 @@
-"""A campaign: producers, takers and an admin on one SQLite file, and a nemesis that kills and freezes them."""
+"""A campaign: producers, takers and an admin on one store; a nemesis kills and freezes them, and their server."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,17 +18,21 @@ from tests.fault.actors import LIMIT, TTR, TUBES
 from tests.fault.checker import Checker, Final
 from tests.fault.history import Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
+from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
 
+# So much longer at most, for enough to happen.
+PATIENCE = 60.0
 CREW = {"producer": 2, "taker": 4, "admin": 1}
 
 
 class Campaign:
     """One run in one folder; the histories stay there."""
 
-    def __init__(self, folder: Path, seed: int, sabotage: str = "") -> None:
+    def __init__(self, folder: Path, seed: int, sabotage: str = "", outages: Outages | None = None) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder}/queue.db?durability=relaxed"
+        self.url = outages.url if outages else f"sqlite:///{folder}/queue.db?durability=relaxed"
+        self._outages = outages
         self._seed = seed
         self._random = random.Random(seed)
         self._sabotage = [sabotage] if sabotage else []
@@ -37,8 +42,8 @@ class Campaign:
         self._crashed: list[Violation] = []
         self._pause = threading.Event()
 
-    def run(self, seconds: float) -> list[Violation]:
-        """Let them work for so long, then judge."""
+    def run(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> list[Violation]:
+        """Let them work for so long, and on a busy machine until enough has happened, then judge."""
         with penstock.connect(self.url) as broker:
             for name, kind in TUBES.items():
                 broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
@@ -48,7 +53,7 @@ class Campaign:
                 for _ in range(number):
                     self._start(role)
             ends = time.monotonic() + seconds
-            while time.monotonic() < ends:
+            while time.monotonic() < ends or (not enough() and time.monotonic() < ends + PATIENCE):
                 self._strike()
         return self._judge()
 
@@ -60,7 +65,9 @@ class Campaign:
         self._crew[name] = role, subprocess.Popen(command, env=environment(), cwd=ROOT)
 
     def _strike(self) -> None:
-        self._pause.wait(self._random.uniform(0.1, 0.5))
+        self._pause.wait(self._random.uniform(0.1, 0.5) * (3 if self._outages else 1))
+        if self._outages and self._random.random() < 0.5:
+            return self._outages.strike(self._random, self._recorder)
         name = self._random.choice(list(self._crew))
         role, process = self._crew[name]
         if process.poll() is not None:
@@ -73,6 +80,7 @@ class Campaign:
             process.send_signal(signal.SIGSTOP)
             self._pause.wait(self._random.uniform(TTR, 2 * TTR))
             process.send_signal(signal.SIGCONT)
+        return None
 
     def _kill(self, process: subprocess.Popen[bytes]) -> None:
         process.kill()
@@ -101,7 +109,8 @@ class Campaign:
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
             }
             counted = {name: _calls(tube) for name, tube in tubes.items()}
-            found += Checker(read(self.folder), Final(attempts, counted), ttr=TTR, limit=LIMIT).violations()
+            final = Final(attempts, counted, answers_lost=self._outages is not None)
+            found += Checker(read(self.folder), final, ttr=TTR, limit=LIMIT).violations()
             return found + [violation for tube in tubes.values() for violation in _drained(tube)]
 
 

@@ -21,7 +21,7 @@ from penstock.store.mysql.store import open_mysql
 
 _TABLES = (
     "penstock_tube", "penstock_id", "penstock_counter", "penstock_delta", "penstock_task", "penstock_lane",
-    "penstock_session", "penstock_handle", "penstock_waiting", "penstock_address", "penstock_outcome", "penstock_group",
+    "penstock_session", "penstock_handle", "penstock_waiter", "penstock_address", "penstock_outcome", "penstock_group",
     "penstock_member",
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ def test_a_taker_passes_by_what_another_is_taking(broker: penstock.Broker, own: 
     take(tube).release()
     handle, no = broker._seat.handle, tube._stored.no
     own.begin()
-    own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, NULL, 1)")
+    own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, 0, NULL, 1)")
     theirs = begin(lambda: tube.take_many(4)).result(5)
     own.rollback()
     assert [task.data for task in theirs] == [4, 5, 6, 7]

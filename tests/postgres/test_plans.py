@@ -10,7 +10,15 @@ import pytest
 import penstock
 from tests.postgres.plans import Teller, buffers
 
-SCANNED = ("penstock_task", "penstock_lane", "penstock_tube", "penstock_handle", "penstock_session", "penstock_waiting")
+SCANNED = (
+    "penstock_durable",
+    "penstock_temporary",
+    "penstock_lane",
+    "penstock_tube",
+    "penstock_handle",
+    "penstock_session",
+    "penstock_waiting",
+)
 FILL = {
     "empty": 0,
     "one": 1,
@@ -150,10 +158,12 @@ def test_hot_verbs_of_unleased_kinds_use_their_indexes_whenever_planned(
     tube.put_many((n, {"id": f"e{n}"} if kind == "round" else {}) for n in range(100_000))
     tube.take_many(50_000)
     teller.db.execute(f"VACUUM {teller.schema}.penstock_task")
-    for verb, call in unleased_verbs(tube).items():
-        with teller.listening() as plans:
-            call()
-        must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
+    for judged in (False, True):  # the first call after the vacuum plans anew, and reads the catalogue for it
+        for verb, call in unleased_verbs(tube).items():
+            with teller.listening() as plans:
+                call()
+            if judged:
+                must_be_hot(verb, plans, 120 if "many" in verb else 1, 0)
 
 
 def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: Teller) -> None:
@@ -166,5 +176,5 @@ def test_a_look_at_a_task_and_a_page_of_tasks(broker: penstock.Broker, teller: T
         with teller.listening() as plans:
             tube.tasks(status, limit=10, after=5000)
         for plan in plans:
-            assert "Seq Scan on penstock_task" not in plan, plan
+            assert "Seq Scan on penstock_durable" not in plan, plan
             assert buffers(plan) < 100, plan

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,11 +13,11 @@ from penstock import keeper
 from tests.behaviour.helpers import begin, drain, take, until
 from tests.conftest import DURABLE, FULL_STORES
 from tests.fault.invariants import counters_equal_a_recount, require
+from tests.processes.crowd import in_processes
 from tests.processes.peer import Peer
 
 pytestmark = pytest.mark.parametrize("url", [name for name in FULL_STORES if name in DURABLE], indirect=True)
 
-TAKERS = 8
 TASKS = 400
 PATIENCE = 30.0
 
@@ -50,11 +49,9 @@ def put_addresses(url: str) -> list[object]:
     return ids
 
 
-def in_processes(function: Callable[[str], list[object]], url: str) -> Counter[object]:
-    """What eight processes answered, together."""
-    with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
-        answers: list[list[object]] = pool.map(function, [url] * TAKERS, chunksize=1)
-    return Counter(item for answer in answers for item in answer)
+def together(function: Callable[[str], list[object]], url: str) -> Counter[object]:
+    """What eight processes answered."""
+    return Counter(item for answer in in_processes(function, url) for item in answer)
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utubettl"])
@@ -66,7 +63,7 @@ def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: pensto
         group.put_many([f"{number}-{n}" for n in range(TASKS // 4)], utube=lane)
         group.on_end(f"end {number}")
         group.start()
-    done = in_processes(work, url)
+    done = together(work, url)
     require("I9", all(done[f"end {number}"] == 1 for number in range(4)), done.most_common(5))
     require("I4", set(done.values()) == {1} and len(done) == TASKS + 4, done.most_common(5))
     assert [group.wait(0) for group in groups] == ["done"] * 4
@@ -80,7 +77,7 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
     group.on_end("end")
     group.on_cancel("cancelled")
     group.start()
-    answer = begin(lambda: in_processes(work, url))
+    answer = begin(lambda: together(work, url))
     until(lambda: tube.stats().calls.ack > 20, PATIENCE)
     group.cancel()
     acked = tube.stats().calls.ack
@@ -97,7 +94,7 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
 
 def test_processes_that_race_for_addresses_put_each_once(url: str, broker: penstock.Broker) -> None:
     tube = broker.tube("t")
-    ids = in_processes(put_addresses, url)
+    ids = together(put_addresses, url)
     require("I8", sorted(ids.values()) == [1] * 50, ids.most_common(3))
     assert sorted(map(int, map(str, drain(tube)))) == list(range(50))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -16,10 +15,10 @@ import pytest
 import penstock
 from tests.behaviour.helpers import begin
 from tests.fault.invariants import counters_equal_a_recount, require
+from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import ROOT, environment
 
 TASKS = 2_000
-TAKERS = 8
 Handed = list[tuple[int, int]]
 
 
@@ -48,9 +47,7 @@ def must_be_each_once(handed: list[Handed], broker: penstock.Broker) -> None:
 def test_eight_processes_never_get_the_same_lease(url: str, broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many((n, {"utube": n % 100} if kind == "utubettl" else {}) for n in range(TASKS))
-    with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
-        handed = pool.map(work, [url] * TAKERS, chunksize=1)
-    must_be_each_once(handed, broker)
+    must_be_each_once(in_processes(work, url), broker)
 
 
 def test_threads_of_one_broker_never_get_the_same_lease(url: str, broker: penstock.Broker) -> None:

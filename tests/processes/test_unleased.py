@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -13,14 +12,14 @@ import penstock
 from tests.behaviour.helpers import until, waiters
 from tests.conftest import DURABLE, UNLEASED_STORES
 from tests.fault.invariants import counters_equal_a_recount, require
+from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
 
 pytestmark = pytest.mark.parametrize("url", [name for name in UNLEASED_STORES if name in DURABLE], indirect=True)
 
-TAKERS = 6
 PERIOD = 0.15
 ELEMENTS = 12
-MESSAGES = 600
+MESSAGES = 640
 Handed = list[tuple[str, int, float]]
 
 
@@ -70,12 +69,6 @@ def pop_and_ack(url: str) -> Handed:
             others = tube.inspect(0, 3, pending=True)
             found += [(str(id), 0, 0.0) for id in tube.ack_many([*others, *popped])]
     return found
-
-
-def in_processes(function: Callable[[str], Handed], url: str) -> list[Handed]:
-    """What each process answered."""
-    with multiprocessing.get_context("spawn").Pool(TAKERS) as pool:
-        return pool.map(function, [url] * TAKERS, chunksize=1)
 
 
 def gaps(handed: list[Handed]) -> list[float]:

@@ -59,9 +59,12 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
         store = broker._hub.store
         assert isinstance(store, RedisStore)
-        loads = [Load(broker.tube("a", kind="utube")), Load(broker.tube("b", kind="fifottl", ttl=600))]
+        sharded = broker.tube("c", shards=3)
+        shard = store._shards.of(sharded._stored)[1].no
+        tubes = [broker.tube("a", kind="utube"), broker.tube("b", kind="fifottl", ttl=600), sharded]
+        loads = [Load(tube) for tube in tubes]
         time.sleep(0.2)
-        for tag in (1, 2, "sessions", "tubes", 1, 2):
+        for tag in (tubes[0]._stored.no, tubes[1]._stored.no, "sessions", "tubes", shard, tubes[0]._stored.no):
             before = [len(load.put) for load in loads]
             move_slot(cluster, store._keys.name(tag, "meta").decode(), 0.01)
             time.sleep(0.3)

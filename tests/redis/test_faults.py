@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -12,64 +11,8 @@ import pytest
 import penstock
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.helpers import begin, until, waiters
+from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
-
-
-class Proxy:
-    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them."""
-
-    def __init__(self, port: int) -> None:
-        self.swallow = False
-        self.refuse = False
-        self._port = port
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Every connection ends."""
-        for pair in self._pairs:
-            for end in pair:
-                _close(end)
-        self._pairs.clear()
-
-    def close(self) -> None:
-        _close(self._listener)
-        self.cut()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                client, _ = self._listener.accept()
-            except OSError:
-                return
-            if self.refuse:
-                client.close()
-                continue
-            server = socket.create_connection(("127.0.0.1", self._port))
-            self._pairs.append((client, server))
-            for source, target, answers in ((client, server, False), (server, client, True)):
-                threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
-
-    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
-        try:
-            while data := source.recv(65536):
-                if answers and self.swallow:
-                    break
-                target.sendall(data)
-        except OSError:
-            pass
-        _close(source)
-        _close(target)
-
-
-def _close(end: socket.socket) -> None:
-    try:
-        end.shutdown(socket.SHUT_RDWR)
-    except OSError:
-        pass
-    end.close()
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ import penstock
 from penstock.core.lifecycle import Move
 from penstock.store.base import Effects
 from penstock.store.redis.outbox import Outbox, read_letter
-from penstock.store.redis.store import RedisStore, _encode, _packed
+from penstock.store.redis.settling import pack_moves
+from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.helpers import drain, take
 from tests.servers.redis import Redis, RedisCluster
@@ -49,7 +50,7 @@ def store_of(broker: penstock.Broker) -> RedisStore:
 
 def end_and_die(broker: penstock.Broker, tube: penstock.Tube, ids: list[int]) -> list[bytes]:
     """The step that ends tasks, by one who dies before it has put their replies; what is in the outbox then."""
-    packed = _encode([_packed(Move("delete", id), []) for id in ids])
+    [packed] = pack_moves([Move("delete", id) for id in ids])
     reply = store_of(broker)._runner.on_tube("settle", tube._stored, packed)
     return cast("list[list[bytes]]", reply[4])[1]
 

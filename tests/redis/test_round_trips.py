@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.store.redis.link import Command, Link, Reply
-from tests.servers.redis import Redis
+from penstock.store.redis.store import RedisStore
+from tests.servers.redis import Redis, RedisCluster
 
 
 @pytest.fixture
@@ -139,6 +140,49 @@ def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, t
         trips.clear()
         tube.ack_many(held)
     assert trips == [1, 1, 1]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[int], linked: bool) -> None:
+    """Of whatever sorts they are, and wherever something is."""
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    broker._hub._reaped = store._outbox._next_look = float("inf")
+    tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
+    names = [tube.name for tube in tubes]
+    for tube in tubes:
+        if linked and tube.kind != "reliable":
+            tube.put("x", address="x")
+            task = tube.take(0)
+            assert task is not None
+            task.ack()
+    assert broker.take(names, 0) is None  # each tube gets to know the session
+    for tube in reversed(tubes):
+        tube.put(tube.name)
+        trips.clear()
+        task = broker.take(names, 0)
+        assert trips == [1]
+        assert task is not None
+        assert task.data == tube.name
+
+
+def test_shards_are_asked_together_where_they_stand_together(cluster: RedisCluster, trips: list[int]) -> None:
+    with penstock.connect(cluster.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")
+        tube = broker.tube("t", shards=12)
+        for n in range(12):
+            tube.put_many([n])
+        tube.stats()  # the first look at a node loads its script
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        store._outbox._next_look = float("inf")  # no look for what was left behind in between
+        trips.clear()
+        assert tube.stats().tasks.ready == 12
+        assert sum(trips) == 24
+        assert len(trips) == 2 * 3  # what is due is done, then the counters are read: once on each node
+        trips.clear()
+        tube.put_many(range(100))
+        assert trips == [1]
 
 
 def test_an_idle_taker_asks_only_at_the_scan(server: Redis) -> None:

@@ -62,6 +62,19 @@ def test_its_micro_queue_goes_on(broker: penstock.Broker, at: int, fair: bool) -
     must_be_buried(tube, at)
 
 
+def test_a_take_from_several_tubes_goes_on(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", kind="utube")
+    broker.tube("other")
+    assert broker.take(["other", "t"], 0) is None
+    tube.put_many("ab")
+    spoil(tube, 1)
+    task = broker.take(["other", "t"], 0)
+    assert task is not None
+    assert task.data == "b"
+    task.ack()
+    must_be_buried(tube, 1)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_taken_one_cannot_be_acked(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
@@ -123,18 +136,39 @@ def test_one_that_nobody_met_can_be_removed(broker: penstock.Broker, verb: str) 
     assert tube.stats().tasks.total == 0
 
 
-def test_its_address_is_free_and_its_group_ends(broker: penstock.Broker) -> None:
-    tube = broker.tube("t", kind="fifo")
+@pytest.mark.parametrize("found_by", ["take", "check"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_its_address_and_its_group(broker: penstock.Broker, kind: str, found_by: str) -> None:
+    tube = broker.tube("t", kind=kind)
     tube.put("a", address="x")
     group = tube.group("g")
-    group.put_many("bc")
+    group.put_many(["b", ("c", {"address": "y"}), "d"])
     group.on_end("end")
-    group.start()
+    if found_by == "take":
+        group.start()
     spoil(tube, 1)
-    spoil(tube, 2)
-    assert sorted(map(str, drain(tube))) == ["c", "end"]
-    tube.put("again", address="x")
-    assert tube.stats().tasks.buried == 2
+    spoil(tube, 3)
+    if found_by == "check":
+        broker.check(repair=True)
+        group.start()
+    assert drain(tube) == ["b", "d"]
+    assert [(task.id, task.address, task.group) for task in tube.tasks("!")] == [(1, "x", None), (3, "y", "g")]
+    with pytest.raises(penstock.DuplicateAddress):
+        tube.put("again", address="x")
+    assert group.progress() == penstock.Progress(2, 3)
+    tube.delete(1)
+    tube.delete(3)
+    assert [tube.wait(address, 0).status for address in "xy"] == ["deleted", "deleted"]
+    assert drain(tube) == ["end"]
+
+
+def test_an_address_that_was_put_again_before_is_not_taken_back(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("a", address="x")
+    spoil(tube, 1)
+    assert tube.put("b", address="x").id == 2
+    assert drain(tube) == ["b"]
+    assert tube.peek(1).address is None
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "round", "reliable"])

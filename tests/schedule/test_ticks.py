@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
-import penstock
 from penstock.app.app import App
-from penstock.broker import connect
 from penstock.schedule.plan import Every
 from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Tick, find_due
 from penstock.testing import Clock
@@ -56,15 +53,6 @@ def test_many_missed_ticks_go_in_bounded_steps() -> None:
 
 
 # on a store
-
-
-@pytest.fixture
-def app(store_url: str, clock: Clock) -> Iterator[App]:
-    app = penstock.App(store_url)
-    app._link._broker = connect(store_url, clock=clock)
-    yield app
-    assert app.broker.check() == []
-    app.close()
 
 
 def runs(tube: Tube) -> list[float]:

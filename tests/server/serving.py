@@ -35,8 +35,12 @@ class Serve:
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=self._environment
         )
         assert self.process.stdout is not None
+        if "--http" in self.arguments:
+            served = re.fullmatch(r"penstock serves http://.*:([0-9]+)/\n", self.process.stdout.readline())
+            assert served
+            self.http_port = int(served[1])
         line = self.process.stdout.readline()
-        found = re.fullmatch(rf"penstock serves redis://{re.escape(self._host)}:([0-9]+)\n", line)
+        found = re.fullmatch(rf"penstock serves rediss?://{re.escape(self._host)}:([0-9]+)\n", line)
         assert found, (line, self.process.communicate(timeout=10))
         self.port = int(found[1])
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 
 import penstock
@@ -81,30 +79,6 @@ def test_too_much_behind_a_take_that_waits_is_refused(server: Serve) -> None:
                 client.sendall(b"PING\r\n" * 10_000)
     assert other.execute_command("TUBE.PUT", "t", "a") == 1
     assert other.execute_command("TUBE.TAKE", "t") == [1, b"t", b"a"]
-
-
-@pytest.mark.timeout(180)
-def test_five_thousand_idle_connections(server: Serve) -> None:
-    before = server.memory()
-    idle: list[socket.socket] = []
-    try:
-        for number in range(5000):
-            client = server.raw()
-            idle.append(client)
-            if number % 2:
-                client.sendall(b"*1\r\n$4\r\nPI")  # half of them in the middle of a word
-        other = server.client()
-        assert other.ping() is True
-        assert other.info()["connected_clients"] == 5001
-        assert server.memory() - before < 100 * 1024 * 1024
-        began = server.cpu()
-        for _ in range(100):
-            other.ping()
-        assert server.cpu() - began < 1
-        other.close()
-    finally:
-        for client in idle:
-            client.close()
 
 
 def test_a_tube_refuses_data_over_its_limit_and_others_of_the_pipeline_are_stored(server: Serve) -> None:

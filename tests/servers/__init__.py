@@ -26,6 +26,11 @@ def fresh_url(name: str) -> str:
     return running(name).fresh_url()
 
 
+def empty_url(name: str) -> str:
+    """As fresh_url, of the behaviour suite's one store at a time: it may be that of an earlier test, emptied."""
+    return running(name).empty_url()
+
+
 @cache
 def running(name: str) -> Server:
     """The server of that name, started at first use and stopped at the end; a skip where it cannot be, but in CI."""

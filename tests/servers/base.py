@@ -58,6 +58,10 @@ class Server(ABC):
     def fresh_url(self) -> str:
         """The URL of a store on this server that nobody used before."""
 
+    def empty_url(self) -> str:
+        """The URL of an empty store, which may be that of an earlier test, emptied, where a new one is slow to make."""
+        return self.fresh_url()
+
     def start(self) -> None:
         """Run it and wait until it answers."""
         with (self.folder / "log").open("ab") as log:
@@ -76,6 +80,16 @@ class Server(ABC):
     def kill(self) -> None:
         """As a power cut does it, but for the disk's own memory."""
         self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Kill it and start it again on its data."""
+        self.kill()
+        for _ in range(100):
+            try:
+                return self.start()
+            except RuntimeError:  # what is left of the killed one still holds the data
+                time.sleep(0.1)
+        return self.start()
 
     def stop(self) -> None:
         """End it and remove its folder."""

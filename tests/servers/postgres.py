@@ -15,6 +15,7 @@ class Postgres(Server):
     program = "postgres"
     folders = ("/usr/lib/postgresql/*/bin",)
     user = "postgres"
+    synchronous_commit = "off"  # durability is measured elsewhere; here it only costs time
 
     def prepare(self) -> None:
         initdb = str(Path(self.binary).with_name("initdb"))
@@ -27,7 +28,7 @@ class Postgres(Server):
             "unix_socket_directories": str(self.folder),
             "max_connections": "200",
             "fsync": "on",
-            "synchronous_commit": "off",  # durability is measured elsewhere; here it only costs time
+            "synchronous_commit": self.synchronous_commit,
             "shared_buffers": "64MB",
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
@@ -52,3 +53,14 @@ class Postgres(Server):
 
     def fresh_url(self) -> str:
         return f"{self.url}?schema=t{uuid4().hex[:16]}"
+
+    def empty_url(self) -> str:
+        from tests.postgres.schemas import emptied_url
+
+        return emptied_url(self.url)
+
+
+class DurablePostgres(Postgres):
+    """A commit that returned outlives the server. MariaDB and Redis keep it anyway when only the server dies."""
+
+    synchronous_commit = "on"

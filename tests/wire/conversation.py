@@ -48,7 +48,7 @@ class Talk:
 
     def __init__(self, service: Service) -> None:
         self.wire = Wire()
-        self.connection = Connection(service, 1, lambda gone: None)
+        self.connection = Connection(service, 1, lambda made: None, lambda gone: None)
         self.connection.connection_made(self.wire)
 
     def say(self, data: bytes) -> None:

@@ -212,3 +212,43 @@ def test_any_bytes_are_read_or_refused(pieces: list[bytes]) -> None:
     assert sum(len(word) for words in found for word in words) <= len(sent)
     assert outcome(sent) == (found, error)
     assert outcome(*(bytes([byte]) for byte in sent)) == (found, error)
+
+
+def read_by(count: int, data: bytes) -> tuple[list[Request], str]:
+    """The requests, so many at a time, and the error behind them. One at a time is always word by word."""
+    requests, found = Requests(), []
+    requests.feed(data)
+    try:
+        while some := requests.read(count):
+            found += some
+    except ProtocolError as error:
+        return found, str(error)
+    return found, ""
+
+
+# Words with line ends, that look like headers, or are long: none may be taken for something else by reading many.
+TRICKY = st.one_of(
+    st.sampled_from(
+        [b"", b"\r", b"\n", b"\r\n", b"a\r\nb", b"$1\r\nx", b"*1\r\n$4\r\nPING\r\n", b"$0", b"\r\n$3", b"y" * 3000]
+    ),
+    st.binary(max_size=5),
+)
+PIECES = st.lists(
+    st.one_of(
+        st.lists(TRICKY, min_size=1, max_size=4).map(lambda words: packed(words)),
+        st.sampled_from([b"PING\r\n", b"*0\r\n", b"*1\r\n$04\r\nPING\r\n", b"*40\r\n", b"$4\r\n", b"\r\n"]),
+        st.just(b"*2\r\n$1\r\na"),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@given(PIECES)
+def test_reading_many_at_once_gives_what_reading_word_by_word_gives(pieces: list[bytes]) -> None:
+    data = b"".join(pieces)
+    assert read_by(500, data) == read_by(1, data)
+
+
+def test_more_than_a_window_of_requests_is_read_in_order() -> None:
+    sent = [[b"ECHO", b"%d" % number * 50] for number in range(3000)]
+    assert read_by(500, packed(*sent)) == (sent, "")

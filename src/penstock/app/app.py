@@ -11,8 +11,9 @@ from penstock.app.rules import TaskOptions, make_rules
 from penstock.broker import Broker
 from penstock.core import names
 from penstock.errors import BadValue
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.schedule.plan import Cron, Every, Plan
-from penstock.schedule.scheduler import SCHEDULE_TUBE, Schedule
+from penstock.schedule.scheduler import Schedule
 from penstock.schedule.ticks import check_catch_up
 
 P = ParamSpec("P")

@@ -27,16 +27,20 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "touch": Command("settling:touch", "More time for a taken task."),
         "bury": Command("settling:bury", "Set a task aside until it is kicked."),
         "kick": Command("settling:kick", "Buried tasks are ready again."),
+        "retry": Command("settling:retry", "Let a task run again now, whoever holds it."),
         "delete": Command("settling:delete", "Remove a task, whatever its state."),
         "wait": Command("taking:wait", "Wait until the task with an address has ended."),
+        "mq": Command("mq:mq", "Reliable queues: push, pop, ack, recover, inspect."),
     },
     "Looking": {
+        "ls": Command("looking:ls", "List the tubes, or the tasks of one."),
         "tubes": Command("looking:tubes", "List the tubes and what is in them."),
         "tasks": Command("looking:tasks", "List the tasks of a tube."),
         "peek": Command("looking:peek", "Show one task."),
         "why": Command("looking:why", "Say why a task is not running."),
         "stats": Command("looking:stats", "Show the counters of a tube."),
-        "groups": Command("looking:groups", "List the live groups of a tube, with their progress."),
+        "groups": Command("looking:groups", "List the live groups of a tube; start or cancel one."),
+        "schedules": Command("schedules:schedules", "List the schedules that workers run; run or pause one."),
         "sessions": Command("looking:sessions", "List who takes tasks, and what they hold."),
         "top": Command("top:top", "Watch the tubes: depths and rates, every second."),
     },
@@ -46,13 +50,13 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "resume": Command("steering:resume", "End a pause."),
         "truncate": Command("steering:truncate", "Remove every task of a tube."),
         "drop": Command("steering:drop", "Remove a tube with all its tasks."),
-        "inspect": Command("reliable:inspect", "Read a reliable tube's messages, delivered ones or not."),
-        "recover": Command("reliable:recover", "Take again what was delivered and never acked."),
     },
     "Running": {
         "worker": Command("worker:worker", "Run the handlers of an app until SIGTERM or Ctrl-C."),
         "serve": Command("serve:serve", "Serve the store to other programs and hosts."),
         "token": Command("token:token", "Make a token, add its hash to FILE, and print it."),
+        "demo": Command("demo:demo", "Show penstock at work: producers, workers and a kill -9, every task counted."),
+        "completion": Command("completion:completion", "Print what makes a shell complete commands and options."),
     },
     "The store": {
         "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
@@ -61,6 +65,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "export": Command("moving:export_tube", "Write a tube into a file."),
         "import": Command("moving:import_tube", "Read a tube from a file."),
         "move": Command("moving:move", "Move tubes to another store, while programs use them."),
+        "bench": Command("bench:bench", "Measure how many tasks a second this store puts, takes and acks."),
     },
 }
 _BY_NAME = {name: command for section in COMMANDS.values() for name, command in section.items()}
@@ -93,7 +98,11 @@ class Commands(click.Group):
         return super().resolve_command(context, args)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """The commands by section, without loading them."""
-        for section, commands in COMMANDS.items():
-            with formatter.section(section):
-                formatter.write_dl([(name, command.about) for name, command in commands.items()])
+        """The names by section, without loading them: all of it on one screen."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(section, " ".join(commands)) for section, commands in COMMANDS.items()])
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """Where to read on."""
+        formatter.write_paragraph()
+        formatter.write_text("penstock COMMAND --help shows one of them, with examples.")

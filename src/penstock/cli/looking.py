@@ -10,11 +10,29 @@ from penstock.cli import given, shown
 from penstock.core.numbers import whole
 from penstock.core.task import Status
 from penstock.errors import BadValue
+from penstock.group import Group
 from penstock.opening import find_tube
-from penstock.operating import live_groups
+from penstock.operating import live_group, live_groups
 from penstock.tube import MAX_PAGE
 
 _STATUSES = {status.name.lower(): status for status in Status}
+
+
+@click.command()
+@click.argument("tube", required=False)
+@shown.json_option
+@click.pass_context
+def ls(context: click.Context, tube: str | None, as_json: bool) -> None:
+    """List the tubes, or the tasks of one.
+
+    \b
+    penstock ls
+    penstock ls mail      the first 100; penstock tasks has more options
+    """
+    if tube is None:
+        context.invoke(tubes, as_json=as_json)
+    else:
+        context.invoke(tasks, tube=tube, as_json=as_json)
 
 
 @click.command()
@@ -122,17 +140,26 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 
 @click.command()
 @given.tube_argument
+@click.option("--start", metavar="GROUP", help="Let this group's work be taken.")
+@click.option("--cancel", metavar="GROUP", help="Remove all work of this group, also what is taken.")
 @click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
 @click.option("--after", metavar="NAME", default="", help="Go on after this one.")
 @shown.json_option
 @click.pass_obj
-def groups(url: str, tube: str, limit: int, after: str, as_json: bool) -> None:
-    """List the live groups of a tube, with their progress.
+def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: int, after: str, as_json: bool) -> None:
+    """List the live groups of a tube; start or cancel one.
 
     \b
     penstock groups render
+    penstock groups render --start page-7
+
+    After a start or a cancel, those that are left are listed.
     """
     with given.opened(url, tube) as opened:
+        for name, verb in ((start, Group.start), (cancel, Group.cancel)):
+            if name is not None:
+                live_group(opened, name)  # else it would be begun
+                verb(opened.group(name))
         found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
     if as_json:
         return shown.as_json(

@@ -10,6 +10,7 @@ import click
 import penstock
 from penstock.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
+from penstock.cli.wording import for_a_shell
 
 EXIT_FAILED = 1  # the command could not do it, or found something wrong
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
@@ -47,7 +48,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except (penstock.PenstockError, TimeoutError) as error:
-        _complain(str(error))
+        _complain(for_a_shell(error))
     except Exception as error:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise

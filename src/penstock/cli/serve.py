@@ -15,8 +15,8 @@ from penstock.cli.calling import callback_options, callback_settings
 @click.option("--resp", metavar="HOST:PORT", help="The Redis protocol; 127.0.0.1:7379 when nothing is given.")
 @click.option("--token-file", type=click.Path(path_type=Path), help="Tokens with roles; PENSTOCK_TOKEN is one admin's.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="HTTP: a name it is called by; may be repeated.")
-@click.option("--tls-cert", type=click.Path(path_type=Path), help="HTTP: the certificate, in PEM.")
-@click.option("--tls-key", type=click.Path(path_type=Path), help="HTTP: its key, if not in the same file.")
+@click.option("--tls-cert", type=click.Path(path_type=Path), help="TLS for both: the certificate, in PEM.")
+@click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, if not in the same file.")
 @click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is believed.")
 @callback_options
 @click.pass_obj
@@ -43,9 +43,10 @@ def serve(
     from penstock.server.auth import Tokens
     from penstock.server.mounts import Web, mounts
     from penstock.server.serve import serve as run
+    from penstock.server.tls import tls_of
 
     tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
-    chosen = mounts(http, resp, tokens, Web(hosts, tls_cert, tls_key, proxies))
+    chosen = mounts(http, resp, tokens, tls_of(tls_cert, tls_key), Web(hosts, proxies))
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     if calling is not None:
         runner = Runner(url, calling)

@@ -10,6 +10,8 @@ import click
 
 from penstock.cli import given, shown
 from penstock.errors import BadValue, NotTaken
+from penstock.operating import kick_one
+from penstock.operating import retry as run_again
 
 
 @click.command()
@@ -122,18 +124,45 @@ def bury(url: str, tube: str, id: str, reason: str | None, as_json: bool) -> Non
 
 @click.command()
 @given.tube_argument
-@click.argument("count", type=int, default=1)
+@click.argument("count", type=int, required=False)
+@click.option("--id", help="This one alone.")
 @shown.json_option
 @click.pass_obj
-def kick(url: str, tube: str, count: int, as_json: bool) -> None:
+def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) -> None:
     """Buried tasks are ready again.
 
     \b
-    penstock kick mail          the first
-    penstock kick mail 100      up to so many
+    penstock kick mail              the first
+    penstock kick mail 100          up to so many
+    penstock kick mail --id 7
+    """
+    if id is not None and count is not None:
+        raise BadValue("kick takes a COUNT of tasks or the --id of one: give one of them")
+    with given.opened(url, tube) as opened:
+        if id is None:
+            return shown.counted("kick", opened, opened.kick(1 if count is None else count), as_json)
+        number = given.task_id(opened, id)
+        kick_one(opened, number)
+        return shown.settled(opened, number, "kick", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def retry(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Let a task run again now, whoever holds it.
+
+    \b
+    penstock retry mail 7
+
+    A buried one is kicked, the delay of a delayed one ends; a taken one is released, and its holder's ack is refused.
     """
     with given.opened(url, tube) as opened:
-        shown.counted("kick", opened, opened.kick(count), as_json)
+        number = given.task_id(opened, id)
+        run_again(opened, number)
+        shown.settled(opened, number, "retry", as_json)
 
 
 @click.command()

@@ -18,7 +18,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 _TASK = "pri utube attempts lease created taken due expires address group reason".split()
 # Data in a list of tasks is cut here.
-_WIDE = 60
+WIDE = 60
 
 
 def as_json(value: object) -> None:
@@ -48,7 +48,7 @@ def sheet(facts: Mapping[str, object]) -> None:
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
     """Rows under headings, numbers to the right."""
     cells = [[as_text(cell) for cell in row] for row in rows]
-    numeric = [bool(cells) and all(row[column].isdigit() for row in cells) for column in range(len(headings))]
+    numeric = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(headings))]
     widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
     for row in [list(headings), *cells]:
         aligned = (
@@ -56,6 +56,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
             for cell, width, right in zip(row, widths, numeric, strict=True)
         )  # fmt: skip
         click.echo("  ".join(aligned).rstrip())
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "", 1).isdigit()
 
 
 def as_text(value: object, most: int | None = None) -> str:
@@ -70,7 +74,7 @@ def as_text(value: object, most: int | None = None) -> str:
 
 def task_row(task: Task) -> list[object]:
     """A task in a list: id, status, priority, attempts, data."""
-    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, _WIDE)]
+    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, WIDE)]
 
 
 TASK_HEADINGS = ("id", "status", "pri", "attempts", "data")

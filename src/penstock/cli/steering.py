@@ -33,6 +33,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask; only a termin
 @click.option("--aging", type=float, help="Seconds of waiting that are worth one step of priority.")
 @click.option("--retention", type=float, help="Seconds that outcomes are kept.")
 @click.option("--max-payload", type=int, help="Most bytes of a task's data.")
+@click.option("--shards", type=int, help="Parts that may stand on nodes of their own, on Redis Cluster.")
 @shown.json_option
 @click.pass_obj
 def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool, **options: object) -> None:

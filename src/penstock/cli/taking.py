@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import click
 
 import penstock
 from penstock.cli import given, shown
+from penstock.core.numbers import span_ms
 
 EXIT_NOTHING = 3
 
@@ -35,14 +37,27 @@ def take(
     touch and fail go on with its session. Then it is ready for others again.
     """
     with penstock.connect(url) as broker, broker.session(ttr=hold) as session:
-        task = session.take(tubes, timeout, max_pri=max_pri)
-        facts = None if task is None else {**shown.task_facts(task), "session": session.id}
+        task = None
+        try:
+            task = session.take(tubes, timeout, max_pri=max_pri)
+            facts = None if task is None else {**shown.task_facts(task), "session": session.id}
+        finally:
+            if task is None:
+                _end_now(session, span_ms("hold", hold))
     if as_json:
         shown.as_json(facts)
     elif facts is not None:
         shown.sheet(facts)
     if facts is None and exit_code:
         sys.exit(EXIT_NOTHING)
+
+
+def _end_now(session: penstock.Session, hold_ms: int) -> None:
+    """End a session that holds nothing at once, instead of keeping it for its hold: it leaves as of so long ago."""
+    store = session._hub.store
+    with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
+        store.leave([session._seat.handle], now=store.now() - hold_ms)
+        session._seat.lose()
 
 
 @click.command()

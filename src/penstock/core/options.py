@@ -12,6 +12,7 @@ from penstock.core import codec, names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
 from penstock.core.numbers import number, positive_ms, span_ms, whole
+from penstock.core.shards import check_shards, refuse_group, refuse_with_shards
 from penstock.core.task import NO_UTUBE, Entry, Rank
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
 
@@ -39,6 +40,7 @@ class TubeOptions(TypedDict, total=False):
     aging: float | None
     retention: float | None
     max_payload: int | None
+    shards: int | None
 
 
 class PutOptions(TypedDict, total=False):
@@ -84,6 +86,8 @@ class Tube(msgspec.Struct, frozen=True):
     retention: int = DEFAULT_RETENTION * 1000
     #: Kind round: so long between two hand-outs of an element.
     period: int = 0
+    #: So many parts of the tube may stand on servers of their own.
+    shards: int = 1
 
 
 def callback_url(what: str, value: object) -> str:
@@ -137,16 +141,17 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "aging": positive_ms,
     "retention": positive_ms,
     "max_payload": whole,
+    "shards": check_shards,
 }
 # tube option -> what the kind must accept for it to mean something
 _NEEDS = {
     "ttl": "ttl", "ttr": "ttr", "pri": "pri", "backoff": "delay", "aging": "pri",
     "utube_limit": "per_utube", "fair": "per_utube", "period": "period", "callback": "callback",
-    "max_attempts": "max_attempts", "retention": "retention",
+    "max_attempts": "max_attempts", "retention": "retention", "shards": "shards",
 }  # fmt: skip
 # Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
 _SAME_AS_ABSENT: dict[str, object] = {
-    "temporary": False, "fair": False, "utube_limit": 1, "pri": 0, "retention": DEFAULT_RETENTION,
+    "temporary": False, "fair": False, "utube_limit": 1, "pri": 0, "retention": DEFAULT_RETENTION, "shards": 1,
 }  # fmt: skip
 
 
@@ -168,6 +173,7 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         raise UnsupportedOption(f"kind {kind.name} leaves no place for fair turns in its order: drop fair")
     if given.get("aging") and kind.order[0] != "pri":
         raise UnsupportedOption(f"kind {kind.name} is not led by pri, so aging has nothing to age: drop aging")
+    refuse_with_shards(given)
     return given
 
 
@@ -195,6 +201,8 @@ def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
         return plain_entry(tube, payload)
     given = {option: value for option, value in options.items() if value is not None}
     _refuse_foreign(tube, given)
+    if "group" in given:
+        refuse_group(tube.name, tube.shards)
     pri = _pri("pri", given["pri"]) if "pri" in given else tube.pri
     ttl = positive_ms("ttl", given["ttl"]) if "ttl" in given else tube.ttl
     ttr = positive_ms("ttr", given["ttr"]) if "ttr" in given else tube.ttr
@@ -229,6 +237,14 @@ def plain_entry(tube: Tube, payload: bytes) -> Entry:
     return Entry(
         payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
         plain.callback,
+    )  # fmt: skip
+
+
+def stands_alone(tube: Tube, entry: Entry) -> bool:
+    """Whether a task without links is ready at once, and its place known before its id and its time."""
+    return (
+        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
+        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
     )  # fmt: skip
 
 

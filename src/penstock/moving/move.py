@@ -23,7 +23,7 @@ from penstock.core import names
 from penstock.core.options import Tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.hub import Hub
-from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
+from penstock.moving.arrivals import Arrival, Tell, discard, must_accept, read_groups, read_outcomes, read_tasks
 from penstock.store.base import Store
 from penstock.store.moving import arriving, gone, is_erased, moved_to, own_options, plain_name
 
@@ -77,8 +77,10 @@ class Move:
             raise BadValue(f"tube {name} went to {moved_to(sealed)}, or is on its way there: go on with that URL")
         if sealed is not None:
             return
-        if _visible(self._source, name) is None:
+        tube = _visible(self._source, name)
+        if tube is None:
             raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
+        self._source.tally(tube)  # UnsupportedOption where the store cannot give it away
         if _visible(self._target, name) is not None:
             raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
         left = self._target.load_tube(gone(name))
@@ -99,6 +101,7 @@ class Move:
                 self._target.forget_tube(left)
             paused = self._source.paused(tube)
             coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
+            must_accept(self._target, coming)
             self._target.pause_tube(coming, paused)
         return tube, coming
 

@@ -16,8 +16,15 @@ from penstock.errors import BadValue
 SHORTEST_MS = 100
 
 
+When = dict[str, str | float]
+
+
 class Plan(Protocol):
     """When something is due."""
+
+    @property
+    def when(self) -> When:
+        """What `make_plan` makes it of again."""
 
     @property
     def text(self) -> str:
@@ -34,6 +41,7 @@ class Every:
     """At every multiple of so many seconds since the epoch, so that all workers agree without asking."""
 
     def __init__(self, seconds: float) -> None:
+        self.when: When = {"every": seconds}
         self._ms = positive_ms("every", seconds)
         if self._ms < SHORTEST_MS:
             raise BadValue(f"every {shown(seconds)} is too often: give at least {SHORTEST_MS / 1000} seconds")
@@ -62,6 +70,7 @@ class Cron:
     def __init__(self, expression: str, timezone: str) -> None:
         self.expression = expression
         self.timezone = timezone
+        self.when: When = {"cron": expression, "timezone": timezone}
         self._zone = _zone(timezone)
         if not isinstance(expression, str):
             raise BadValue(f"cron {shown(expression)} is {kind_of(expression)}: give a str such as '*/5 * * * *'")
@@ -90,6 +99,13 @@ class Cron:
 
     def _time(self, moment: int) -> datetime:
         return datetime.fromtimestamp(moment // 1000, self._zone)
+
+
+def make_plan(when: When) -> Plan:
+    """The plan again."""
+    if "every" in when:
+        return Every(float(when["every"]))
+    return Cron(str(when.get("cron", "")), str(when.get("timezone", "")))
 
 
 def _zone(name: object) -> ZoneInfo:

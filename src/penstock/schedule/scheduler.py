@@ -13,6 +13,7 @@ from penstock.core import codec
 from penstock.core.numbers import MAX_SECONDS
 from penstock.core.options import refuse_option
 from penstock.errors import PenstockError
+from penstock.schedule import cards
 from penstock.schedule.plan import Plan
 from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, find_due
 from penstock.tube import Tube
@@ -27,10 +28,6 @@ Thread = Callable[[str, Callable[[], None]], threading.Thread]
 # The longest sleep: a pause that has ended, or a clock that was set, is noticed within it.
 LOOK_SECONDS = 30.0
 RETRY_SECONDS = 1.0
-
-
-# The tube of schedules whose decorator names none; the dashboard shows what waits in it.
-SCHEDULE_TUBE = "penstock.schedule"
 
 
 class Schedule:
@@ -86,12 +83,17 @@ class Scheduler:
 
     def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube], thread: Thread) -> None:
         self._schedules = schedules
+        self._laid = not schedules
         self._tubes = tubes
         self._until: dict[Schedule, int | None] = dict.fromkeys(schedules)
         self._stop = threading.Event()
         self._thread = thread("scheduler", self._run)
-        for schedule in schedules:
-            _must_fit(tubes[schedule.handler.rules.tube])
+        for tube in tubes.values():
+            _must_fit(tube)
+
+    @property
+    def _desk(self) -> Tube:
+        return self._tubes[cards.SCHEDULE_TUBE]
 
     def start(self) -> None:
         """Begin."""
@@ -106,12 +108,24 @@ class Scheduler:
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
+            self._lay_cards()
             pause = min((self._look(schedule) for schedule in self._schedules), default=LOOK_SECONDS)
+
+    def _lay_cards(self) -> None:
+        """Once, for operators to see."""
+        if not self._laid:
+            try:
+                cards.lay(self._desk, [(each, self._tubes[each.handler.rules.tube]) for each in self._schedules])
+                self._laid = True
+            except PenstockError as error:
+                log.warning("the schedules cannot be shown to operators now, trying again: %s", error)
 
     def _look(self, schedule: Schedule) -> float:
         """Put what is due of one schedule; seconds until it must be looked at again."""
         tube = self._tubes[schedule.handler.rules.tube]
         try:
+            if cards.is_paused(self._desk, schedule.key):
+                return RETRY_SECONDS  # what is missed meanwhile follows catch_up
             until = self._until[schedule] = schedule.put_due(tube, self._until[schedule])
             now = tube._hub.store.now()
         except PenstockError as error:

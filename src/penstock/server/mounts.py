@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from penstock.bridge import Bridge
 from penstock.broker import Broker
@@ -13,6 +12,7 @@ from penstock.server.auth import Tokens
 from penstock.server.resp.listener import RespListener
 from penstock.server.resp.service import Service
 from penstock.server.serve import Listener, Mount
+from penstock.server.tls import Tls
 
 HTTP_ADDRESS = "127.0.0.1:8080"
 RESP_ADDRESS = "127.0.0.1:7379"
@@ -23,20 +23,18 @@ class Web:
     """What HTTP needs beside its address."""
 
     hosts: tuple[str, ...] = ()
-    certificate: Path | None = None
-    key: Path | None = None
     proxies: str = ""
 
 
-def mounts(http: str | None, resp: str | None, tokens: Tokens, web: Web) -> list[Mount]:
+def mounts(http: str | None, resp: str | None, tokens: Tokens, tls: Tls | None, web: Web) -> list[Mount]:
     """Those that are asked for, or both; BadValue where one could be reached from other hosts without a token."""
     if http is None and resp is None:
         http, resp = HTTP_ADDRESS, RESP_ADDRESS
     made = []
     if http is not None:
-        made.append(_http(_address("--http", http, tokens), tokens, web))
+        made.append(_http(_address("--http", http, tokens), tokens, tls, web))
     if resp is not None:
-        made.append(_resp(_address("--resp", resp, tokens), tokens))
+        made.append(_resp(_address("--resp", resp, tokens), tokens, tls))
     return made
 
 
@@ -46,21 +44,22 @@ def _address(option: str, text: str, tokens: Tokens) -> Address:
     return address
 
 
-def _resp(address: Address, tokens: Tokens) -> Mount:
+def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
+    context = None if tls is None else tls.context()
+
     def mount(broker: Broker, bridge: Bridge) -> Listener:
-        return RespListener(Service(broker, bridge, tokens), address)
+        return RespListener(Service(broker, bridge, tokens), address, tls=context)
 
     return mount
 
 
-def _http(address: Address, tokens: Tokens, web: Web) -> Mount:
+def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     try:
-        from penstock.server.http.listener import Tls, http_listener
+        from penstock.server.http.listener import http_listener
         from penstock.server.http.options import LOOPBACK, Options
     except ImportError as error:
         raise BadValue(f"--http needs a package more ({error}): pip install 'penstock[server]'") from error
 
-    tls = None if web.certificate is None else Tls(web.certificate, web.key)
     options = Options(hosts=(*LOOPBACK, address.host, *web.hosts), secure=tls is not None)
 
     def mount(broker: Broker, bridge: Bridge) -> Listener:

@@ -74,7 +74,7 @@ def _sqlite_path(url: str) -> str:
 
 def _open_redis(url: str, clock: Clock | None) -> Store:
     try:
-        from penstock.store.redis.store import open_redis
+        from penstock.store.redis.sharded import open_redis
     except ImportError as error:
         raise StoreUnavailable(
             f"store URL {url.partition('://')[0]}:// needs the redis driver ({error}): pip install 'penstock[redis]'"

@@ -11,6 +11,7 @@ from penstock.app.app import App
 from penstock.callbacks.finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.opening import find_tube, open_tube
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
 from penstock.seat import Seat
 from penstock.tube import Tube, check_max_pri
@@ -49,7 +50,7 @@ class Worker:
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
-        tubes = {schedule.handler.rules.tube for schedule in app.schedules}
+        tubes = {name for each in app.schedules for name in (each.handler.rules.tube, SCHEDULE_TUBE)}
         self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
         self._heart = Heart(self.work, self._seat, self._threads.wake)
         self._feeder.on_taken = self._heart.poke

@@ -15,9 +15,10 @@ from penstock import aio
 from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.http.app import App, make_app
-from penstock.server.http.listener import HttpListener, Tls
+from penstock.server.http.listener import HttpListener
 from penstock.server.http.options import Options
 from penstock.server.serve import opened
+from penstock.server.tls import Tls
 
 START_SECONDS = 20
 

@@ -10,7 +10,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import penstock
-from penstock.schedule.scheduler import SCHEDULE_TUBE
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.auth import Tokens
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import Serving, serving
@@ -57,7 +58,13 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     lanes = beside.tube("lanes", "utubettl", ttr=60)
     lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
     lanes.take(0)
+    app = penstock.App()
+    app.cron("30 2 * * *", tube="mail")(_nightly)
+    cards.lay(beside.tube(SCHEDULE_TUBE), [(app.schedules[0], mail)])
     return beside
+
+
+def _nightly() -> None: ...
 
 
 def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page) -> None:
@@ -134,7 +141,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     page.get_by_text("Drop", exact=True).click()
     press(page, "Yes, drop")
     expect(page.get_by_role("status")).to_have_text("The tube is dropped.")
-    assert [info.name for info in filled.tubes()] == ["lanes"]
+    assert [info.name for info in filled.tubes()] == ["lanes", SCHEDULE_TUBE]
 
 
 def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page) -> None:
@@ -145,15 +152,47 @@ def test_a_group_is_started(server: Serving, filled: penstock.Broker, page: Page
     assert filled.tube("mail").stats().tasks.delayed == 1
 
 
-def test_the_next_ticks_of_schedules(server: Serving, beside: penstock.Broker, page: Page) -> None:
+def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/schedules")
     expect(page.locator(".empty")).to_contain_text("No application has put a schedule")
-    tube = beside.tube(SCHEDULE_TUBE)
-    tube.put({"schedule": "tick", "plan": "* * * * *", "until": 1}, address="tick mark #1", delay=10**9)
-    tube.put(1, address="late #1", delay=7200)
-    tube.put(1, address="soon #1", delay=60)
+    app = penstock.App()
+
+    @app.every(3600, tube="hourly")
+    def collect() -> None: ...
+
+    desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
+    cards.lay(desk, [(schedule, beside.tube("hourly"))])
+    desk.put({"tick": 2}, address="late #1", delay=7200)
+    desk.put({"tick": 1}, address="soon #1", delay=60)
     page.reload()
-    expect(page.locator("tbody th")).to_have_text(["soon #1", "late #1"])
+    expect(page.locator("table.schedules tbody td").first).to_have_text("every 3600 s")
+    expect(page.locator("table.schedules time")).to_contain_text("in ")
+    expect(page.locator("table.ticks tbody th")).to_have_text(["soon #1", "late #1"])
+    press(page, "Run now")
+    expect(page.get_by_role("status")).to_contain_text("The schedule's work is put")
+    assert beside.tube("hourly").stats().tasks.ready == 1
+    press(page, "Pause")
+    expect(page.locator(".badge")).to_have_text("paused")
+    assert cards.is_paused(desk, schedule.key)
+    press(page, "Resume")
+    expect(page.get_by_role("status")).to_have_text("The schedule goes on.")
+    assert not cards.is_paused(desk, schedule.key)
+    page.get_by_text("Forget", exact=True).click()
+    press(page, "Yes, forget")
+    expect(page.locator(".empty")).to_contain_text("No application has put a schedule")
+
+
+def test_failures_of_callbacks_by_host(server: Serving, beside: penstock.Broker, page: Page) -> None:
+    for name in ("orders", "mail"):
+        beside.tube(name).put(1, callback="https://bad.example/x")
+        beside.tube(name).bury(1, f"status 500 of {name}")
+    beside.tube("mail").put(2, callback="https://good.example/x")
+    page.goto(f"{server.url}/callbacks")
+    expect(page.locator("tbody th")).to_have_text(["bad.example", "good.example"])
+    expect(page.locator("tbody tr").first.locator("td.buried")).to_have_text("2")
+    expect(page.locator("tbody tr").first).to_contain_text("status 500 of orders")
+    page.get_by_role("link", name="orders").click()
+    expect(page.locator("table.tasks tbody th")).to_have_text(["1"])
 
 
 def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, page: Page) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +14,11 @@ import pytest
 from penstock.errors import BadValue
 from penstock.server.auth import Role, Tokens, token_line
 from penstock.server.failures import FREE_FAILURES
-from penstock.server.http.listener import Tls
 from penstock.server.http.logins import COOKIE
 from penstock.server.http.options import Options
 from penstock.server.http.routes import OPERATIONS
+from penstock.server.tls import Tls
+from tests.server.certificates import self_signed
 from tests.server.http.serving import Serving, serving
 from tests.server.http.test_tasks import MAIL, refused
 
@@ -233,12 +233,4 @@ def test_a_bad_certificate_is_refused_before_anything_listens(tmp_path: Path) ->
     (tmp_path / "x.pem").write_text("nothing")
     for file in (tmp_path / "x.pem", tmp_path / "missing.pem"):
         with pytest.raises(BadValue, match="TLS certificate .* cannot be used"):
-            Tls(file).check()
-
-
-def self_signed(folder: Path) -> tuple[Path, Path]:
-    certificate, key = folder / "cert.pem", folder / "key.pem"
-    curve = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost".split()
-    command = ["openssl", "req", "-x509", *curve, "-keyout", str(key), "-out", str(certificate)]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-    return certificate, key
+            Tls(file).context()

@@ -9,6 +9,8 @@ import httpx
 import pytest
 
 import penstock
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.http import access
 from tests.behaviour.helpers import until
 from tests.server.http.serving import Serving
@@ -49,6 +51,28 @@ def test_steering(server: Serving, beside: penstock.Broker) -> None:
     assert server.post(f"{MAIL}/truncate").json() == {"count": 2}
     assert server.get(f"{MAIL}/stats").json()["tasks"]["done"] == 2
     assert server.post("/api/check", {"repair": False}).json() == []
+
+
+def test_schedules(server: Serving, beside: penstock.Broker) -> None:
+    assert server.get("/api/schedules").json() == []
+    app = penstock.App()
+
+    @app.every(3600)
+    def collect() -> None: ...
+
+    desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
+    cards.lay(desk, [(schedule, desk)])
+    own = f"/api/schedules/{schedule.key}"
+    (listed,) = server.get("/api/schedules").json()
+    assert (listed["plan"], listed["paused"], listed["next"] % 3600) == ("every 3600 s", False, 0)
+    ran = server.post(f"{own}/run")
+    assert (ran.status_code, ran.json()["status"], ran.json()["tube"]) == (201, "r", SCHEDULE_TUBE)
+    assert server.post(f"{own}/pause").status_code == 204
+    assert server.get("/api/schedules").json()[0] | {"next": 0} == listed | {"paused": True, "next": 0}
+    assert server.post(f"{own}/resume").status_code == 204
+    assert server.client.delete(own).status_code == 204
+    assert refused(server.post(f"{own}/run")) == (404, "NotFound")
+    assert server.get("/api/schedules").json() == []
 
 
 def test_groups(server: Serving) -> None:

@@ -12,6 +12,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock import aio, operating
 from penstock.errors import BadValue, NoSuchTube
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.auth import Role
 from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
@@ -36,6 +38,10 @@ NOTICES = {
     "dropped": "The tube is dropped.",
     "started": "The group is started.",
     "cancelled": "The group is cancelled.",
+    "run": "The schedule's work is put, and runs when a worker takes it.",
+    "held": "The schedule is paused: from a few seconds on it puts nothing.",
+    "unheld": "The schedule goes on.",
+    "forgotten": "The schedule is not shown any more.",
 }
 
 
@@ -106,9 +112,18 @@ async def _cancel_group(press: Press) -> str:
     return f"{press.home}/groups?done=cancelled"
 
 
+def _on_schedule(change: Callable[[Any, str], object], done: str) -> Action:
+    async def action(press: Press) -> str:
+        await press.access.call(change, press.tube._sync, press.path["key"])
+        return f"/schedules?done={done}"
+
+    return action
+
+
 _TUBE = "/tubes/{name}"
 _TASK = _TUBE + "/tasks/{id:path}/"
 _GROUP = _TUBE + "/groups/{group}/"
+_SCHEDULE = "/schedules/{key}/"
 ACTIONS: dict[str, tuple[Role, Action]] = {
     _TASK + "kick": (Role.OPERATE, _on_task("kick", operating.kick_one)),
     _TASK + "retry": (Role.OPERATE, _on_task("retry", operating.retry)),
@@ -123,6 +138,10 @@ ACTIONS: dict[str, tuple[Role, Action]] = {
     _TUBE + "/drop": (Role.ADMIN, _drop),
     _GROUP + "start": (Role.OPERATE, _start_group),
     _GROUP + "cancel": (Role.OPERATE, _cancel_group),
+    _SCHEDULE + "run": (Role.OPERATE, _on_schedule(cards.run_now, "run")),
+    _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(cards.pause, "held")),
+    _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(cards.resume, "unheld")),
+    _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(cards.forget, "forgotten")),
 }
 
 
@@ -144,11 +163,11 @@ def _endpoint(
             cookie = "" if server.callers.open else request.cookies.get(COOKIE, "")
             if not server.callers.logins.sealed(cookie, form.get("seal", "")):
                 raise Refused(403, "this form is not one of this server's pages, or is old: load the page again")
-            tube = await server.access.tube(request.path_params["name"])
+            tube = await server.access.tube(request.path_params.get("name", SCHEDULE_TUBE))
             return RedirectResponse(await action(Press(server.access, tube, request.path_params, form)), 303)
         except Exception as error:
             if isinstance(error, NoSuchTube):
-                server.access.forget(request.path_params["name"])
+                server.access.forget(request.path_params.get("name", SCHEDULE_TUBE))
             return refuse(request, error)
 
     return press

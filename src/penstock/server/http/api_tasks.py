@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
-from penstock import aio
+from penstock import aio, operating
 from penstock.errors import BadValue, NotTaken
 from penstock.server.http import answers, bodies
 from penstock.server.http.answers import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
 from penstock.server.http.operations import Call
+from penstock.tube import Tube
 
 # The kinds whose ids are text; those of all others are integers.
 _TEXT_IDS = frozenset({"round", "reliable"})
@@ -82,6 +84,23 @@ async def fail(call: Call, body: bodies.Fail) -> Settled:
 async def bury(call: Call, body: bodies.Bury) -> Settled:
     """Aside, until kicked; by anyone."""
     return await _settle(call, body, "bury", body.reason)
+
+
+async def kick_one(call: Call, body: bodies.NoBody) -> Settled:
+    """A buried task is ready again, its attempts forgotten; by anyone."""
+    return await _steer(call, operating.kick_one)
+
+
+async def retry(call: Call, body: bodies.NoBody) -> Settled:
+    """Let a task run again now: a buried one is kicked, a taken one released, a delay ended; by anyone."""
+    return await _steer(call, operating.retry)
+
+
+async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
+    tube = await call.access.tube(call.path["name"], call.visit)
+    id = task_id(tube, call.path["id"])
+    await call.access.call(change, tube._sync, id)
+    return Settled(id, tube.name)
 
 
 async def _settle(call: Call, body: bodies.Held, verb: str, *args: Any) -> Settled:

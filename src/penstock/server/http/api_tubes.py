@@ -1,17 +1,34 @@
-"""The operations on tubes, groups, addresses, sessions and the store."""
+"""The operations on tubes, groups, addresses, schedules, sessions and the store."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock import operating
 from penstock.core.group import Group
+from penstock.errors import NoSuchTube
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE, Listed
 from penstock.server.http import answers, bodies
-from penstock.server.http.answers import Count, GroupAnswer, Health, OutcomeAnswer, SessionAnswer, TubeAnswer, TubeLine
+from penstock.server.http.answers import (
+    Count,
+    GroupAnswer,
+    Health,
+    OutcomeAnswer,
+    SessionAnswer,
+    TaskAnswer,
+    TubeAnswer,
+    TubeLine,
+)
 from penstock.server.http.operations import Call
 from penstock.session import SessionInfo
 from penstock.stats import TubeStats
 from penstock.store.base import Finding
+from penstock.tube import Tube
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 async def list_tubes(call: Call) -> list[TubeLine]:
@@ -129,6 +146,47 @@ async def wait_group(call: Call, body: bodies.WaitGroup) -> GroupAnswer | None:
 
 def _group(group: Group) -> GroupAnswer:
     return GroupAnswer(group.name, group.state, group.total - group.left, group.total)
+
+
+# schedules
+
+
+async def list_schedules(call: Call) -> list[Listed]:
+    """The schedules that workers brought, by name."""
+    try:
+        return await _on_desk(call, cards.listed)
+    except NoSuchTube:
+        return []
+
+
+async def run_schedule(call: Call, body: bodies.NoBody) -> TaskAnswer:
+    """Put what the schedule puts at its times, for now."""
+    return answers.task(await _on_desk(call, cards.run_now, call.path["key"]))
+
+
+async def pause_schedule(call: Call, body: bodies.NoBody) -> None:
+    """Put no more ticks of a schedule; those of the next seconds are put already."""
+    await _on_desk(call, cards.pause, call.path["key"])
+
+
+async def resume_schedule(call: Call, body: bodies.NoBody) -> None:
+    """End a pause of a schedule; what it missed follows its catch_up."""
+    await _on_desk(call, cards.resume, call.path["key"])
+
+
+async def forget_schedule(call: Call) -> None:
+    """Show a schedule no more; a worker that has it brings it back."""
+    await _on_desk(call, cards.forget, call.path["key"])
+
+
+async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """What acting on the tube of the cards gives. The next call looks for it anew where it was dropped."""
+    desk = await call.access.tube(SCHEDULE_TUBE)
+    try:
+        return await call.access.call(act, desk._sync, *args, **kwargs)
+    except NoSuchTube:
+        call.access.forget(SCHEDULE_TUBE)
+        raise
 
 
 # sessions and the store

@@ -16,12 +16,14 @@ from penstock.core.backoff import Backoff
 from penstock.core.names import MAX_ID
 from penstock.core.numbers import MAX_SECONDS
 from penstock.core.options import MAX_PRI
+from penstock.core.shards import MAX_SHARDS
 from penstock.errors import BadValue
 
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]
 Positive = Annotated[float, Meta(gt=0, le=MAX_SECONDS)]
 Pri = Annotated[int, Meta(ge=0, le=MAX_PRI)]
 Whole = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+Shards = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 # A connection waits at most so long; proxies end it sooner. A caller that wants more asks again.
 Wait = Annotated[float, Meta(ge=0, le=600)]
@@ -170,6 +172,7 @@ class CreateTube(Body):
     aging: Positive | None = None
     retention: Positive | None = None
     max_payload: Whole | None = None
+    shards: Shards | None = None
 
     def options(self) -> dict[str, Any]:
         """Those that were given."""

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 
 import uvicorn
 
@@ -21,25 +18,9 @@ from penstock.server.auth import Tokens
 from penstock.server.http.app import App, make_app
 from penstock.server.http.connection import Connection
 from penstock.server.http.options import Options
+from penstock.server.tls import Tls
 
 _BACKLOG = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class Tls:
-    """A certificate and its key, as files in PEM."""
-
-    certificate: Path
-    key: Path | None = None
-
-    def check(self) -> None:
-        """Refuse files that are not a certificate and its key, before anything listens."""
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            # Asked for a password, OpenSSL would ask the terminal.
-            context.load_cert_chain(self.certificate, self.key, lambda: "")
-        except (OSError, ValueError) as error:
-            raise BadValue(f"TLS certificate {self.certificate} cannot be used: {error}") from error
 
 
 class HttpListener:
@@ -47,7 +28,7 @@ class HttpListener:
 
     def __init__(self, app: App, address: Address, *, tls: Tls | None = None, proxies: str = "") -> None:
         if tls is not None:
-            tls.check()
+            tls.context()  # uvicorn makes its own, and speaks of bad files with a traceback
         self._app = app
         self._address = address
         self._scheme = "http" if tls is None else "https"
@@ -89,6 +70,7 @@ def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
         app.asgi,
         http=Connection,
         log_config=None,
+        log_level="error",  # else every line that is no HTTP writes one to the log, for whoever wants to fill it
         access_log=False,  # it would hold search words, and whatever else stands in paths
         server_header=False,
         ws="none",

@@ -18,6 +18,7 @@ _PARTS = {
     "name": "The tube's name.",
     "id": "The task's id; of a session, the session's.",
     "group": "The group's name.",
+    "key": "The schedule's key, as the list has it.",
 }
 
 

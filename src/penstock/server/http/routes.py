@@ -11,6 +11,7 @@ _TUBE = "/api/tubes/{name}"
 # Ids of round tubes are the callers', and may hold a slash; so verbs stand before the bare path.
 _TASK = _TUBE + "/tasks/{id:path}"
 _GROUP = _TUBE + "/groups/{group}"
+_SCHEDULE = "/api/schedules/{key}"
 READ, OPERATE, ADMIN = Role.READ, Role.OPERATE, Role.ADMIN
 
 OPERATIONS = (
@@ -38,6 +39,8 @@ OPERATIONS = (
     Operation("POST", _TASK + "/touch", OPERATE, tasks.touch),
     Operation("POST", _TASK + "/fail", OPERATE, tasks.fail),
     Operation("POST", _TASK + "/bury", OPERATE, tasks.bury),
+    Operation("POST", _TASK + "/kick", OPERATE, tasks.kick_one),
+    Operation("POST", _TASK + "/retry", OPERATE, tasks.retry),
     Operation("GET", _TASK, READ, tasks.peek),
     Operation("DELETE", _TASK, OPERATE, tasks.delete),
     Operation("GET", _TUBE + "/groups", READ, tubes.list_groups),
@@ -48,6 +51,11 @@ OPERATIONS = (
     Operation("POST", _GROUP + "/on_cancel", OPERATE, tubes.set_cancel_work),
     Operation("POST", _GROUP + "/wait", READ, tubes.wait_group),
     Operation("POST", "/api/take", OPERATE, tasks.take_first),
+    Operation("GET", "/api/schedules", READ, tubes.list_schedules),
+    Operation("POST", _SCHEDULE + "/run", OPERATE, tubes.run_schedule, 201),
+    Operation("POST", _SCHEDULE + "/pause", OPERATE, tubes.pause_schedule),
+    Operation("POST", _SCHEDULE + "/resume", OPERATE, tubes.resume_schedule),
+    Operation("DELETE", _SCHEDULE, OPERATE, tubes.forget_schedule),
     Operation("GET", "/api/sessions", READ, tubes.list_sessions),
     Operation("POST", "/api/sessions", OPERATE, tubes.begin_session, 201),
     Operation("DELETE", "/api/sessions/{id}", OPERATE, tubes.end_session),

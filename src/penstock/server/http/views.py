@@ -11,7 +11,8 @@ from penstock import operating
 from penstock.core.names import MAX_ID
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
-from penstock.schedule.scheduler import SCHEDULE_TUBE
+from penstock.schedule import cards
+from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.bodies import Query
@@ -150,9 +151,8 @@ def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The hosts that callbacks go to, and how that goes."""
     handles = await _handles(looking, path)
-    rows = await looking.access.call(lambda: [row for tube in handles for row in operating.callbacks(tube)])
-    rows.sort(key=lambda row: (-row.buried, -row.retrying, row.host, row.tube))
-    return "callbacks.html", {"rows": rows[: ROWS * 2]}
+    found = await looking.access.call(lambda: [row for tube in handles for row in operating.callbacks(tube)])
+    return "callbacks.html", {"hosts": operating.by_host(found)[: ROWS * 2]}
 
 
 async def _handles(looking: Looking, path: dict[str, str]) -> list[Tube]:
@@ -181,20 +181,20 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
 
 
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
-    """The ticks of an application's schedules that are put and wait for their moment, the next one first."""
+    """The schedules that workers know, when each is due, and the ticks that are put ahead, the next one first."""
     try:
-        handle = await looking.access.tube(SCHEDULE_TUBE)
-        found = [task for task in await handle.tasks(limit=ROWS) if not _is_mark(task.data)]
-        ticks = sorted(found, key=lambda task: task.due or 0)
+        desk = (await looking.access.tube(SCHEDULE_TUBE))._sync
+        seen = await looking.access.call(_see_schedules, desk)
     except NoSuchTube:
         looking.access.forget(SCHEDULE_TUBE)
-        ticks = None
-    return "schedules.html", {"ticks": ticks, "tube_name": SCHEDULE_TUBE}
+        seen = {"schedules": [], "ticks": []}
+    return "schedules.html", seen | {"tube_name": SCHEDULE_TUBE}
 
 
-def _is_mark(data: object) -> bool:
-    """Whether it is a schedule's note of what was put, which never comes up."""
-    return isinstance(data, dict) and data.keys() == {"schedule", "plan", "until"}
+def _see_schedules(desk: Tube) -> dict[str, Any]:
+    found = desk.tasks(limit=cards.LOOKED_THROUGH)
+    ticks = [task for task in found if isinstance(task.data, dict) and "tick" in task.data]
+    return {"schedules": cards.listed(desk), "ticks": sorted(ticks, key=lambda task: task.due or 0)[:ROWS]}
 
 
 CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}

@@ -78,7 +78,7 @@ PUT: Mapping[str, Reader] = {
 TUBE: Mapping[str, Reader] = {
     "ttl": number, "ttr": number, "pri": whole, "callback": text, "capacity": whole, "temporary": flag,
     "max_attempts": whole, "backoff": backoff, "period": number, "utube_limit": whole, "fair": flag, "aging": number,
-    "retention": number, "max_payload": whole,
+    "retention": number, "max_payload": whole, "shards": whole,
 }  # fmt: skip
 
 

@@ -21,7 +21,7 @@ log = logging.getLogger("penstock")
 
 # Requests that are planned at a time: enough for large steps, few enough for others to have their turn, and for a
 # client to read the first replies of a long pipeline while the next are made.
-CHUNK = 250
+CHUNK = 500
 # With more bytes than that waiting to be read as requests, the socket is not read.
 MAX_PENDING = 256 * 1024
 # Replies are sent off when they are that large together.
@@ -40,9 +40,12 @@ STUCK_SECONDS = 60.0
 class Connection(asyncio.Protocol):
     """A client. While it has nothing to say it costs its socket and a few objects: no task, no timer, no session."""
 
-    def __init__(self, service: Service, id: int, gone: Callable[[Connection], None]) -> None:
+    def __init__(
+        self, service: Service, id: int, made: Callable[[Connection], None], gone: Callable[[Connection], None]
+    ) -> None:
         self._service = service
         self._id = id
+        self._made = made
         self._gone = gone
         self._requests = Requests()
         self._worker: asyncio.Task[None] | None = None
@@ -67,6 +70,7 @@ class Connection(asyncio.Protocol):
         _keep_alive(transport.get_extra_info("socket"))
         self._service.connections += 1
         self._service.accepted += 1
+        self._made(self)
 
     def data_received(self, data: bytes) -> None:
         """It says something."""
@@ -83,7 +87,7 @@ class Connection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """It says no more. What it has asked for is answered, but for a take that waits: nobody is there to have it."""
         self.end()
-        return True
+        return self._transport.get_extra_info("ssl_object") is None  # with TLS there is no half-closed connection
 
     def pause_writing(self) -> None:
         """It does not read."""
@@ -116,6 +120,15 @@ class Connection(asyncio.Protocol):
         """Close now."""
         self._transport.abort()
 
+    def refuse(self, why: str) -> None:
+        """Say why, and close."""
+        self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
+        self._unsent = bytearray()
+        self._ending, self._since = True, time.monotonic()
+        self._transport.close()
+        if self._waiting and self._worker is not None:
+            self._worker.cancel()
+
     def cut_if_late(self, now: float) -> None:
         """Close if a request, or the token, takes too long to arrive, or the last reply to be read."""
         overdue = now - self._since > ARRIVAL_SECONDS
@@ -126,7 +139,7 @@ class Connection(asyncio.Protocol):
             if overdue:
                 self._transport.abort()
         elif (overdue and self._worker is None and self._requests.partial) or self._gave_no_token(now):
-            self._refuse("Protocol error: it took too long to arrive")
+            self.refuse("Protocol error: it took too long to arrive")
 
     def _gave_no_token(self, now: float) -> bool:
         return now - self._began > TOKEN_SECONDS and self.session.role is None
@@ -151,7 +164,7 @@ class Connection(asyncio.Protocol):
         except ForeignProtocol:
             self._transport.abort()
         except ProtocolError as error:
-            self._refuse(str(error))
+            self.refuse(str(error))
         except asyncio.CancelledError:
             self._transport.close()
         except Exception:
@@ -208,18 +221,10 @@ class Connection(asyncio.Protocol):
         """Too much has come that is not yet carried out."""
         if self._waiting:
             # If the socket were not read, the peer could go unnoticed and be given what it waits for.
-            self._refuse(f"too much behind a command that waits: {MAX_PENDING} bytes at most")
+            self.refuse(f"too much behind a command that waits: {MAX_PENDING} bytes at most")
         elif not self._paused:
             self._paused = True
             self._transport.pause_reading()
-
-    def _refuse(self, why: str) -> None:
-        self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
-        self._unsent = bytearray()
-        self._ending, self._since = True, time.monotonic()
-        self._transport.close()
-        if self._waiting and self._worker is not None:
-            self._worker.cancel()
 
 
 def _keep_alive(connected: socket.socket | None) -> None:

@@ -31,9 +31,12 @@ class Calls:
         self.key = key
         self.words = len(args)
 
-    def join(self, command: Command, args: Args, key: bytes | None) -> bool:
-        """Whether this call is one more of them."""
-        if key is None or command is not self.command or key != self.key or self.words + len(args) > MAX_WORDS:
+    def join(self, request: Request) -> bool:
+        """Whether this request of the same command is one more of them."""
+        args = request[1:]
+        if self.key is None or not self.command.takes(len(request)) or self.words + len(args) > MAX_WORDS:
+            return False
+        if self.command.joins(args) != self.key:
             return False
         self.args.append(args)
         self.words += len(args)
@@ -48,17 +51,17 @@ class Calls:
 def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Reply]:
     """What is to be done, in order: calls to be carried out, and replies that need nothing done."""
     calls: Calls | None = None
+    word = b""  # the command that `calls` are of, which may be given
     role = session.role
     for request in requests:
+        if calls is not None and request[0] == word and calls.join(request):
+            continue
         try:
             command = _find(request)
             if command.role is not None and (role is None or role < command.role):
                 raise _forbidden(command, command.role, role)
             args = request[1:]
-            key = command.joins(args)
-            if calls is not None and calls.join(command, args, key):
-                continue
-            step: Calls | Reply = _queued(session, request, command) or Calls(command, args, key)
+            step: Calls | Reply = _queued(session, request, command) or Calls(command, args, command.joins(args))
         except Refused as error:
             session.spoilt = session.spoilt or session.queued is not None
             step = error.fault
@@ -66,7 +69,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
             yield calls
             calls = None
         if isinstance(step, Calls) and not step.command.turns:
-            calls = step  # what follows may join
+            calls, word = step, request[0]  # what follows may join
         else:
             yield step
             role = session.role

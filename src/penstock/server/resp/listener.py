@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import ssl
 import time
 
 from penstock.server.address import Address
 from penstock.server.resp.connection import Connection
-from penstock.server.resp.replies import RESP2, Fault, encode
 from penstock.server.resp.service import Service
 
 log = logging.getLogger("penstock")
@@ -18,6 +18,8 @@ log = logging.getLogger("penstock")
 MAX_CONNECTIONS = 10_000
 # Between looks for requests that do not arrive.
 SWEEP_SECONDS = 5.0
+# A TLS handshake must be over within this.
+HANDSHAKE_SECONDS = 10.0
 # Connections that the kernel holds until they are accepted.
 BACKLOG = 1024
 
@@ -25,9 +27,12 @@ BACKLOG = 1024
 class RespListener:
     """All connections of one address."""
 
-    def __init__(self, service: Service, address: Address, limit: int = MAX_CONNECTIONS) -> None:
+    def __init__(
+        self, service: Service, address: Address, limit: int = MAX_CONNECTIONS, tls: ssl.SSLContext | None = None
+    ) -> None:
         self._service = service
         self._limit = limit
+        self._tls = tls
         self._address = address
         self._ids = itertools.count(1)
         self._connections: set[Connection] = set()
@@ -39,9 +44,12 @@ class RespListener:
     async def start(self) -> str:
         """Listen; where."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connect, sock=self._address.bind(), backlog=BACKLOG)
+        handshake = None if self._tls is None else HANDSHAKE_SECONDS
+        self._server = await loop.create_server(
+            self._connect, sock=self._address.bind(), backlog=BACKLOG, ssl=self._tls, ssl_handshake_timeout=handshake
+        )
         self._sweeper = loop.create_task(self._sweep())
-        return f"redis://{self._address.shown(self._server.sockets[0].getsockname()[1])}"
+        return f"{'redis' if self._tls is None else 'rediss'}://{self._address.shown(self._server.sockets[0].getsockname()[1])}"
 
     async def stop(self, grace: float) -> None:
         """Accept no more, answer what was asked within the grace, and give back what the connections hold."""
@@ -64,11 +72,13 @@ class RespListener:
                     await self._moved.wait()
 
     def _connect(self) -> asyncio.Protocol:
-        if len(self._connections) >= self._limit:
-            return _TooMany()
-        connection = Connection(self._service, next(self._ids), self._gone)
+        return Connection(self._service, next(self._ids), self._made, self._gone)
+
+    def _made(self, connection: Connection) -> None:
+        # Not counted before: of a TLS handshake that fails nobody is told.
         self._connections.add(connection)
-        return connection
+        if len(self._connections) > self._limit:
+            connection.refuse("max number of clients reached")
 
     def _gone(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -86,12 +96,3 @@ class RespListener:
             now = time.monotonic()
             for connection in list(self._connections):
                 connection.cut_if_late(now)
-
-
-class _TooMany(asyncio.Protocol):
-    """A connection that there is no room for."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.WriteTransport)
-        transport.write(encode([Fault("ERR", "max number of clients reached")], RESP2))
-        transport.close()

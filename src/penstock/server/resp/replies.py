@@ -59,16 +59,26 @@ def encode(replies: Iterable[Reply], version: int) -> bytes:
 
 
 def _write(out: list[bytes], reply: Reply, version: int) -> None:
+    # Almost all that is sent is of these types themselves, and alike in both versions.
+    if type(reply) is list or type(reply) is tuple:
+        out.append(b"*%d\r\n" % len(reply))
+        for item in reply:
+            _write(out, item, version)
+    elif type(reply) is bytes:
+        out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
+    elif type(reply) is str:
+        text = reply.encode("utf-8", "replace")
+        out.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    else:
+        _write_other(out, reply, version)
+
+
+def _write_other(out: list[bytes], reply: Reply, version: int) -> None:
     match reply:
-        case bytes():
-            out.append(b"$%d\r\n%b\r\n" % (len(reply), reply))
         case str():
-            text = reply.encode("utf-8", "replace")
-            out.append(b"$%d\r\n%b\r\n" % (len(text), text))
+            _write(out, str(reply), version)
         case list() | tuple():
-            out.append(b"*%d\r\n" % len(reply))
-            for item in reply:
-                _write(out, item, version)
+            _write(out, list(reply), version)
         case bool():
             out.append((b"#t\r\n" if reply else b"#f\r\n") if version == RESP3 else b":%d\r\n" % reply)
         case int():

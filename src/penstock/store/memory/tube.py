@@ -105,7 +105,8 @@ class TubeState:
         there = [record for record in held if not self._is_lapsed(record, step.now)]
         plan = self.links.plan(entries, there, step.now)
         self.links.groups.must_outlast(lapsed, plan.fresh)
-        self.must_hold(len(plan.fresh) - len(lapsed))
+        if plan.fresh:
+            self.must_hold(len(plan.fresh) - len(lapsed))
         for record in lapsed:
             self.lapsed(record, step)
         fresh = self.put(plan.fresh, step)

@@ -55,6 +55,8 @@ class Link:
             read_timeout=READ_SECONDS,
             write_timeout=READ_SECONDS,
             ssl_ca=location.ssl_ca,
+            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL looks at neither unless told
+            ssl_verify_identity=location.ssl_ca is not None,
         )
         self._use(connection)
         self.packet(_SETTINGS)

@@ -89,7 +89,7 @@ UPDATE penstock_tube SET paused = %s WHERE no = %s;
 SELECT 1 FROM penstock_task WHERE tube = %s AND state = 't' LIMIT 1;
 
 -- name: any_waiting
-SELECT 1 FROM penstock_waiting WHERE tube = %s LIMIT 1;
+SELECT 1 FROM penstock_waiter WHERE tube = %s LIMIT 1;
 
 -- name: hide_tube
 UPDATE penstock_tube SET old_name = name, name = NULL WHERE no = %s;
@@ -120,7 +120,7 @@ DELETE FROM penstock_serial WHERE tube = %s;
 DELETE FROM penstock_delta WHERE tube = %s;
 
 -- name: forget_waiting_tube
-DELETE FROM penstock_waiting WHERE tube = %s;
+DELETE FROM penstock_waiter WHERE tube = %s;
 
 -- name: forget_tube
 DELETE FROM penstock_tube WHERE no = %s;
@@ -256,7 +256,7 @@ STRAIGHT_JOIN penstock_task t FORCE INDEX (penstock_ready) ON t.tube = b.no AND 
 WHERE b.name IS NOT NULL AND b.hand_out = 'lease' ORDER BY b.name, t.id;
 
 -- name: waits
-SELECT DISTINCT h.session, b.name FROM penstock_waiting w
+SELECT DISTINCT h.session, b.name FROM penstock_waiter w
 JOIN penstock_handle h ON h.id = w.handle JOIN penstock_tube b ON b.no = w.tube
 WHERE b.name IS NOT NULL ORDER BY b.name;
 
@@ -395,11 +395,11 @@ SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = b.no AND moving
 UPDATE penstock_tube SET moving = 1 WHERE no = %s;
 
 -- name: stray_waiting
-SELECT w.handle, b.name FROM penstock_waiting w LEFT JOIN penstock_handle h ON h.id = w.handle
+SELECT DISTINCT w.handle, b.name FROM penstock_waiter w LEFT JOIN penstock_handle h ON h.id = w.handle
 LEFT JOIN penstock_tube b ON b.no = w.tube WHERE h.id IS NULL;
 
 -- name: forget_waiting_handle
-DELETE FROM penstock_waiting WHERE handle = %s;
+DELETE FROM penstock_waiter WHERE handle = %s;
 
 -- moving
 

@@ -33,6 +33,7 @@ from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
+from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
 _STATES = {"t": "tt", "~": "~g", "!": "!!"}
@@ -55,7 +56,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         self._clock = clock
         self._watch = Watch(lambda: self._db.read(Q.look))
         self._offset = (0.0, 0.0)
-        self._lost = []
+        self._lost, self._waiters = [], Waiters()
         try:
             self.identity = f"mysql:{migrate(database)}"
             tubes.remove_hidden(database, self._moment(None))
@@ -71,7 +72,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         bound._db = BoundDatabase(self._db, connection, self.identity)
         bound._clock = self._clock
         bound._offset = self._offset
-        bound._lost = []
+        bound._lost, bound._waiters = [], Waiters()
         bound.identity = self.identity
         return bound
 

@@ -51,7 +51,7 @@ class MovingCalls(Calls):
         return Tally(last_id, (ms, seq), counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        return [rows.record(row) for row in self._read(self._ask.read_tasks, (*_span(tube, after), limit))]
+        return [rows.record(row) for row in self._read(self._ask.read_tasks, (tube.no, _span(tube, after)[0], limit))]
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
         return [rows.group(row) for row in self._read(self._ask.read_groups, (tube.no, after, limit))]

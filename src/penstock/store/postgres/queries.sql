@@ -101,10 +101,10 @@ SELECT * FROM {schema}.penstock_put(%s, $entries, %s, %s)
 SELECT * FROM {schema}.penstock_put_linked(%s, $entries, %s, %s)
 
 -- name: take
-SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: give_back
-SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s, %s)
 
 -- name: settle
 SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
@@ -201,7 +201,7 @@ SELECT * FROM {schema}.penstock_sum(%s)
 -- name: read_tasks
 -- By the primary key.
 SELECT (found.shown).* FROM (
-    SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.key > %s AND k.key <= %s
+    SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.tube = %s AND k.key > %s
     ORDER BY k.key LIMIT %s OFFSET 0) found
 
 -- name: read_groups

@@ -19,7 +19,7 @@ MIGRATIONS = load_migrations("penstock.store.postgres")
 _QUERIES = load_queries("penstock.store.postgres")
 _OLDEST_SERVER = 130000
 # Functions of earlier schemas were changed where they are defined, so their stores cannot be brought up to date.
-_OLDEST_SCHEMA = 13
+_OLDEST_SCHEMA = 14
 # What a reply tube is created with, where penstock_save_tube takes it after the name.
 _REPLY_TUBE = sql.SQL(", ").join(map(sql.Literal, rows.tube_row(REPLY_KIND, {}))).as_string(None)
 

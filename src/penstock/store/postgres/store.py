@@ -14,7 +14,7 @@ import msgspec
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
-from penstock.core.options import Tube, make_tube
+from penstock.core.options import Tube, make_tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
@@ -29,6 +29,7 @@ from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Tel
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.moving import MovingCalls
 from penstock.store.postgres.unleased import UnleasedCalls
+from penstock.store.sql.waiters import Waiter, Waiters
 
 log = logging.getLogger("penstock")
 
@@ -38,6 +39,19 @@ _AWAY_SECONDS = 1.0
 _ANY_RANK = 2.0**62
 # A put that was under way when a taker registered saw no one to notify: the taker looks once more, so much later.
 _SETTLING_MS = 25
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a take asks for; `patience` in seconds, where it is not the usual."""
+
+    tubes: list[int]
+    count: int
+    handle: str
+    top: float
+    blocked: base.Blocked
+    waiter: Waiter
+    now: int | None
+    patience: float | None
 
 
 class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
@@ -51,7 +65,8 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         self._connections = Connections(location)
         self._clock = clock
         self._ask = schema.queries(location)
-        self._lost: list[tuple[list[int], str, int]] = []  # takes without an answer: tubes, handle, call
+        self._lost: list[tuple[_Asked, int, int]] = []  # takes without an answer: their numbers, those of who waits
+        self._waiters = Waiters()
         self._teller = Teller(location.notify)
         self._listener = Listener(self._connections) if location.notify else None
         with self._connections.connect() as db:
@@ -66,7 +81,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         bound = object.__new__(PostgresStore)
         bound._connections = BoundConnection(self._connections, connection, self._ask.bind, self.identity)
         bound._clock, bound._ask, bound._teller = self._clock, self._ask, BoundTeller(self._teller.on)
-        bound._listener, bound.identity, bound._lost = None, self.identity, []
+        bound._listener, bound.identity, bound._lost, bound._waiters = None, self.identity, [], Waiters()
         return bound
 
     def describe(self) -> base.Description:
@@ -140,16 +155,32 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             effects.readied[tube.no] = ready
         return Stored(records, effects)
 
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        entry = plain_entry(tube, b"")
+        if not stands_alone(tube, entry):
+            return None
+        shape, query = rows.shape(entry), self._ask.put_one
+
+        def put(payload: bytes) -> Record:
+            values = (tube.no, payload, *shape, self._time(None), self._teller.name)
+            (row,) = self._call(tube, query, values)
+            if row[5]:
+                self._teller.told()
+            return rows.made_plain(entry, payload, row)
+
+        return put
+
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
         top = _ANY_RANK if max_pri is None else float(max_pri)
-        numbers, call = [tube.no for tube in tubes], getrandbits(63)
-        values = (numbers, count, handle, top, call, blocked, PROCESS.name, self._teller.name, self._time(now))
+        numbers = [tube.no for tube in tubes]
+        waiter, patience = self._waiters.find(handle, numbers, blocked), _AWAY_SECONDS if blocked == "stay" else None
+        asked = _Asked(numbers, count, handle, top, blocked, waiter, self._time(now), patience)
         effects = Effects()
         try:
-            *found, last = self._taken(tubes[0], values, effects, _AWAY_SECONDS if blocked == "stay" else None)
+            *found, last = self._taken(tubes[0], asked, effects)
         except NoSuchTube:
             for each in tubes:  # the call does not say which of them is gone
                 self._must_not_hide(each.name)
@@ -157,6 +188,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         except StoreUnavailable as error:
             if blocked != "stay":
                 raise
+            self._waiters.keep(handle, numbers, waiter, waiter.counted)
             # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
             log.warning("a waiting take cannot look now (%s); trying again", error)
             return Taken(None, [], int(_AWAY_SECONDS * 1000), True, effects)
@@ -164,30 +196,38 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         records = rows.taken(found)
         tube = next(tube for tube in tubes if tube.no == found[-1][0]) if records else None
         wait_ms = cast("int | None", last[4])
+        if blocked in ("enter", "stay") and not records and last[2] == "alive":
+            self._waiters.keep(handle, numbers, waiter)
         if blocked == "enter" and not records:
             wait_ms = _SETTLING_MS if wait_ms is None else min(wait_ms, _SETTLING_MS)
         return Taken(tube, records, wait_ms, last[2] == "alive", effects)
 
-    def _taken(self, tube: Tube, values: tuple[object, ...], effects: Effects, patience: float | None) -> list[Row]:
-        """The rows of a take. When the connection breaks, what it may have leased is given back, and it begins anew."""
-        numbers, _, handle, _, call, *_ = cast("tuple[list[int], int, str, float, int, object]", values)
+    def _taken(self, tube: Tube, asked: _Asked, effects: Effects) -> list[Row]:
+        """The rows of a take. When the connection breaks, what it may have done is undone, and it begins anew."""
         while True:
-            self._undo_lost(effects, patience)
+            self._undo_lost(effects, asked.patience)
+            call, number = getrandbits(63), asked.waiter.number
+            values = (
+                asked.tubes, asked.count, asked.handle, asked.top, call, asked.waiter.word(asked.blocked), number,
+                PROCESS.name, self._teller.name, asked.now,
+            )  # fmt: skip
             try:
-                return self._call(tube, self._ask.take, values, patience=patience)
+                return self._call(tube, self._ask.take, values, patience=asked.patience)
             except OutcomeUnknown:
-                self._lost.append((numbers, handle, call))
+                self._lost.append((asked, call, number))
 
     def _undo_lost(self, effects: Effects, patience: float | None) -> None:
-        """Release what takes have leased whose answers were lost, so that no task is held by nobody."""
+        """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not."""
         while self._lost:
             lost = self._lost.pop()
-            values = (*lost, self._time(None), self._teller.name)
+            asked, call, number = lost
+            values = (asked.tubes, asked.handle, call, number, self._time(None), self._teller.name)
             try:
                 found = self._connections.call(self._ask.give_back, values, twice=True, patience=patience)
             except BaseException:
                 self._lost.append(lost)
                 raise
+            asked.waiter.undo(number)
             self._gather(found, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:

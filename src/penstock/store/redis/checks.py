@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from penstock.core.options import Tube
 from penstock.store.base import ADVANCE_STEP, Finding
 from penstock.store.redis.keys import task_id
+from penstock.store.redis.link import Argument
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.snapshot import LanePlace, Snapshot, read_snapshot
@@ -31,7 +32,7 @@ def check(
         if not tube.kind.leased:
             findings += check_unleased(runner, tube, repair, now)
         found, seen = _look(runner, tube)
-        if repair and seen.unreadable:
+        if repair and (seen.unreadable or seen.bereft):
             findings += _unreadable(seen)
             _mend_unreadable(runner, seen, now)
             found, seen = _look(runner, tube)  # now all that hung on them can be judged
@@ -119,10 +120,12 @@ def _waits(seen: Snapshot) -> Iterator[Finding]:
 
 
 def _mend_unreadable(runner: Runner, seen: Snapshot, now: int | None) -> None:
-    names = {id: address for address, id in seen.links.addresses.items()}
-    pairs = [word for key in seen.unreadable for word in (key, names.get(task_id(key), ""))]
-    for start in range(0, len(pairs), ADVANCE_STEP):
-        runner.on_tube("mend_unreadable", seen.tube, *pairs[start : start + ADVANCE_STEP], now=now)
+    words: list[Argument] = []
+    for key in (*seen.unreadable, *seen.bereft):
+        address, group, name = seen.led_to.get(key, ("", None, ""))
+        words += [key, address, "" if group is None else group, name]
+    for start in range(0, len(words), ADVANCE_STEP):  # a multiple of four
+        runner.on_tube("mend_unreadable", seen.tube, *words[start : start + ADVANCE_STEP], now=now)
 
 
 def _mend(runner: Runner, registry: Registry, seen: Snapshot, now: int | None) -> None:

@@ -9,17 +9,22 @@ from typing import cast
 import redis
 from redis.crc import key_slot
 
-from penstock.store.redis.faults import Unsent
+from penstock.store.redis.faults import Unheard, Unsent
 from penstock.store.redis.link import Argument, Command, Connection, Link, Reply
 from penstock.store.redis.location import Location
 from penstock.store.redis.servers import Request, ask, command_of, maker, persist, raised
 
 Address = tuple[str, int]
+# The slot of its keys, what is sent, and the script that it runs.
+Call = tuple[int, Command, Request | None]
 _REDIRECTIONS = 5
+_MISSING = LookupError("a node did not answer")
 
 
 class Cluster:
     """The nodes of one cluster."""
+
+    together = False
 
     def __init__(self, where: Location) -> None:
         self.label = where.label
@@ -29,18 +34,16 @@ class Cluster:
         self._slots: dict[int, Address] = {}
 
     def run(self, request: Request, *, again: bool) -> Reply:
-        slot, command = key_slot(request.keys[0]), command_of(request)
-        return persist(lambda: self._ask(slot, command, request), self.label, again=again, renew=self._forget_slots)
+        return self._call((key_slot(request.keys[0]), command_of(request), request), again=again)
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        return [self.run(request, again=True) for request in requests]
+        return self._call_all([(key_slot(request.keys[0]), command_of(request), request) for request in requests])
 
     def command(self, key: bytes, *words: Argument) -> Reply:
-        slot = key_slot(key)
-        return persist(lambda: self._ask(slot, words, None), self.label, again=True, renew=self._forget_slots)
+        return self._call((key_slot(key), words, None), again=True)
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        return [self.command(key, *words) for key, words in commands]
+        return self._call_all([(key_slot(key), words, None) for key, words in commands])
 
     def listen(self) -> Connection:
         """Any node: what is published on one is heard on all."""
@@ -59,6 +62,26 @@ class Cluster:
         self._lock = threading.Lock()
         for link in self._links.values():
             link.forsake()
+
+    def _call(self, call: Call, *, again: bool) -> Reply:
+        return persist(lambda: self._ask(*call), self.label, again=again, renew=self._forget_slots)
+
+    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
+        """Each node is asked for all that it has in one round trip; where it could not answer, one by one again."""
+        slots, by_node, replies = self._slots, dict[Address, list[int]](), dict[int, Reply]()
+        for place, (slot, _, _) in enumerate(calls):
+            if slot in slots:
+                by_node.setdefault(slots[slot], []).append(place)
+        for address, places in by_node.items():
+            commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
+            try:
+                replies.update(zip(places, ask(self._link(address), commands, requests), strict=True))
+            except (Unsent, Unheard):
+                continue
+        return [
+            self._call(call, again=True) if isinstance(replies.get(place, _MISSING), Exception) else replies[place]
+            for place, call in enumerate(calls)
+        ]
 
     def _ask(self, slot: int, command: Command, request: Request | None) -> Reply:
         address = self._slots.get(slot) or self._learn(slot)

@@ -7,6 +7,8 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import cast
 
+from msgspec.structs import astuple
+
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.store.base import Counts, Lane
@@ -88,14 +90,21 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
             return
 
 
-def count(runner: Runner, tube: Tube, *, sealed: bool = False) -> Counts:
-    """The counters. What was put is the last id; what is ready and what is done follow from the others."""
-    key = runner.keys.name(tube.no, "meta")
+def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Counts:
+    """The counters of a tube, or of all its shards together; `sealed`: also of one that was moved."""
+    keys = [runner.keys.name(tube.no, "meta") for tube in tubes]
     names = [b"last", b"sealed", b"skipped", *(name.encode() for name in Counts.__struct_fields__)]
-    last, moved, *found = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, *names))
-    last = moved if sealed and last is None else last
+    replies = runner.servers.command_all([(key, (b"HMGET", key, *names)) for key in keys])
+    found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
+    counts = [_counted(runner, tube, reply, sealed=sealed) for tube, reply in found]
+    return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
+
+
+def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: bool) -> Counts:
+    """What was put is the last id; what is ready and what is done follow from the others."""
+    last = found[1] if sealed and found[0] is None else found[0]
     runner.known(tube, [-1 if last is None else 0])
-    skipped, *numbers = (int(number or 0) for number in found)
+    skipped, *numbers = (int(number or 0) for number in found[2:])
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
     done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped
     counts.update(put=int(last or 0), done=done)

@@ -9,11 +9,12 @@ from typing import Protocol
 
 import redis
 
-from penstock.errors import StoreBusy
+from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.redis.faults import Unheard, Unsent
 
 Argument = bytes | str | int | float
-Command = Sequence[Argument]
+# Words, or what they are when sent.
+Command = Sequence[Argument] | bytes
 Reply = object
 
 # Calls under way at once; each has a connection of its own. More callers than that wait.
@@ -126,6 +127,8 @@ class Link:
             if wire.usable():
                 return wire
             wire.connection.disconnect()
+        if self._closed:
+            raise StoreUnavailable(f"{self.label} was closed: connect again")
         wire = Wire(self._make())
         try:
             wire.connect()
@@ -137,7 +140,7 @@ class Link:
 def _exchange(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
     packed: list[bytes] = []
     for command in commands:
-        packed += connection.pack_command(*command)
+        packed += [command] if isinstance(command, bytes) else connection.pack_command(*command)
     try:
         connection.send_packed_command([b"".join(packed)] if len(packed) > 1 else packed, check_health=False)
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:

@@ -17,7 +17,7 @@ from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import StoreCorrupt, TubeExists
+from penstock.errors import StoreCorrupt, TubeExists, UnsupportedOption
 from penstock.store.moving import Kept, Parcel, Tally, plain_name, seal_refused
 from penstock.store.redis import finding, putting
 from penstock.store.redis.keys import task_id, task_key
@@ -26,6 +26,7 @@ from penstock.store.redis.links import read_group, read_outcome
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
+from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
@@ -40,6 +41,7 @@ class MovingCalls:
     _runner: Runner
     _tubes: Tubes
     _outbox: Outbox
+    _shards: Shards
     #: The ids of the tube that is read now, or of its outcomes: Redis keeps neither in order.
     _listed: dict[tuple[int, str], array[int]]
 
@@ -50,7 +52,8 @@ class MovingCalls:
             raise seal_refused(tube, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
-        self._runner.on_tag("erase", tube.no, again=True)
+        for stored in self._shards.of(tube):
+            self._runner.on_tag("erase", stored.no, again=True)
 
     def load_sealed(self) -> list[Tube]:
         return self._tubes.sealed()
@@ -61,10 +64,14 @@ class MovingCalls:
         self._runner.servers.command(key, b"DEL", key)
 
     def tally(self, tube: Tube) -> Tally:
+        """As the contract says; UnsupportedOption for a tube of several shards, so that whoever begins here is told."""
+        if tube.shards > 1:
+            what = f"tube {plain_name(tube.name)} has {tube.shards} shards in this store"
+            raise UnsupportedOption(f"{what}, which cannot be exported, imported or moved: use a tube without shards")
         key = self._runner.keys.name(tube.no, "meta")
         marks = cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, b"ms", b"seq"))
         mark = cast(Mark, tuple(int(number or 0) for number in marks))
-        counts = finding.count(self._runner, tube, sealed=True)
+        counts = finding.count(self._runner, [tube], sealed=True)
         return Tally(counts.put, mark, counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:

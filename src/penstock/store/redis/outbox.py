@@ -140,9 +140,10 @@ class Outbox:
             self._by_name[name] = tube
             try:
                 spec = putting.pack_plain(tube)
-                reply = self._runner.on_tube("receive", tube, source, spec, *words, again=True, now=now)
+                stored = self._tubes.shards.for_replies(tube, source)
+                reply = self._runner.on_tube("receive", stored, source, spec, *words, again=True, now=now)
             except NoSuchTube:
                 del self._by_name[name]  # dropped since it was found
             else:
-                read_log(tube, reply, effects)
+                read_log(stored, reply, effects)
                 return

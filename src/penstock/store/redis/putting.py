@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.core.options import Tube, plain_entry
 from penstock.core.task import Entry, Record
+from penstock.store.redis.shards import Shard
 
 _encode = msgspec.msgpack.Encoder().encode
 Spec = tuple[object, ...]
@@ -44,8 +45,15 @@ def pack_linked(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
 
 
 def pack_facts(tube: Tube) -> bytes:
-    """What scripts must know of a tube whose tasks have links: how long ends are kept, its name, and a plain task."""
-    return _encode((tube.retention, tube.name, _spec(plain_entry(tube, b""))))
+    """What scripts must know of a tube whose tasks have links: how long ends are kept, its name, and a plain task.
+
+    A shard has no name, so that what replies to its own tube goes to the right one of its shards; but which it is of
+    how many, for the ids in replies.
+    """
+    spec = _spec(plain_entry(tube, b""))
+    if isinstance(tube, Shard):
+        return _encode((tube.retention, "", spec, tube.of, tube.place))
+    return _encode((tube.retention, tube.name, spec))
 
 
 def pack_plain(tube: Tube) -> bytes:

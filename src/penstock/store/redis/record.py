@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import struct
 
-from penstock.core.task import Record
+from penstock.core.task import Entry, Record
 from penstock.errors import StoreCorrupt
 
 _double = struct.Struct(">d").unpack_from
@@ -108,6 +108,30 @@ def _decode(id: int, value: bytes) -> Record:
         group,
         group_no,
     )
+
+
+def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
+    """A new ready task's bytes up to `created`, from there to `expires`, and from there to the payload."""
+    one, two, pri = entry.rank1.base, entry.rank2.base, entry.pri
+    flags, middle, end = 0, b"", b""
+    if one == pri != 0:
+        flags |= 8192
+    elif one:
+        flags, middle = flags | 1, struct.pack(">d", one)
+    if two:
+        flags, middle = flags | 2, middle + struct.pack(">d", two)
+    if pri:
+        flags, middle = flags | 4, middle + struct.pack(">I", pri)
+    if entry.ttl is not None:
+        flags |= 16 | 64
+    if entry.ttr is not None:
+        flags, end = flags | 128, entry.ttr.to_bytes(6, "big")
+    if entry.max_attempts is not None:
+        flags, end = flags | 256, end + struct.pack(">I", entry.max_attempts)
+    if entry.callback is not None:
+        text = entry.callback.encode()
+        flags, end = flags | 4096, end + struct.pack(">H", len(text)) + text
+    return b"r" + struct.pack(">H", flags), middle, end
 
 
 def _time(value: bytes, start: int) -> int | None:

@@ -123,11 +123,11 @@ class Registry:
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
         held: dict[int, list[tuple[str, int]]] = {no: [] for no in sessions}
         waits: dict[int, list[str]] = {no: [] for no in sessions}
-        tubes = self._tubes.all()
+        tubes, shards = self._tubes.stored(), self._tubes.shards
         for tube, taken, waiting in zip(tubes, self.taken(tubes), self.waiting(tubes), strict=True):
             for owner, id in taken:
                 if owner in held:
-                    held[owner].append((tube.name, id))
+                    held[owner].append((tube.name, shards.public_id(tube.no, id)))
             for handle in waiting:
                 if handle in of_handle and tube.name not in waits[of_handle[handle]]:
                     waits[of_handle[handle]].append(tube.name)
@@ -171,7 +171,7 @@ class Registry:
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
         """Those of these tubes that are there, by name: in this order they reply for what expires with a session."""
         if not self._by_no.keys() >= set(numbers):
-            self._by_no = {tube.no: tube for tube in self._tubes.all()}
+            self._by_no = {tube.no: tube for tube in self._tubes.stored()}
         found = [self._by_no[no] for no in numbers if no in self._by_no]
         return sorted(found, key=lambda tube: tube.name)
 

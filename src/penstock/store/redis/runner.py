@@ -14,7 +14,7 @@ from penstock.store.moving import erased_options, gone, hidden, sealed_options
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script
+from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
 from penstock.store.redis.servers import Request, Servers
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
@@ -56,13 +56,8 @@ class Runner:
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:
         """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
-        shape = self.shape(tube)
         while True:
-            linked = tube.no in self._linked
-            script = load_script(name, sort=shape.sort, linked=linked, modern=self.modern)
-            request = Request(
-                script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments)
-            )
+            request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, again=again))
             if reply[0] != _LINKED:
                 return self.known(tube, reply)
@@ -85,6 +80,37 @@ class Runner:
             return None
         sealed = make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
         return sealed if erased is None else make_tube(tube.no, sealed.name, tube.kind, erased_options(sealed))
+
+    def on_tubes(
+        self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
+    ) -> list[list[Reply]]:
+        """The same in several tubes, of a script that may run twice, in as few round trips as there are servers."""
+        replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
+        found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
+        return [
+            self.known(tube, reply)
+            if reply[0] != _LINKED
+            else self.on_tube(name, tube, *arguments, again=True, now=now)
+            for tube, reply in found
+        ]
+
+    def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
+        """The script that takes from several tubes, to be run on the one server that has them."""
+        requests = [self.tube_request("take", tube) for tube in tubes]
+        sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
+        kinds = tuple(sorted(set(sorts)))  # so that there are few such scripts
+        words: list[Argument] = [len(tubes), self.moment(now), *wanted]
+        for tube, sort, request in zip(tubes, sorts, requests, strict=True):
+            shape = self.shape(tube)
+            words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
+        keys = [key for request in requests for key in request.keys]
+        return Request(load_several(kinds, modern=self.modern), keys, words)
+
+    def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
+        """A script of a tube, to be run later."""
+        shape = self.shape(tube)
+        script = load_script(name, sort=shape.sort, linked=tube.no in self._linked, modern=self.modern)
+        return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

@@ -42,18 +42,39 @@ class Script:
 def load_script(name: str, *, sort: str = PLAIN, linked: bool = False, modern: bool = True) -> Script:
     """The script for a sort of tubes; `linked` for those whose tasks have addresses, replies or groups, `modern` for
     servers that know script flags (7 and later)."""
+    keys, body = _body(name, sort, linked)
+    flags = _words("FLAGS", _file(name))
+    return Script(name, keys, "\n".join([*_head(flags, modern), body]), reads="no-writes" in flags)
+
+
+@cache
+def load_several(sorts: tuple[tuple[str, bool], ...], *, modern: bool = True) -> Script:
+    """The script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
+    lines = [*_head(["allow-oom"], modern), "local takes = {}"]
+    for place, (sort, linked) in enumerate(sorts, 1):
+        keys, body = _body("take", sort, linked)
+        # As functions, the scripts find the keys and arguments that they are given under the names that they know.
+        lines.append(f"takes[{place}] = {{ run = function(KEYS, ARGV)\n{body}\nend,")
+        meta, handles = keys.index("meta") + 1, keys.index("handles") + 1
+        unlinked = "true" if not linked and sort != UNLEASED else "false"
+        lines.append(f"meta = {meta}, handles = {handles}, unlinked = {unlinked} }}")
+    return Script("several", (), "\n".join([*lines, _file("several")]), reads=False)
+
+
+def _body(name: str, sort: str, linked: bool) -> tuple[tuple[str, ...], str]:
+    """A script without its head, and its keys."""
     own = _file(name)
     parts = [_file(part) for part in _parts(own, sort, linked)]
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
-    flags = _words("FLAGS", own)
     names = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
-    lines = [f"local {names} = {values}", _SHARED, *parts, own]
+    return keys, "\n".join([f"local {names} = {values}", _SHARED, *parts, own])
+
+
+def _head(flags: list[str], modern: bool) -> list[str]:
     if modern:
-        lines.insert(0, f"#!lua flags={','.join(flags)}" if flags else "#!lua")
-    else:
-        lines[0:0] = [_file("before_7"), *([_file("frees_before_7")] if "allow-oom" in flags else [])]
-    return Script(name, keys, "\n".join(lines), reads="no-writes" in flags)
+        return [f"#!lua flags={','.join(flags)}" if flags else "#!lua"]
+    return [_file("before_7"), *([_file("frees_before_7")] if "allow-oom" in flags else [])]
 
 
 @cache

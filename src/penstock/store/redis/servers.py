@@ -32,17 +32,20 @@ PATIENCE_SECONDS = 10.0
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One script with its keys and arguments."""
+    """One script with its keys and arguments; `packed` is the whole command as it is sent, where that is known."""
 
     script: Script
     keys: Sequence[bytes]
     arguments: Sequence[bytes | str | int | float]
+    packed: bytes | None = None
 
 
 class Servers(Protocol):
     """One server or a cluster of them."""
 
     label: str
+    #: Whether a script may use the keys of several tubes.
+    together: bool
 
     def run(self, request: Request, *, again: bool) -> Reply:
         """Run a script; `again` says that running it twice is the same as once."""
@@ -65,6 +68,8 @@ class Servers(Protocol):
 
 def command_of(request: Request) -> Command:
     """EVALSHA, whatever the server has loaded."""
+    if request.packed is not None:
+        return request.packed
     return (b"EVALSHA", request.script.digest, len(request.keys), *request.keys, *request.arguments)
 
 
@@ -137,6 +142,8 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
 
 class OneServer:
     """A single server."""
+
+    together = True
 
     def __init__(self, where: Location) -> None:
         self.label = where.label

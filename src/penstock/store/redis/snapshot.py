@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from functools import cached_property
 from typing import cast
 
 import msgspec
@@ -14,7 +15,7 @@ from penstock.store.base import STATE_COUNTER, Counts
 from penstock.store.redis.finding import count, read_lane, scan
 from penstock.store.redis.keys import task_id, task_key
 from penstock.store.redis.link_checks import Links, Tie
-from penstock.store.redis.record import decode
+from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
 
 INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
@@ -53,6 +54,19 @@ class Snapshot:
         self.orphans: list[tuple[int, int]] = []
         self.strays: list[bytes] = []
         self.unreadable: list[bytes] = []
+        self.bereft: list[bytes] = []
+
+    @cached_property
+    def led_to(self) -> dict[bytes, tuple[str, int | None, str]]:
+        """What leads to tasks that may not tell it themselves any more: address, number and name of the group."""
+        found: dict[bytes, tuple[str, int | None, str]] = {}
+        for address, id in self.links.addresses.items():
+            found[task_key(id)] = (address, None, "")
+        for name in self.there["members"]:
+            group = self.links.groups.get(task_id(name[:6]))
+            if name[6:7] == b"m" and group is not None:
+                found[name[7:]] = (found.get(name[7:], ("",))[0], group.no, group.name)
+        return found
 
     def counters(self) -> dict[str, tuple[int, int]]:
         """What the counters say, and what is there."""
@@ -84,6 +98,8 @@ class Snapshot:
             self._add_to_lane(record, key)
         if record.address is not None or record.group_no is not None:
             self._add_to_links(record, key)
+        elif record.reason == UNREADABLE and key in self.led_to:
+            self.bereft.append(key)
 
     def _add_to_lane(self, record: Record, key: bytes) -> None:
         utube = record.utube or ""
@@ -123,7 +139,7 @@ def sortable(number: float) -> bytes:
 def read_snapshot(runner: Runner, tube: Tube) -> Snapshot:
     """Look at a tube."""
     seen = Snapshot(tube, runner.shape(tube).letters, Links(runner, tube))
-    seen.counts = count(runner, tube)
+    seen.counts = count(runner, [tube])
     seen.sessions = {int(no) for no, _ in scan(runner, tube, "ends")}
     for utube, stored in scan(runner, tube, "lanes"):
         taken, heads, waiting, turn = read_lane(stored)

@@ -32,7 +32,7 @@ class Steps:
     ) -> tuple[list[Record], list[Reply]]:
         """Add what a script did to the effects; its changes as records, in order, and the rest of its answer."""
         reply = self._runner.on_tube(name, tube, *arguments, again=again, now=now)
-        return self._read(tube, reply, effects, now)
+        return self.read(tube, reply, effects, now)
 
     def attempt(
         self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None = None
@@ -41,11 +41,12 @@ class Steps:
         reply = self._runner.on_tube(name, tube, *arguments, now=now)
         if reply[_REMOVED] == -1:
             return None, reply[_REMOVED + 1 :]
-        return self._read(tube, reply, effects, now)
+        return self.read(tube, reply, effects, now)
 
-    def _read(
+    def read(
         self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None
     ) -> tuple[list[Record], list[Reply]]:
+        """The same of an answer that is there."""
         records = read_log(tube, reply, effects)
         if reply[4]:
             groups, letters = cast("tuple[list[int], list[bytes]]", tuple(cast("list[Reply]", reply[4])))

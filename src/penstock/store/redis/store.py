@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from base64 import b64encode
 from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
-import msgspec
-
-from penstock.core import codec
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -23,16 +19,20 @@ from penstock.store.forks import reset_in_child
 from penstock.store.redis import finding, promise, putting
 from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
-from penstock.store.redis.keys import MAX_ID, TUBES, Keys
+from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.plain import plain_put
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, read_pairs
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import OneServer, Servers
+from penstock.store.redis.settling import pack_moves
+from penstock.store.redis.shards import Shards
 from penstock.store.redis.steps import Steps
+from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
 from penstock.store.sql.migrations import Schema
@@ -40,8 +40,7 @@ from penstock.store.sql.migrations import Schema
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 4
-_encode = msgspec.msgpack.Encoder().encode
+SCHEMA = 5
 
 
 class RedisStore(UnleasedCalls, MovingCalls):
@@ -64,13 +63,15 @@ class RedisStore(UnleasedCalls, MovingCalls):
             raise
         for warning in promise.warnings(facts):
             log.warning("%s: %s", self._servers.label, warning)
-        self._tubes = Tubes(self._runner)
+        self._shards = Shards()
+        self._tubes = Tubes(self._runner, self._shards)
         self._outbox = Outbox(self._runner, self._tubes)
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
         self._listed = {}
+        self._takes = Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
         reset_in_child(self)
 
     def _open(self) -> str:
@@ -127,18 +128,21 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
-        while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
-            pass
-        reply = cast("list[Reply]", self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name))
-        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(self._runner.known(tube, reply)))
-        if taken:
-            raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
-        if waiting:
-            raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
+        self._catch_up(tube, effects)
+        replies = self._drop(tube)
         self._tubes.forget(tube)
         if replies:
             self._outbox.drain(tube.no, effects, None)
         return effects
+
+    def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
+        """Remove what is stored of a tube that is not busy, or anyhow; whether its tasks have yet to reply."""
+        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name, int(anyhow))
+        found = self._runner.known(tube, cast("list[Reply]", reply))
+        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
+        if not anyhow:
+            refuse_busy(tube, taken, waiting)
+        return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
@@ -172,60 +176,19 @@ class RedisStore(UnleasedCalls, MovingCalls):
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube)
+
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; one call per tube, in order, until one has work."""
-        effects = Effects()
-        waits: list[int] = []
-        for place, tube in enumerate(tubes):
-            wanted = (count, "" if max_pri is None else max_pri, blocked or "")
-            alive, wait_ms, pairs = self._take(tube, handle, wanted, now, effects)
-            waits += [wait_ms] if wait_ms >= 0 else []
-            if not alive:
-                return Taken(None, [], None, False, effects)
-            if pairs:
-                records = read_pairs(pairs)
-                effects.events += [Event(tube.no, "take", record) for record in records]
-                self._count_out(tubes, place, handle, blocked, now, effects)
-                return Taken(tube, records, min(waits, default=None), True, effects)
-            if blocked == "enter":
-                self._listener.interests.add(tube.no)
-        if self._outbox.rescue(effects, now):
-            waits.append(0)  # look again: it may be what is wanted
-        return Taken(None, [], min(waits, default=None), True, effects)
-
-    def _take(
-        self, tube: Tube, handle: str, wanted: tuple[int, int | str, str], now: int | None, effects: Effects
-    ) -> tuple[int, int, list[Reply]]:
-        """One tube's take. A handle that the tube does not know is made known there, if its session lives."""
-        met = self._steps.unreadable
-        _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, now=now)
-        if not rest[0]:
-            found = self._registry.enlist(handle, tube, now)
-            if found is not None:
-                _, rest = self._steps.run("take", tube, effects, handle, *wanted, ADVANCE_STEP, *found, now=now)
-        if self._steps.unreadable > met and rest[0] and not rest[2]:  # what that held up may be taken now
-            count, max_pri, blocked = wanted
-            again = (count, max_pri, "stay" if blocked in ("enter", "stay") else "")
-            _, rest = self._steps.run("take", tube, effects, handle, *again, ADVANCE_STEP, now=now)
-        return cast("tuple[int, int, list[Reply]]", tuple(rest))
-
-    def _count_out(
-        self, tubes: Sequence[Tube], found: int, handle: str, blocked: base.Blocked, now: int | None, effects: Effects
-    ) -> None:
-        """Something came from one of several tubes: the others that counted the caller in count it out."""
-        others = tubes[:found] if blocked == "enter" else tubes[found + 1 :] if blocked == "leave" else ()
-        if blocked == "stay":
-            others = [tube for tube in tubes if tube is not tubes[found]]
-        for tube in others:
-            self._steps.run("take", tube, effects, handle, 0, "", "leave", ADVANCE_STEP, now=now)
+        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
+        return self._takes.take(tubes, wanted, now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
-        effects, results = Effects(), list[bytes]()
-        packed = _encode([_packed(move, results) for move in moves])
-        records, rest = self._steps.run("settle", tube, effects, packed, *results, now=now)
+        effects = Effects()
+        records, rest = self._steps.run("settle", tube, effects, *pack_moves(moves), now=now)
         places = cast("list[int]", rest[0])
         return Settled([records[place - 1] if place else None for place in places], effects)
 
@@ -267,6 +230,10 @@ class RedisStore(UnleasedCalls, MovingCalls):
         _, rest = self._steps.run("advance", tube, effects, limit, again=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
 
+    def _catch_up(self, tube: Tube, effects: Effects) -> None:
+        while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
+            pass
+
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         """As the contract says; tasks put while it runs have higher ids than the last one seen first."""
         settled = Settled([], Effects())
@@ -289,7 +256,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return finding.find(self._runner, tube, status, after or 0, limit, now)
 
     def count(self, tube: Tube) -> Counts:
-        return finding.count(self._runner, tube)
+        return finding.count(self._runner, self._shards.of(tube))
 
     # sessions
 
@@ -329,27 +296,11 @@ class RedisStore(UnleasedCalls, MovingCalls):
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
-        return check(self._runner, self._steps, self._tubes.all(), self._registry, repair, now)
-
-
-def _packed(move: Move, results: list[bytes]) -> tuple[object, ...]:
-    """A move as settle reads it. A result, which may be any bytes, goes beside it."""
-    id: int | str = move.id if 0 < move.id <= MAX_ID else 0  # which no task has
-    if move.name is not None:
-        id = move.name
-    which = base64 = None
-    if move.result is not None:
-        results.append(move.result)
-        which = len(results)
-        base64 = b64encode(move.result[1:]).decode() if codec.is_raw(move.result) else None
-    return (
-        move.verb, id, move.session, move.lease, move.extra, move.reason, move.unstarted, move.code, which, base64,
-    )  # fmt: skip
-
-
-def open_redis(url: str, clock: Callable[[], int] | None) -> RedisStore:
-    """The store that a redis URL names."""
-    return RedisStore(locate(url), clock)
+        return [
+            self._shards.finding(tube.no, found)
+            for tube in self._tubes.stored()
+            for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
+        ]
 
 
 def look_at_redis(url: str) -> Schema:
@@ -367,3 +318,11 @@ def look_at_redis(url: str) -> Schema:
 
 def _servers(where: Location) -> Servers:
     return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+
+
+def refuse_busy(tube: Tube, taken: int, waiting: int) -> None:
+    """TubeBusy where a tube cannot be dropped."""
+    if taken:
+        raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
+    if waiting:
+        raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")

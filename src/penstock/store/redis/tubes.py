@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
@@ -12,6 +14,7 @@ from penstock.errors import TubeExists
 from penstock.store.moving import hidden, is_hidden, named, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
+from penstock.store.redis.shards import Shards
 
 
 class _Declared(msgspec.Struct):
@@ -27,22 +30,25 @@ _decode = msgspec.json.Decoder(_Declared).decode
 class Tubes:
     """The tubes of one store."""
 
-    def __init__(self, runner: Runner) -> None:
+    def __init__(self, runner: Runner, shards: Shards) -> None:
         self._runner = runner
         self._keys = runner.keys
+        self.shards = shards
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         """Create it, unless it is there."""
         tube = self.find(name)
         if tube is None:
-            no = cast(int, self._runner.on_tag("number", TUBES))
-            self._runner.on_tag("create", no, again=True)
+            made = self._numbered(make_tube(0, name, kind, given))
+            for stored in self.shards.of(made):
+                self._runner.on_tag("create", stored.no, again=True)
             declared = _encode(_Declared(name, kind, encode_given(given).decode()))
-            tube = _tube(self._runner.on_tag("name", TUBES, name, no, declared, again=True))
+            tube = _tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
             assert tube is not None
-            if tube.no == no:
+            if tube.no == made.no:
                 return tube
-            self._runner.on_tag("uncreate", no, again=True)  # another came first
+            for stored in self.shards.of(made):
+                self._runner.on_tag("uncreate", stored.no, again=True)  # another came first
         if not exist_ok:
             raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
         return tube
@@ -91,18 +97,33 @@ class Tubes:
     def all(self) -> list[Tube]:
         """All tubes, by name, without those that are arriving or gone."""
         tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
-        metas = [self._keys.name(tube.no, "meta") for tube in tubes]
-        lives = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
+        lives = self._live([self.shards.of(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
+    def stored(self) -> list[Tube]:
+        """The same with the shards of sharded ones in their place."""
+        return [stored for tube in self.all() for stored in self.shards.of(tube)]
+
     def forget(self, tube: Tube) -> None:
-        """A dropped tube loses its name."""
+        """A dropped tube loses its name, after the shards that are left of it; it goes with the first one."""
+        for shard in self.shards.of(tube)[1:]:
+            self._runner.on_tag("drop", shard.no, self._runner.moment(None), tube.name, 1, again=True)
         self._runner.on_tag("unname", TUBES, tube.name, tube.no, again=True)
 
+    def _numbered(self, tube: Tube) -> Tube:
+        """The tube with its number, which those of its shards follow."""
+        wanted = 1 if tube.shards == 1 else 1 + tube.shards
+        last = cast(int, self._runner.on_tag("number", TUBES, wanted))
+        return replace(tube, no=last - wanted + 1)
+
     def _lives(self, tube: Tube) -> bool:
-        key = self._keys.name(tube.no, "meta")
-        return self._runner.servers.command(key, b"HEXISTS", key, b"last") == 1
+        return all(self._live(self.shards.of(tube)[:1]))
+
+    def _live(self, tubes: Sequence[Tube]) -> list[bool]:
+        metas = [self._keys.name(tube.no, "meta") for tube in tubes]
+        replies = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
+        return [reply == 1 for reply in replies]
 
 
 def _tube(reply: object) -> Tube | None:

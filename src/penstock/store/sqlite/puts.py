@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.core.address import plan_put
-from penstock.core.options import Tube, plain_entry
+from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store.base import tube_full
 from penstock.store.sqlite.connection import Connection, Transaction
@@ -21,7 +21,12 @@ def put_one(
 
     `now` None: SQLite's clock, which is the host's, to the millisecond.
     """
-    if entry.address is not None or entry.group is not None or entry.reply_to is not None or not _alone(tube, entry):
+    if (
+        entry.address is not None
+        or entry.group is not None
+        or entry.reply_to is not None
+        or not stands_alone(tube, entry)
+    ):
         return None
     return _put(tube, entry, entry.payload, connection, transaction, now)
 
@@ -29,17 +34,9 @@ def put_one(
 def plain_put(tube: Tube, connection: Connection, transaction: Transaction) -> Callable[[bytes], Record | None] | None:
     """As put_one, of puts without options: what is the same for all of them is found out once."""
     entry = plain_entry(tube, b"")
-    if not _alone(tube, entry):
+    if not stands_alone(tube, entry):
         return None
     return lambda payload: _put(tube, entry, payload, connection, transaction, None)
-
-
-def _alone(tube: Tube, entry: Entry) -> bool:
-    """Whether a task without links is ready at once, and its place known before its id and its time."""
-    return (
-        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
-        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
-    )  # fmt: skip
 
 
 def _put(
@@ -71,7 +68,7 @@ def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
     for entry in plan.fresh:
         step.links.must_take(entry)
     total = before - (len(held) - len(there))
-    if step.tube.capacity is not None and total + len(plan.fresh) > step.tube.capacity:
+    if plan.fresh and step.tube.capacity is not None and total + len(plan.fresh) > step.tube.capacity:
         raise tube_full(step.tube, total, len(plan.fresh))
     fresh = step.store(plan.fresh)
     kept = {record.id: record for record in there}

@@ -7,7 +7,8 @@ calls, and consecutive ones of a pipeline are one step.
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import TypeVar
 
@@ -36,8 +37,11 @@ async def _push(session: Session, calls: Sequence[Args]) -> list[Reply]:
         return await session.service.ask(queue.put_many, elements)
 
     tasks = await _on_queue(session, calls[0][0], put, create=True)
-    ids: Iterator[str] = (task.id for task in tasks or ())
-    return [list(islice(ids, len(args) - 1)) for args in calls]
+    ids = [task._record.address for task in tasks or ()]
+    if len(ids) == len(calls):  # one each, as a pipeline has them
+        return [[id] for id in ids]
+    rest = iter(ids)
+    return [list(islice(rest, len(args) - 1)) for args in calls]
 
 
 async def _pop(session: Session, calls: Sequence[Args]) -> list[Reply]:
@@ -91,12 +95,12 @@ def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task
 
 
 def _pair(task: Task) -> Reply:
-    return [task.id, payload(task)]
+    return [task._record.address, payload(task)]
 
 
 def _delivery(task: Task, now: int) -> Reply:
     taken = task._record.taken or 0
-    return [task.id, payload(task), taken, max(0, now - taken), task.attempts]
+    return [task._record.address, payload(task), taken, max(0, now - taken), task.attempts]
 
 
 async def _on_queue(
@@ -135,6 +139,7 @@ def _integer(raw: bytes) -> int:
     return int(raw)
 
 
+@lru_cache(1000)  # of a pipeline all are alike
 def _count(raw: bytes) -> int:
     count = _integer(raw)
     if count < 1:

@@ -137,10 +137,11 @@ CREATE TABLE IF NOT EXISTS penstock_handle (
     KEY penstock_handle_session (session)
 ) ENGINE = InnoDB;
 
-CREATE TABLE IF NOT EXISTS penstock_waiting (
+-- Blocked takes. `number` is the take's own, so that none is counted in or out twice when an answer is lost.
+CREATE TABLE IF NOT EXISTS penstock_waiter (
     handle VARBINARY(64) NOT NULL,
     tube INT UNSIGNED NOT NULL,
-    takes INT NOT NULL,
-    PRIMARY KEY (handle, tube),
-    KEY penstock_waiting_tube (tube)
+    number BIGINT NOT NULL,
+    PRIMARY KEY (handle, tube, number),
+    KEY penstock_waiter_tube (tube)
 ) ENGINE = InnoDB;

@@ -267,7 +267,7 @@ BEGIN
     FROM penstock_handle WHERE id = p_handle FOR UPDATE;
     IF v_lapses IS NOT NULL AND (p_lapsed_at IS NULL OR v_lapses <= p_lapsed_at) THEN
         DELETE FROM penstock_handle WHERE id = p_handle;
-        DELETE FROM penstock_waiting WHERE handle = p_handle;
+        DELETE FROM penstock_waiter WHERE handle = p_handle;
         SELECT COUNT(*) INTO v_left FROM penstock_handle WHERE session = p_session;
         IF v_left = 0 THEN
             -- One that had lapsed went when it lapsed, whoever says so now.

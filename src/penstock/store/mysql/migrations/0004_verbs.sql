@@ -36,7 +36,7 @@ BEGIN
     IF v_last IS NULL THEN
         CALL penstock_no_tube();
     END IF;
-    IF p_capacity IS NOT NULL THEN
+    IF p_capacity IS NOT NULL AND p_count > 0 THEN
         CALL penstock_room(p_tube, v_last, p_count, p_capacity);
     END IF;
     UPDATE penstock_id SET last = v_last + p_count WHERE tube = p_tube;
@@ -205,10 +205,10 @@ END;
 DROP PROCEDURE IF EXISTS penstock_take;
 
 -- Advance these tubes and lease tasks of the first that has any. p_blocked counts a waiting caller in when nothing
--- came (1), out when something came (2), or out (3). p_taking: a number by which it can be undone. Ends with a row: take, moment, milliseconds to wait, session.
+-- came (1), out when something came (2), or out (3), by the number p_waiter. p_taking: a number by which it can be undone. Ends with a row: take, moment, milliseconds to wait, session.
 CREATE PROCEDURE penstock_take(
-    p_tubes LONGTEXT CHARACTER SET utf8mb4, p_count INT, p_handle VARBINARY(64), p_max DOUBLE, p_blocked INT, p_now BIGINT,
-    p_taking BIGINT
+    p_tubes LONGTEXT CHARACTER SET utf8mb4, p_count INT, p_handle VARBINARY(64), p_max DOUBLE, p_blocked INT, p_waiter BIGINT,
+    p_now BIGINT, p_taking BIGINT
 )
 SQL SECURITY INVOKER
 taking: BEGIN
@@ -283,30 +283,10 @@ taking: BEGIN
         SET v_next = LEAST(IFNULL(v_next, v_at), IFNULL(v_at, v_next)), v_place = v_place + 1;
     END WHILE;
     IF v_session IS NOT NULL AND (p_blocked = 3 OR (p_blocked = 1 AND v_got = 0) OR (p_blocked = 2 AND v_got > 0)) THEN
-        CALL penstock_register(p_tubes, p_handle, IF(p_blocked = 1, 1, -1));
+        CALL penstock_count_waiter(p_tubes, p_handle, p_waiter, p_blocked = 1);
     END IF;
     IF @penstock_works THEN
         CALL penstock_put_works(v_now);
     END IF;
     SELECT 'taken', v_now, GREATEST(v_next - v_now, 0), v_session;
-END;
-
-DROP PROCEDURE IF EXISTS penstock_register;
-
--- Count a blocked take in (1) or out (-1).
-CREATE PROCEDURE penstock_register(p_tubes LONGTEXT CHARACTER SET utf8mb4, p_handle VARBINARY(64), p_by INT)
-SQL SECURITY INVOKER
-BEGIN
-    DECLARE v_place INT DEFAULT 0;
-    DECLARE v_tube INT UNSIGNED;
-    WHILE v_place < JSON_LENGTH(p_tubes) DO
-        SET v_tube = JSON_EXTRACT(p_tubes, CONCAT('$[', v_place, ']')), v_place = v_place + 1;
-        IF p_by > 0 THEN
-            INSERT INTO penstock_waiting (handle, tube, takes) VALUES (p_handle, v_tube, 1)
-            ON DUPLICATE KEY UPDATE takes = takes + 1;
-        ELSE
-            UPDATE penstock_waiting SET takes = takes - 1 WHERE handle = p_handle AND tube = v_tube;
-            DELETE FROM penstock_waiting WHERE handle = p_handle AND tube = v_tube AND takes <= 0;
-        END IF;
-    END WHILE;
 END;

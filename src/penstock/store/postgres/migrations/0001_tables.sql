@@ -1,6 +1,10 @@
 -- Tables. {schema} stands for the store's schema; names carry penstock_ because it may be the application's own.
+-- The numbers of temporary tubes are above all others, so that a tube's number tells where its tasks are.
+CREATE SEQUENCE {schema}.penstock_tube_no AS integer MAXVALUE 4194303;
+CREATE SEQUENCE {schema}.penstock_temporary_no AS integer MINVALUE 4194304 MAXVALUE 8388606;
+
 CREATE TABLE {schema}.penstock_tube (
-    no integer GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    no integer PRIMARY KEY,
     name text COLLATE "C" NOT NULL UNIQUE,
     kind text NOT NULL,                    -- the declaration, as JSON
     options text NOT NULL,                 -- as JSON, in the caller's units
@@ -22,9 +26,10 @@ CREATE TABLE {schema}.penstock_tube (
 
 -- A task is written three times: at put, at take, at its end. State stands in the predicates of partial indexes, so
 -- no update of it can be a HOT one; hence no fill factor. Columns stand by size, without padding: 190 bytes with 100
--- of data, and some 75 of indexes.
+-- of data, and some 75 of indexes. Those of temporary tubes are unlogged. Every hot statement names the tube, and an
+-- executor that knows it never opens the other partition.
 CREATE TABLE {schema}.penstock_task (
-    key bigint PRIMARY KEY,                -- tube * 2^40 + id: a tube's tasks lie together, in id order
+    key bigint NOT NULL,                   -- tube * 2^40 + id: a tube's tasks lie together, in id order
     rank1 double precision NOT NULL,
     rank2 double precision NOT NULL,
     created bigint NOT NULL,
@@ -49,12 +54,16 @@ CREATE TABLE {schema}.penstock_task (
     address text COLLATE "C",
     reply_to text,
     group_name text
-) WITH (
+) PARTITION BY RANGE (tube);
+CREATE TABLE {schema}.penstock_durable PARTITION OF {schema}.penstock_task (PRIMARY KEY (key))
+    FOR VALUES FROM (MINVALUE) TO (4194304) WITH (
     -- A queue's dead rows stand where takes look next: vacuum after some thousand, whatever the table's size.
     autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.2, autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 10000
-);
+    autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 10000);
+CREATE UNLOGGED TABLE {schema}.penstock_temporary PARTITION OF {schema}.penstock_task (PRIMARY KEY (key))
+    FOR VALUES FROM (4194304) TO (MAXVALUE) WITH (
+    autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_cost_delay = 0);
 -- Short data is kept in the row and not compressed: most of it is a hundred bytes.
 ALTER TABLE {schema}.penstock_task ALTER COLUMN data SET STORAGE EXTERNAL;
 
@@ -136,13 +145,14 @@ CREATE TABLE {schema}.penstock_handle (
 CREATE INDEX penstock_handle_until ON {schema}.penstock_handle (until);
 CREATE INDEX penstock_handle_session ON {schema}.penstock_handle (session);
 
--- Who is blocked in a take, and in which process: others notify only when there is one.
+-- Blocked takes, and in which process: others notify only when there is one. `number` is the take's own, so that none is
+-- counted in or out twice when an answer is lost.
 CREATE TABLE {schema}.penstock_waiting (
     tube integer NOT NULL,
     handle varchar(64) NOT NULL,
-    takes integer NOT NULL,
+    number bigint NOT NULL,
     process varchar(64) NOT NULL,
-    PRIMARY KEY (tube, handle)
+    PRIMARY KEY (tube, handle, number)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX penstock_waiting_handle ON {schema}.penstock_waiting (handle);

@@ -127,7 +127,7 @@ DECLARE
 BEGIN
     -- penstock_laned, in order
     UPDATE {schema}.penstock_task SET state = 'r', rank2 = coalesce(p_turn, rank2)
-    WHERE key = ANY (ARRAY(
+    WHERE tube = p_tube AND key = ANY (ARRAY(
         SELECT key FROM {schema}.penstock_task WHERE tube = p_tube AND utube = p_utube AND state = 'q'
         ORDER BY rank1, rank2, key LIMIT p_count));
     GET DIAGNOSTICS v_done = ROW_COUNT;
@@ -175,7 +175,8 @@ BEGIN
         WHERE k.tube = t.no AND k.utube = p_utube AND k.state = 'r'
         ORDER BY k.rank1 DESC, k.rank2 DESC, k.key DESC LIMIT 1;
         IF FOUND AND (p_rank1, rank2, p_key) < (v_other.rank1, v_other.rank2, v_other.key) THEN
-            UPDATE {schema}.penstock_task k SET state = 'q', rank2 = v_other.rank2 WHERE k.key = v_other.key;
+            UPDATE {schema}.penstock_task k SET state = 'q', rank2 = v_other.rank2
+            WHERE k.tube = t.no AND k.key = v_other.key;
             ready := -1;
             heads := heads - 1;
             waiting := waiting + 1;

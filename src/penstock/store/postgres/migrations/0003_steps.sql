@@ -13,7 +13,7 @@ BEGIN
     IF NOT FOUND THEN
         RAISE 'no such tube' USING ERRCODE = 'PS001';
     END IF;
-    IF t.temporary THEN
+    IF t.temporary AND NOT {schema}.penstock_revive(t) THEN
         PERFORM {schema}.penstock_relax();
     END IF;
     RETURN t;
@@ -200,7 +200,9 @@ BEGIN
             bool_or(k.group_no IS NOT NULL OR k.reply_to IS NOT NULL) OVER ()
         FROM unnest(p_moves) WITH ORDINALITY
             u(place, key, verb, session, lease, extra, reason, unstarted, result, code, number)
-        JOIN {schema}.penstock_task k ON k.key = u.key
+        -- Not joined: a plan made for an empty table would read all of a full one.
+        CROSS JOIN LATERAL (SELECT utube, group_no, reply_to FROM {schema}.penstock_task
+            WHERE tube = t.no AND key = u.key LIMIT 1) k
         ORDER BY CASE WHEN t.laned THEN k.utube END, CASE WHEN t.laned THEN coalesce(u.place, 0) ELSE u.key END, u.number
     LOOP
         IF v_linked AND v_groups IS NULL THEN
@@ -217,9 +219,9 @@ BEGIN
             CONTINUE WHEN l.utube IS NULL;
         END IF;
         IF p_skip THEN
-            SELECT * INTO r FROM {schema}.penstock_task WHERE key = m.key FOR UPDATE SKIP LOCKED;
+            SELECT * INTO r FROM {schema}.penstock_task WHERE tube = t.no AND key = m.key FOR UPDATE SKIP LOCKED;
         ELSE
-            SELECT * INTO r FROM {schema}.penstock_task WHERE key = m.key FOR UPDATE;
+            SELECT * INTO r FROM {schema}.penstock_task WHERE tube = t.no AND key = m.key FOR UPDATE;
         END IF;
         CONTINUE WHEN NOT FOUND;
         v_place := m.place;
@@ -248,7 +250,7 @@ BEGIN
         v_ready := (c.state = 'r')::integer;
         v_owner := CASE WHEN c.state = 't' THEN r.owner END;
         IF c.state = '-' THEN
-            DELETE FROM {schema}.penstock_task WHERE key = r.key;
+            DELETE FROM {schema}.penstock_task WHERE tube = t.no AND key = r.key;
             IF (r.address IS NOT NULL AND t.hand_out = 'lease') OR r.reply_to IS NOT NULL OR r.group_no IS NOT NULL THEN
                 v_ends := v_ends || ROW(coalesce(m.place, 0)::bigint << 32 | v_order, r.key & 1099511627775, r.address,
                     CASE c.events WHEN 'ack' THEN 'done' WHEN 'fail' THEN 'failed' WHEN 'delete' THEN 'deleted'
@@ -264,7 +266,7 @@ BEGIN
             END IF;
             UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2, at = c.at, expires = c.expires,
                 attempts = c.attempts, owner = v_owner, reason = c.reason
-            WHERE key = r.key;
+            WHERE tube = t.no AND key = r.key;
         END IF;
         IF t.laned AND c.state NOT IN ('r', 't') AND r.state IN ('r', 'q', 't') THEN
             IF r.state = 't' THEN

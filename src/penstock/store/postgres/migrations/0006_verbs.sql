@@ -86,7 +86,7 @@ BEGIN
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
         RETURN QUERY UPDATE {schema}.penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1,
             taken = p_now, at = p_now + k.ttr, owner = p_session, call = p_call
-        WHERE k.key = ANY (v_keys)
+        WHERE k.tube = t.no AND k.key = ANY (v_keys)
         RETURNING k.tube, i, 'take', 0, k.key & 1099511627775, 't', k.rank1, k.rank2, k.pri, k.utube, k.attempts,
             k.lease, k.created, k.taken, k.expires, k.at, k.ttr, k.max_attempts, k.owner, k.reason, k.callback, k.data,
             k.address, k.reply_to, k.group_name, k.group_no;
@@ -97,26 +97,11 @@ BEGIN
     END LOOP;
 END $$;
 
--- Count a blocked take of a handle in or out.
-CREATE FUNCTION {schema}.penstock_register(p_handle text, p_tubes integer[], p_by integer, p_process text)
-RETURNS void LANGUAGE plpgsql AS $$
-BEGIN
-    IF p_by > 0 THEN
-        INSERT INTO {schema}.penstock_waiting AS w (tube, handle, takes, process)
-        SELECT tube, p_handle, 1, p_process FROM unnest(p_tubes) tube
-        ON CONFLICT (tube, handle) DO UPDATE SET takes = w.takes + 1;
-    ELSE
-        DELETE FROM {schema}.penstock_waiting WHERE tube = ANY (p_tubes) AND handle = p_handle AND takes <= 1;
-        UPDATE {schema}.penstock_waiting SET takes = takes - 1
-        WHERE tube = ANY (p_tubes) AND handle = p_handle AND takes > 1;
-    END IF;
-END $$;
-
 -- Advance the tubes, then hand out tasks of the first that has any. The last row has no tube: its id is the time until
 -- the next known moment, its events say whether the session lives.
 CREATE FUNCTION {schema}.penstock_take(
     p_tubes integer[], p_count integer, p_handle text, p_top double precision, p_call bigint, p_blocked text,
-    p_process text, p_notify text, p_now bigint
+    p_waiter bigint, p_process text, p_notify text, p_now bigint
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint;
@@ -176,9 +161,10 @@ BEGIN
         END IF;
     END LOOP;
     IF v_session IS NOT NULL AND (p_blocked = 'leave' OR (p_blocked = 'stay' AND v_got > 0)) THEN
-        PERFORM {schema}.penstock_register(p_handle, p_tubes, -1, p_process);
+        DELETE FROM {schema}.penstock_waiting WHERE tube = ANY (p_tubes) AND handle = p_handle AND number = p_waiter;
     ELSIF v_session IS NOT NULL AND p_blocked = 'enter' AND v_got = 0 THEN
-        PERFORM {schema}.penstock_register(p_handle, p_tubes, 1, p_process);
+        INSERT INTO {schema}.penstock_waiting (tube, handle, number, process)
+        SELECT tube, p_handle, p_waiter, p_process FROM unnest(p_tubes) tube;
     END IF;
     IF v_durable AND cardinality(p_tubes) > 1 THEN
         PERFORM set_config('synchronous_commit', v_sync, true);
@@ -187,10 +173,10 @@ BEGIN
     RETURN NEXT last;
 END $$;
 
--- Undo a take whose answer was lost, whether it was done or not: what it leased is released, unstarted. The lock of the
--- handle is had alone, so that the take is not under way any more.
+-- Undo a take whose answer was lost, whether it was done or not: what it leased is released, unstarted, and it waits no
+-- more. The lock of the handle is had alone, so that the take is not under way any more.
 CREATE FUNCTION {schema}.penstock_give_back(
-    p_tubes integer[], p_handle text, p_call bigint, p_now bigint, p_process text
+    p_tubes integer[], p_handle text, p_call bigint, p_waiter bigint, p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_session integer;
@@ -198,6 +184,7 @@ DECLARE
 BEGIN
     PERFORM pg_advisory_xact_lock('{schema}.penstock_handle'::regclass::oid::integer, hashtext(p_handle));
     SELECT session INTO v_session FROM {schema}.penstock_handle WHERE id = p_handle;
+    DELETE FROM {schema}.penstock_waiting WHERE tube = ANY (p_tubes) AND handle = p_handle AND number = p_waiter;
     FOR t IN SELECT * FROM {schema}.penstock_tube WHERE no = ANY (p_tubes) ORDER BY no LOOP
         RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, {schema}.penstock_moves('back', ARRAY(
             SELECT key FROM {schema}.penstock_task
@@ -238,7 +225,7 @@ BEGIN
     -- join, but the place of a key found by halving.
     IF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
-        WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
+        WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
             AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
             AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
         RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
@@ -258,7 +245,7 @@ BEGIN
             SELECT ROW(m.place, m.key, 'ack', p_session, nullif(m.lease, 0), 0, NULL, false, m.result,
                 NULL)::{schema}.penstock_move
             FROM unnest(v_keys, p_leases, p_places, p_results) m(key, lease, place, result)
-            CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_task k WHERE k.key = m.key
+            CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.key = m.key
                 AND (k.owner = p_session OR k.state::text <> 't' OR k.group_no IS NOT NULL) LIMIT 1) k),
             v_now, false, p_process);
     END IF;

@@ -7,9 +7,10 @@ CREATE FUNCTION {schema}.penstock_save_tube(
 ) LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO {schema}.penstock_tube AS t
-        (name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary, retention, plain, hand_out,
+        (no, name, kind, options, laned, fair, utube_limit, newest_last, capacity, temporary, retention, plain, hand_out,
         period)
-    VALUES (p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary, p_retention,
+    VALUES (nextval(CASE WHEN p_temporary THEN '{schema}.penstock_temporary_no' ELSE '{schema}.penstock_tube_no' END::regclass),
+        p_name, p_kind, p_options, p_laned, p_fair, p_limit, p_newest_last, p_capacity, p_temporary, p_retention,
         p_plain::jsonb, p_hand_out, p_period)
     ON CONFLICT ON CONSTRAINT penstock_tube_name_key DO NOTHING RETURNING t.no INTO no;
     made := FOUND;
@@ -18,6 +19,9 @@ BEGIN
         UPDATE {schema}.penstock_tube t SET ids = format('{schema}.penstock_ids_%s', t.no)::regclass
         WHERE t.no = penstock_save_tube.no;
         INSERT INTO {schema}.penstock_counter (tube) VALUES (no);
+    END IF;
+    IF made AND p_temporary THEN
+        INSERT INTO {schema}.penstock_unbroken VALUES (no);
     END IF;
     IF made AND p_hand_out = 'deliver' THEN
         EXECUTE format('CREATE SEQUENCE {schema}.penstock_serials_%s', no);
@@ -53,14 +57,16 @@ BEGIN
         SELECT ROW(key, reply_to, {schema}.penstock_reply(key & 1099511627775, address, 'deleted', NULL, NULL,
             NULL))::{schema}.penstock_work
         FROM {schema}.penstock_task
-        WHERE key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40 AND reply_to <> t.name);
-    DELETE FROM {schema}.penstock_task WHERE key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40;
+        WHERE tube = t.no AND key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40 AND reply_to <> t.name);
+    DELETE FROM {schema}.penstock_task
+    WHERE tube = t.no AND key >= t.no::bigint << 40 AND key < (t.no + 1)::bigint << 40;
     DELETE FROM {schema}.penstock_group WHERE tube = t.no;
     DELETE FROM {schema}.penstock_outcome WHERE tube = t.no;
     DELETE FROM {schema}.penstock_lane WHERE tube = t.no;
     DELETE FROM {schema}.penstock_counter WHERE tube = t.no;
     DELETE FROM {schema}.penstock_tube WHERE no = t.no;
     DELETE FROM {schema}.penstock_mark WHERE tube = t.no;
+    DELETE FROM {schema}.penstock_unbroken WHERE tube = t.no;
     EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
     EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%s', t.no);
     RETURN QUERY SELECT * FROM {schema}.penstock_put_works(v_replies, v_now, p_process);
@@ -155,7 +161,7 @@ BEGIN
     v_moves := ARRAY(
         SELECT ROW(CASE WHEN state = 'q' THEN 0 ELSE 1 END, key, 'delete', NULL, NULL, 0, NULL, false, NULL,
             NULL)::{schema}.penstock_move
-        FROM {schema}.penstock_task WHERE key > (v_base | p_after) AND key <= (v_base | last.id)
+        FROM {schema}.penstock_task WHERE tube = t.no AND key > (v_base | p_after) AND key <= (v_base | last.id)
         ORDER BY key LIMIT p_limit);
     RETURN QUERY SELECT * FROM {schema}.penstock_apply(t, v_moves, {schema}.penstock_now(p_now), false, p_process);
     last.place := cardinality(v_moves);
@@ -181,7 +187,7 @@ DECLARE
 BEGIN
     RETURN QUERY SELECT (shown).* FROM (
         SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k
-        WHERE k.key = ANY (ARRAY(
+        WHERE k.tube = t.no AND k.key = ANY (ARRAY(
             SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id WHERE id > 0 AND id < 1099511627776))
             AND (k.state = 't' OR k.expires IS NULL OR k.expires > v_now)
             AND (k.group_no IS NULL OR NOT EXISTS (
@@ -214,7 +220,7 @@ BEGIN
     ELSE
         RETURN QUERY SELECT ({schema}.penstock_shown(k)).* FROM (
             SELECT * FROM {schema}.penstock_task
-            WHERE key > v_low AND key < v_high AND (p_status IS NULL OR state IN ('r', 'q'))
+            WHERE tube = t.no AND key > v_low AND key < v_high AND (p_status IS NULL OR state IN ('r', 'q'))
                 AND (state = 't' OR expires IS NULL OR expires > v_now)
             ORDER BY key LIMIT p_limit) k;
     END IF;
@@ -258,6 +264,7 @@ DECLARE
     n record;
 BEGIN
     FOR t IN SELECT * FROM {schema}.penstock_tube k ORDER BY k.name LOOP
+        PERFORM {schema}.penstock_revive(t) WHERE t.temporary;
         IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
             PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
         END IF;
@@ -293,7 +300,7 @@ BEGIN
         END LOOP;
     END LOOP;
     FOR v_tube, v_handle IN
-        SELECT k.name, w.handle FROM {schema}.penstock_waiting w LEFT JOIN {schema}.penstock_tube k ON k.no = w.tube
+        SELECT DISTINCT k.name, w.handle FROM {schema}.penstock_waiting w LEFT JOIN {schema}.penstock_tube k ON k.no = w.tube
         WHERE k.no IS NULL OR NOT EXISTS (SELECT FROM {schema}.penstock_handle h WHERE h.id = w.handle)
         ORDER BY 1, 2
     LOOP

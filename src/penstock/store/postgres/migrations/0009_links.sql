@@ -93,6 +93,7 @@ BEGIN
         PERFORM pg_advisory_xact_lock_shared('{schema}.penstock_tube'::regclass::oid::integer, v_no);
         SELECT * INTO t FROM {schema}.penstock_tube WHERE no = v_no;
         IF FOUND THEN  -- else it was dropped while we waited
+            PERFORM {schema}.penstock_revive(t) WHERE t.temporary;
             RETURN t;
         END IF;
     END LOOP;
@@ -122,7 +123,7 @@ BEGIN
         v_keys := ARRAY(SELECT t.no::bigint << 40 | id FROM unnest({schema}.penstock_store(t, v_entries, p_now)) id);
         RETURN QUERY SELECT (shown).* FROM (
             SELECT {schema}.penstock_shown(k, NULL, 'put', (k.state = 'r')::integer) AS shown
-            FROM {schema}.penstock_task k WHERE k.key = ANY (v_keys) ORDER BY k.key OFFSET 0) put;
+            FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.key = ANY (v_keys) ORDER BY k.key OFFSET 0) put;
         IF {schema}.penstock_tell(t.no, p_process, false) THEN
             RETURN NEXT {schema}.penstock_told();
         END IF;
@@ -194,7 +195,7 @@ DECLARE
 BEGIN
     fresh := {schema}.penstock_watch(t.no, p_process);
     IF p_id IS NOT NULL THEN
-        SELECT p_id INTO id FROM {schema}.penstock_task k WHERE k.key = v_key;
+        SELECT p_id INTO id FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.key = v_key;
     ELSE
         SELECT k.key & 1099511627775 INTO id FROM {schema}.penstock_task k
         WHERE k.tube = t.no AND k.address = p_address;

@@ -76,9 +76,9 @@ BEGIN
         EXIT WHEN p_limit <= 0;
         IF g.state = 'cancelling' THEN
             v_keys := ARRAY(SELECT key FROM (
-                SELECT key FROM {schema}.penstock_task WHERE group_no = g.no LIMIT p_limit) members ORDER BY key);
+                SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no LIMIT p_limit) members ORDER BY key);
         ELSE
-            v_keys := ARRAY(SELECT key FROM {schema}.penstock_task WHERE group_no = g.no AND state = 'g'
+            v_keys := ARRAY(SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no AND state = 'g'
                 ORDER BY rank1, rank2, key LIMIT p_limit);
         END IF;
         p_limit := p_limit - cardinality(v_keys);
@@ -86,7 +86,7 @@ BEGIN
             CASE g.state WHEN 'cancelling' THEN 'look' ELSE 'start' END, v_keys), p_now, true, p_process);
         UPDATE {schema}.penstock_group SET moving = false
         WHERE no = g.no AND (cardinality(v_keys) = 0 OR (g.state = 'started'
-            AND NOT EXISTS (SELECT FROM {schema}.penstock_task WHERE group_no = g.no AND state = 'g')));
+            AND NOT EXISTS (SELECT FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no AND state = 'g')));
     END LOOP;
     IF t.moving AND NOT EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = t.no AND moving) THEN
         PERFORM {schema}.penstock_mark_moving(t.no);

@@ -25,7 +25,7 @@ BEGIN
         SELECT DISTINCT e.group_name FROM unnest(p_entries) e
         WHERE e.group_name IS NOT NULL AND e.group_no IS NULL AND (e.address IS NULL OR NOT EXISTS (
             SELECT FROM {schema}.penstock_task k WHERE k.tube = t.no AND k.address = e.address OFFSET 0)) ORDER BY 1);
-    v_groups := ARRAY(SELECT group_no FROM {schema}.penstock_task WHERE key = ANY (v_holders)
+    v_groups := ARRAY(SELECT group_no FROM {schema}.penstock_task WHERE tube = t.no AND key = ANY (v_holders)
         UNION SELECT group_no FROM unnest(p_entries));
     LOOP
         v_opened := ARRAY(SELECT g.no FROM unnest(v_names) n CROSS JOIN LATERAL {schema}.penstock_open_group(t.no, n) g);
@@ -36,7 +36,7 @@ BEGIN
     IF t.laned THEN
         PERFORM FROM (
             SELECT '' AS utube UNION SELECT utube FROM unnest(p_entries)
-            UNION SELECT utube FROM {schema}.penstock_task WHERE key = ANY (v_holders) ORDER BY utube) e
+            UNION SELECT utube FROM {schema}.penstock_task WHERE tube = t.no AND key = ANY (v_holders) ORDER BY utube) e
         CROSS JOIN LATERAL (SELECT FROM {schema}.penstock_lane WHERE tube = t.no AND utube = e.utube FOR UPDATE) l;
     END IF;
     RETURN v_holders;
@@ -123,10 +123,10 @@ DECLARE
     v_ready integer;
 BEGIN
     IF e.duplicate = 'refresh' THEN
-        UPDATE {schema}.penstock_task SET data = e.data WHERE key = p_key;
+        UPDATE {schema}.penstock_task SET data = e.data WHERE tube = t.no AND key = p_key;
         RETURN 0;
     END IF;
-    SELECT * INTO r FROM {schema}.penstock_task WHERE key = p_key;  -- as it is now: a new one may have demoted it
+    SELECT * INTO r FROM {schema}.penstock_task WHERE tube = t.no AND key = p_key;  -- as it is now: a new one may have demoted it
     v_state := CASE WHEN r.state = 'g' THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END;
     v_ready := (v_state = 'r')::integer - (r.state = 'r')::integer;
     INSERT INTO {schema}.penstock_delta (tube, ready, delayed)
@@ -136,7 +136,7 @@ BEGIN
         state = CASE WHEN t.laned AND v_state = 'r' THEN '~' ELSE v_state END,  -- in no lane while its place is found
         rank1 = v_rank1, rank2 = CASE WHEN t.fair THEN 0 ELSE v_rank2 END, pri = e.pri, created = p_now,
         expires = p_now + e.ttl + e.delay, at = p_now + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, data = e.data
-    WHERE key = p_key;
+    WHERE tube = t.no AND key = p_key;
     IF NOT t.laned OR (v_state <> 'r' AND r.state NOT IN ('r', 'q')) THEN
         RETURN v_ready;
     END IF;
@@ -145,7 +145,7 @@ BEGIN
         SELECT * INTO l.taken, l.heads, l.waiting, l.turn, v_rank2, v_state, v_ready
         FROM {schema}.penstock_arrive(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state, false, p_key, v_rank1,
             v_rank2, p_now);
-        UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2 WHERE key = p_key;
+        UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2 WHERE tube = t.no AND key = p_key;
     ELSIF r.state = 'q' THEN
         l.waiting := l.waiting - 1;
     ELSE
@@ -216,7 +216,7 @@ BEGIN
         END IF;
     END LOOP;
     v_fresh := {schema}.penstock_join_groups(t.no, v_fresh);
-    IF t.capacity IS NOT NULL THEN
+    IF t.capacity IS NOT NULL AND cardinality(v_fresh) > 0 THEN
         v_total := {schema}.penstock_overfull(t, cardinality(v_fresh));
         IF v_total IS NOT NULL THEN
             RAISE '%', v_total USING ERRCODE = 'PS006', DETAIL = cardinality(v_fresh);
@@ -239,7 +239,7 @@ BEGIN
         SELECT {schema}.penstock_shown(k, place::integer - 1, CASE WHEN ready IS NOT NULL THEN 'put' ELSE '' END,
             CASE WHEN ready IS NULL THEN 0 WHEN slot IS NOT NULL THEN (k.state = 'r')::integer ELSE ready END) AS shown
         FROM unnest(v_keys, v_slots, v_ready) WITH ORDINALITY u(key, slot, ready, place)
-        CROSS JOIN LATERAL (SELECT * FROM {schema}.penstock_task WHERE key = u.key LIMIT 1) k
+        CROSS JOIN LATERAL (SELECT * FROM {schema}.penstock_task WHERE tube = t.no AND key = u.key LIMIT 1) k
         ORDER BY slot IS NULL, place OFFSET 0) answer;
     IF {schema}.penstock_tell(t.no, p_process, false) THEN
         RETURN NEXT {schema}.penstock_told();

@@ -144,7 +144,7 @@ BEGIN
         CASE WHEN p_start <= v_after THEN 'ASC' ELSE 'DESC' END)
     INTO v_keys USING p_tube, p_count, least(p_start, v_after);
     RETURN QUERY SELECT (shown).* FROM (
-        SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.key = ANY (v_keys)
+        SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.tube = p_tube AND k.key = ANY (v_keys)
         ORDER BY k.rank1, k.rank2, k.key OFFSET 0) listed;
 END $$;
 
@@ -175,7 +175,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND address = u.name LIMIT 1) k;
     -- By the primary key, as penstock_ack.
     RETURN QUERY DELETE FROM {schema}.penstock_task k
-    WHERE k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner IS NULL
+    WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner IS NULL
     RETURNING k.tube, v_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2, k.pri, k.utube, k.attempts,
         k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts, NULL::integer, NULL::text, k.callback,
         k.data, k.address, NULL::text, NULL::text, NULL::integer;

@@ -1,6 +1,6 @@
 -- drop: remove the tube, unless tasks are taken or someone waits. One that may have to reply leaves a ghost: `ghost` of
 -- meta is its name; its tasks are there, until outbox has made their replies.
--- ARGV: now, name
+-- ARGV: now, name, 1: anyhow
 -- Answer: now, taken, waiting, 1 when it left a ghost; taken and waiting 0: it is gone
 -- KEYS: tasks ready due buried taken delivered lanes queue idle lapses handles ends stones waits
 -- KEYS: addresses outcomes kept groups members moving outbox inbox
@@ -8,7 +8,7 @@
 -- FLAGS: allow-oom
 local taken = redis.call('ZCARD', k_taken) + redis.call('ZCARD', k_delivered)
 local waiting, replies = redis.call('HLEN', k_waits), 0
-if taken == 0 and waiting == 0 then
+if ARGV[3] == '1' or (taken == 0 and waiting == 0) then
   replies = redis.call('HEXISTS', k_meta, 'posted')
   local gone = {}
   for _, key in ipairs(KEYS) do

@@ -2,7 +2,8 @@
 -- KEYS: members moving
 -- members: one sorted set, all scores 0: group, m, key of each of its tasks; group, u, place, key of those that wait for
 -- its start. moving: groups whose tasks must follow a start or a cancel, by number.
--- `facts` of meta: msgpack [how long ends are kept, the tube's name, spec of a task without options].
+-- `facts` of meta: msgpack [how long ends are kept, the tube's name, spec of a task without options; of a shard: how many
+-- there are, which it is, and no name].
 local STATUS = { ack = 'done', fail = 'failed', delete = 'deleted', ttl = 'expired' }
 local facts, works, ended, posted, awaitable = nil, {}, {}, false, false
 
@@ -67,7 +68,7 @@ local function arrived(key, rec, group)
 end
 
 local function reply(key, rec, ending)
-  local text = reply_of(id_of(key), rec, ending)
+  local text = reply_of(public_id(id_of(key), tube_facts()), rec, ending)
   if rec.reply_to == tube_facts()[2] then
     works[#works + 1] = text
   else

@@ -1,3 +1,5 @@
--- number: the next tube's number, never given twice.
+-- number: numbers for the next tube, never given twice.
+-- ARGV: how many
+-- Answer: the last of them
 -- KEYS: store
-return redis.call('HINCRBY', k_store, 'last', 1)
+return redis.call('HINCRBY', k_store, 'last', ARGV[1])

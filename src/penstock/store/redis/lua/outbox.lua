@@ -7,7 +7,7 @@
 -- FLAGS: allow-oom
 local ghost = redis.call('HGET', k_meta, 'ghost')
 if ghost then
-  local ids = {}
+  local ids, facts = {}, cmsgpack.unpack(redis.call('HGET', k_meta, 'facts'))
   for i, key in ipairs(redis.call('HSCAN', k_tasks, 0, 'COUNT', 500)[2]) do
     if i % 2 == 1 then ids[#ids + 1] = id_of(key) end
   end
@@ -16,7 +16,7 @@ if ghost then
     local key = key_of(id)
     local rec = decode(redis.call('HGET', k_tasks, key))
     if rec and rec.reply_to and rec.reply_to ~= ghost then
-      post(rec.reply_to, reply_of(id, rec, { status = 'deleted' }))
+      post(rec.reply_to, reply_of(public_id(id, facts), rec, { status = 'deleted' }))
     end
     redis.call('HDEL', k_tasks, key)
   end

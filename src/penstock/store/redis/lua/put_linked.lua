@@ -63,7 +63,7 @@ for _, new in ipairs(fresh) do
     return { now, 0, -1, 'ended', new.at }
   end
 end
-if ARGV[4] ~= '' and total() + #fresh - #gone > tonumber(ARGV[4]) then
+if #fresh > 0 and ARGV[4] ~= '' and total() + #fresh - #gone > tonumber(ARGV[4]) then
   redis.call('HSET', k_meta, 'full', '1')
   return { now, 0, -1, 'full', total() }
 end

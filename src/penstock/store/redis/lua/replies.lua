@@ -2,6 +2,10 @@
 -- KEYS: outbox
 -- outbox: number -> number, moment, name of the reply tube, data. A client puts them there, in the order of their numbers,
 -- and then takes them out; the reply tube remembers the highest number it got. meta has the last number as `posted`.
+
+-- The id that people know: the facts of a shard end with how many there are and which it is.
+local function public_id(id, facts) return facts[4] and (id - 1) * facts[4] + facts[5] + 1 or id end
+
 local function reply_of(id, rec, ending)
   local text = '{"id":' .. string.format('%.0f', id) .. ',"address":' .. (rec.address and cjson.encode(rec.address) or 'null')
     .. ',"status":"' .. ending.status .. '"'

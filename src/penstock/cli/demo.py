@@ -1,4 +1,4 @@
-"""penstock at work, with nothing to set up: `make demo`.
+"""`penstock demo`: penstock at work, with nothing to set up.
 
 Producers and workers, each a process of its own, share one SQLite file in a temporary folder. They put and take a
 few thousand tasks through tubes of every kind; some are delayed, some urgent, one in each tube is buried and kicked.
@@ -22,6 +22,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.synchronize import Event
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
@@ -296,8 +297,16 @@ def summary(play: Play) -> Table:
     return table
 
 
-def main() -> int:
-    """Play, show, and check; 0 when every promise was kept."""
+@click.command()
+def demo() -> None:
+    """Show penstock at work: producers, workers and a kill -9, every task counted.
+
+    \b
+    penstock demo
+
+    It has a store of its own, a file in a temporary folder. Exit code 1 when a task was lost, acked twice, early or out
+    of turn.
+    """
     console, began = Console(width=None if sys.stdout.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         play = Play(f"sqlite:///{folder}/queue.db", console)
@@ -306,15 +315,11 @@ def main() -> int:
     wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)
     for line in wrong:
         console.print(f"[red]wrong:[/red] {line}")
-    if not wrong:
-        console.print(
-            f"[green]verified[/green] in {time.monotonic() - began:.1f} s: {len(play.notes):,} tasks put and acked, "
-            f"0 lost, 0 twice, 0 early;\n{sum(play.held.values())} of the killed worker came back, "
-            f"{len(KINDS)} were buried and kicked;\n{len(play.turns)} turns of {FEEDS} feeds, none early; "
-            f"{play.acked:,} messages acked, {len(play.recovered)} of them recovered from a killed consumer"
-        )
-    return 1 if wrong else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    if wrong:
+        sys.exit(1)
+    console.print(
+        f"[green]verified[/green] in {time.monotonic() - began:.1f} s: {len(play.notes):,} tasks put and acked, "
+        f"0 lost, 0 twice, 0 early;\n{sum(play.held.values())} of the killed worker came back, "
+        f"{len(KINDS)} were buried and kicked;\n{len(play.turns)} turns of {FEEDS} feeds, none early; "
+        f"{play.acked:,} messages acked, {len(play.recovered)} of them recovered from a killed consumer"
+    )

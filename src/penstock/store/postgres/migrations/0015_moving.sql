@@ -51,9 +51,8 @@ CREATE FUNCTION {schema}.penstock_erase(p_tube integer, p_limit integer) RETURNS
 DECLARE
     v_done bigint;
 BEGIN
-    DELETE FROM {schema}.penstock_task WHERE key = ANY (ARRAY(
-        SELECT key FROM {schema}.penstock_task
-        WHERE key >= p_tube::bigint << 40 AND key < (p_tube + 1)::bigint << 40 ORDER BY key LIMIT p_limit));
+    DELETE FROM {schema}.penstock_task WHERE tube = p_tube AND key = ANY (ARRAY(
+        SELECT key FROM {schema}.penstock_task WHERE tube = p_tube AND key >= p_tube::bigint << 40 ORDER BY key LIMIT p_limit));
     GET DIAGNOSTICS v_done = ROW_COUNT;
     IF v_done = 0 THEN
         DELETE FROM {schema}.penstock_group WHERE tube = p_tube;
@@ -135,18 +134,18 @@ BEGIN
     WHERE id > v_before;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     v_last := greatest(v_before, p_upto, (SELECT max(key & 1099511627775) FROM {schema}.penstock_task
-        WHERE key > (v_base | v_before) AND key < (p_tube + 1)::bigint << 40));
+        WHERE tube = t.no AND key > (v_base | v_before)));
     UPDATE {schema}.penstock_counter c SET put = c.put + v_last - v_before, done = c.done + v_last - v_before - v_count,
         ready = c.ready + n.ready, taken = c.taken + n.taken, delayed = c.delayed + n.delayed,
         buried = c.buried + n.buried, delay = c.delay - n.due
     FROM (SELECT count(*) FILTER (WHERE state = 'r') ready, count(*) FILTER (WHERE state = 't') taken,
             count(*) FILTER (WHERE state IN ('~', 'g')) delayed, count(*) FILTER (WHERE state = '!') buried,
             count(*) FILTER (WHERE state = '~' AND at <= created) due
-        FROM {schema}.penstock_task WHERE key > (v_base | v_before) AND key < (p_tube + 1)::bigint << 40) n
+        FROM {schema}.penstock_task WHERE tube = t.no AND key > (v_base | v_before)) n
     WHERE c.tube = t.no;
     UPDATE {schema}.penstock_group g SET total = g.total + n.members, remaining = g.remaining + n.members
     FROM (SELECT group_no, count(*) members FROM {schema}.penstock_task
-        WHERE key > (v_base | v_before) AND key < (p_tube + 1)::bigint << 40 AND group_no IS NOT NULL
+        WHERE tube = t.no AND key > (v_base | v_before) AND group_no IS NOT NULL
         GROUP BY group_no) n
     WHERE g.no = n.group_no;
     PERFORM {schema}.penstock_adopt_outcomes(t.no, p_outcomes, p_results);

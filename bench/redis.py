@@ -1,0 +1,94 @@
+"""Puts on a Redis of its own, beside the bare driver in the same run; and the memory that a queued task takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import redis
+
+import penstock
+from bench import servers
+from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
+from bench.report import Line, Size, Target
+from penstock.core import codec
+from penstock.store.redis.plain import plain_words
+from penstock.store.redis.store import RedisStore
+from tests.servers.base import Server
+
+_PUT = (Target("T2", 0.9, "× a bare EVALSHA loop"),)
+_LPUSH = (Target("T2", 0.7, "× a bare LPUSH loop"),)
+_MANY = (Target("T3", 0.6, "× a bare pipeline of LPUSH"),)
+_MEMORY = {"fifo": Target("T5", 300, "bytes", at_most=True), "fifottl": Target("T5", 400, "bytes", at_most=True)}
+
+
+class Bare:
+    """redis-py alone, by the data that penstock stores."""
+
+    def __init__(self, client: Any, broker: penstock.Broker) -> None:
+        self._client = client
+        self._data = codec.encode(DATA)
+        self._script = equal_script(broker)
+
+    def evalsha(self, tasks: int) -> None:
+        digest, keys, words = self._script
+        for _ in range(tasks):
+            self._client.evalsha(digest, len(keys), *keys, *words, self._data)
+
+    def lpush(self, tasks: int) -> None:
+        for _ in range(tasks):
+            self._client.lpush("bare", self._data)
+
+    def lpush_batches(self, tasks: int) -> None:
+        for _ in range(tasks // PUT_BATCH):
+            pipeline = self._client.pipeline(transaction=False)
+            for _ in range(PUT_BATCH):
+                pipeline.lpush("bare", self._data)
+            pipeline.execute()
+
+
+def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tuple[object, ...]]:
+    """The script that a put runs: its digest, its keys for a tube of its own, and its arguments before the data."""
+    tube, store = broker.tube("equal"), broker._hub.store
+    tube.put(DATA)  # the server has it from now on
+    assert isinstance(store, RedisStore)
+    request = store._runner.tag_request("put_plain", tube._stored.no, "", *plain_words(store._runner, tube._stored))
+    return request.script.digest, tuple(request.keys), tuple(request.arguments)
+
+
+def redis_puts(size: Size) -> Iterator[Line]:
+    """One by one and by the thousand."""
+    single, batched = size.pick(1000, 4000), size.pick(5000, 20_000)
+    with _server() as (server, client), penstock.connect(server.fresh_url()) as broker:
+        ours, bare = Ours(broker.tube("jobs")), Bare(client, broker)
+        works: dict[str, tuple[Callable[[int], None], Callable[[int], None], int, tuple[Target, ...]]] = {
+            "put one by one, beside EVALSHA": (ours.put, bare.evalsha, single, _PUT),
+            "put one by one, beside LPUSH": (ours.put, bare.lpush, single, _LPUSH),
+            "put_many of 1,000, beside a pipeline": (ours.put_batches, bare.lpush_batches, batched, _MANY),
+        }
+        found = {name: Rates([], []) for name in works}
+        for round in range(size.pick(7, 15)):
+            for name, (mine, other, tasks, _) in works.items():
+                alternate(mine, other, tasks, found[name], round % 2 == 0)
+    for name, rates in found.items():
+        yield Line(f"Redis: {name}", rates.rate, "/s", rates.base, rates.ratio, works[name][3])
+
+
+def redis_memory(size: Size) -> Iterator[Line]:
+    """`used_memory` of tasks of 100 bytes, over their number: always so many, because hash tables double."""
+    count = 100_000
+    for kind, target in _MEMORY.items():
+        with _server() as (server, client), penstock.connect(server.fresh_url()) as broker:
+            tube = broker.tube("jobs", kind=kind)
+            tube.put(DATA)
+            before = client.info("memory")["used_memory"]
+            Ours(tube).put_batches(count)
+            used = (client.info("memory")["used_memory"] - before) / count
+        yield Line(f"Redis: a queued task of 100 bytes, {kind}", used, "bytes", targets=(target,))
+
+
+@contextmanager
+def _server() -> Iterator[tuple[Server, Any]]:
+    with servers.running("redis") as server, redis.Redis(port=server.port) as client:
+        yield server, client

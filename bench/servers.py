@@ -1,0 +1,38 @@
+"""Private servers, as the tests start them, and stores on them that nobody used before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit, urlunsplit
+from uuid import uuid4
+
+from tests.mysql.databases import bare
+from tests.servers import SERVERS
+from tests.servers.base import Server
+from tests.servers.postgres import DurablePostgres
+
+NAMES = {"postgres": "PostgreSQL", "mariadb": "MariaDB", "redis": "Redis", "redis-cluster": "Redis Cluster"}
+
+
+@contextmanager
+def running(name: str) -> Iterator[Server]:
+    """The server of that name. PostgreSQL and MariaDB wait for the disk at each commit, which the tests' do not."""
+    server = DurablePostgres() if name == "postgres" else SERVERS[name]()
+    try:
+        if name == "mariadb":
+            with bare(server.url) as db:
+                db.cursor().execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+        yield server
+    finally:
+        server.stop()
+
+
+def store_url(name: str, server: Server) -> str:
+    """Another store at each call; the tests' way gives one and the same database of MariaDB, emptied."""
+    if name != "mariadb":
+        return server.fresh_url()
+    database = f"bench_{uuid4().hex[:8]}"
+    with bare(server.url) as db:
+        db.cursor().execute(f"CREATE DATABASE {database}")
+    return urlunsplit(urlsplit(server.url)._replace(path=f"/{database}"))

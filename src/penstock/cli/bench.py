@@ -1,0 +1,109 @@
+"""`penstock bench`: how fast this store is from here, measured in a scratch tube that is dropped again."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+import click
+import msgspec
+
+import penstock
+from penstock.cli import shown
+from penstock.opening import DEFAULT_KIND
+from penstock.tube import Tube
+
+_BATCH = 100
+# What is put in a hurry must also be taken away again: enough for a rate, and a few seconds' work for any store.
+_MOST = 100_000
+
+
+class Phase(msgspec.Struct, frozen=True):
+    """One sort of work: how many tasks in how long, and how long one call took."""
+
+    work: str
+    tasks: int
+    seconds: float
+    per_second: float
+    call_ms: float
+
+
+@click.command()
+@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=8, show_default=True, help="About how long.")
+@click.option("--size", type=click.IntRange(1, 1024 * 1024), default=100, show_default=True, help="Bytes of a task.")
+@click.option("--kind", default=DEFAULT_KIND, show_default=True, help="The kind of the scratch tube.")
+@shown.json_option
+@click.pass_obj
+def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None:
+    """Measure how many tasks a second this store puts, takes and acks.
+
+    \b
+    penstock bench
+    penstock --url redis://localhost/0 bench --seconds 20 --size 1000
+
+    It works in a tube of its own, penstock.bench. and some digits, which is dropped at the end, also at Ctrl-C. One
+    process, one call after the other: workers that share a store do more together.
+    """
+    with penstock.connect(url) as broker:
+        about = broker._hub.store.describe()
+        with _scratch(broker, kind) as tube:
+            phases = list(measured(tube, seconds, b"x" * size))
+    if as_json:
+        return shown.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
+    click.echo(f"{about.store} {about.version}: {about.durability}")
+    rows = [[p.work, p.tasks, f"{p.per_second:,.0f}", f"{p.call_ms:.3f}"] for p in phases]
+    return shown.table(("work", "tasks", "per second", "ms a call"), rows)
+
+
+@contextmanager
+def _scratch(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
+    tube = broker.create_tube(f"penstock.bench.{uuid4().hex[:12]}", kind)
+    try:
+        yield tube
+    finally:
+        with shown.working("dropping the scratch tube"):
+            tube.truncate()  # after Ctrl-C tasks may be taken, which a drop respects
+            tube.drop()
+
+
+def measured(tube: Tube, seconds: float, data: bytes) -> Iterator[Phase]:
+    """The phases, each for its share of the time."""
+    batch = [data] * _BATCH
+    works: dict[str, Callable[[], int]] = {
+        "put": lambda: _put(tube, data),
+        f"put_many of {_BATCH}": lambda: len(tube.put_many(batch)),
+        "take and ack": lambda: _take_and_ack(tube, 1),
+        f"take_many and ack_many of {_BATCH}": lambda: _take_and_ack(tube, _BATCH),
+    }
+    for work, call in works.items():
+        with shown.working(work):
+            yield _phase(work, call, seconds / len(works))
+
+
+def _put(tube: Tube, data: bytes) -> int:
+    tube.put(data)
+    return 1
+
+
+def _take_and_ack(tube: Tube, count: int) -> int:
+    tasks = tube.take_many(count)
+    if tasks:
+        tube.ack_many(tasks)
+    return len(tasks)
+
+
+def _phase(work: str, call: Callable[[], int], seconds: float) -> Phase:
+    """Call until the time is over, or there is nothing left to do."""
+    tasks, times = 0, []
+    began = before = time.perf_counter()
+    while before - began < seconds and tasks < _MOST and (done := call()):
+        now = time.perf_counter()
+        tasks += done
+        times.append(now - before)
+        before = now
+    spent = sum(times)
+    rate = tasks / spent if spent else 0.0
+    return Phase(work, tasks, round(spent, 3), round(rate, 1), round(statistics.median(times or [0.0]) * 1000, 4))

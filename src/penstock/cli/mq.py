@@ -1,0 +1,166 @@
+"""`penstock mq`: reliable queues by the five commands of the Redis protocol, with their arguments in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+import penstock
+from penstock.cli import given, shown
+from penstock.core.task import Task
+from penstock.errors import BadValue, NoSuchTube, TubeMismatch
+from penstock.opening import find_tube
+from penstock.tube import Tube
+
+KIND = "reliable"
+key_argument = click.argument("key")
+
+
+class InOrder(click.Group):
+    """Lists its commands in the order of a message's way, not by name."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        """As they stand here."""
+        return list(self.commands)
+
+
+@click.group(cls=InOrder)
+def mq() -> None:
+    """Reliable queues: push, pop, ack, recover, inspect.
+
+    \b
+    penstock mq push orders '{"item": 7}' '{"item": 8}'
+    penstock mq pop 10 orders
+    penstock mq ack orders 1599352749159-1 1599352749159-2
+
+    A message stays until it is acked, by whoever has its id. The commands are those of the Redis protocol (MQ.PUSH and
+    so on), and KEY is a tube of kind reliable. A key that is not there is an empty queue.
+    """
+
+
+@mq.command()
+@key_argument
+@click.argument("elements", metavar="DATA...", nargs=-1, required=True)
+@click.option("--bytes", "raw", is_flag=True, help="Push bytes as they are, not JSON or text.")
+@shown.json_option
+@click.pass_obj
+def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool) -> None:
+    """Put messages at the end of a queue, and print their ids.
+
+    \b
+    penstock mq push orders '{"item": 7}' '{"item": 8}'
+
+    The queue is created when it is missing.
+    """
+    items: list[object] = [(given.data(element, raw=raw), {}) for element in elements]
+    with _queue(url, key, create=True) as queue:
+        assert queue is not None
+        _show_ids([task.id for task in queue.put_many(items)], as_json)
+
+
+@mq.command()
+@click.argument("count", type=int)
+@key_argument
+@shown.json_option
+@click.pass_obj
+def pop(url: str, count: int, key: str, as_json: bool) -> None:
+    """Deliver up to COUNT messages, first ones first.
+
+    \b
+    penstock mq pop 10 orders
+    """
+    with _queue(url, key) as queue:
+        _show([] if queue is None else queue.take_many(count), as_json)
+
+
+@mq.command()
+@key_argument
+@click.argument("ids", metavar="ID...", nargs=-1, required=True)
+@shown.json_option
+@click.pass_obj
+def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
+    """Remove delivered messages; prints those it removed.
+
+    \b
+    penstock mq ack orders 1599352749159-1 1599352749159-2
+    """
+    with _queue(url, key) as queue:
+        _show_ids([] if queue is None else list(queue.ack_many(ids)), as_json)
+
+
+@mq.command()
+@key_argument
+@click.argument("count", type=int)
+@click.argument("elapsed", type=int)
+@shown.json_option
+@click.pass_obj
+def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None:
+    """Deliver again what nobody acked in time.
+
+    \b
+    penstock mq recover orders 10 60000      up to 10, after a minute
+
+    ELAPSED is in milliseconds, from their last delivery on.
+    """
+    with _queue(url, key) as queue:
+        _show([] if queue is None else queue.recover(count, elapsed / 1000), as_json)
+
+
+# Unknown options are let through, so that a negative START needs no `--` before it.
+@mq.command(context_settings={"ignore_unknown_options": True})
+@key_argument
+@click.argument("words", metavar="[PENDING] [START COUNT]", nargs=-1)
+@shown.json_option
+@click.pass_obj
+def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
+    """Read COUNT messages from START on, without delivering them.
+
+    \b
+    penstock mq inspect orders                   the first 100
+    penstock mq inspect orders 0 10
+    penstock mq inspect orders -2 2              the last two
+    penstock mq inspect orders PENDING 0 10      those that are delivered and not acked
+    """
+    pending = bool(words) and words[0].upper() == "PENDING"
+    start, count = _range(words[1:] if pending else words)
+    with _queue(url, key) as queue:
+        _show([] if queue is None else queue.inspect(start, count, pending), as_json)
+
+
+def _range(words: tuple[str, ...]) -> tuple[int, int]:
+    try:
+        start, count = map(int, words or ("0", "100"))
+    except ValueError:
+        raise BadValue(f"{' '.join(words)!r} is not START COUNT: give two whole numbers") from None
+    return start, count
+
+
+@contextmanager
+def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]:
+    """The queue; a missing one is created, or None, which is as good as empty."""
+    with penstock.connect(url) as broker:
+        try:
+            tube: Tube | None = find_tube(broker._hub, broker._seat, key)
+        except NoSuchTube:
+            tube = broker.tube(key, kind=KIND) if create else None
+        if tube is not None and tube.kind != KIND:
+            raise TubeMismatch(f"tube {key} is of kind {tube.kind}, not {KIND}: use penstock take and ack")
+        yield tube
+
+
+def _show(tasks: list[Task], as_json: bool) -> None:
+    if as_json:
+        shown.as_json([shown.task_facts(task) for task in tasks])
+    elif tasks:
+        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.WIDE)] for task in tasks]
+        shown.table(("id", "deliveries", "data"), rows)
+
+
+def _show_ids(ids: list[object], as_json: bool) -> None:
+    if as_json:
+        return shown.as_json(ids)
+    for id in ids:
+        click.echo(id)
+    return None

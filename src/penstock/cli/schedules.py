@@ -1,0 +1,56 @@
+"""`penstock schedules`: what applications run at which times, and an operator's hand on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import click
+
+import penstock
+from penstock.cli import shown
+from penstock.errors import NoSuchTube
+from penstock.opening import find_tube
+from penstock.schedule import cards
+from penstock.tube import Tube
+
+
+@click.command()
+@click.option("--run", metavar="NAME", help="Put its work now.")
+@click.option("--pause", metavar="NAME", help="Put no more of its ticks.")
+@click.option("--resume", metavar="NAME", help="End a pause.")
+@click.option("--forget", metavar="NAME", help="Show it no more, because no worker has it any more.")
+@shown.json_option
+@click.pass_obj
+def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
+    """List the schedules that workers run; run or pause one.
+
+    \b
+    penstock schedules
+    penstock schedules --run shop.make_report
+    penstock schedules --pause shop.make_report
+
+    NAME is the function's, or the key where it has several. A schedule appears once a worker that has it was started.
+    """
+    verbs: dict[str, Callable[[Tube, str], object]] = {
+        "run": cards.run_now, "pause": cards.pause, "resume": cards.resume, "forget": cards.forget,
+    }  # fmt: skip
+    with penstock.connect(url) as broker:
+        chosen = [(verb, name) for verb, name in names.items() if name is not None]
+        try:
+            desk = find_tube(broker._hub, broker._seat, cards.SCHEDULE_TUBE)
+        except NoSuchTube:
+            if chosen:
+                raise penstock.NotFound("there is no schedule in this store: start a worker that has one") from None
+            return shown.as_json([]) if as_json else None
+        for verb, name in chosen:
+            verbs[verb](desk, cards.key_of(desk, name))
+        found = cards.listed(desk)
+    if as_json:
+        return shown.as_json(found)
+    rows = [[each.schedule, each.plan, _next(each.next), each.tube, each.key] for each in found]
+    return shown.table(("schedule", "when", "next", "tube", "key"), rows) if rows else None
+
+
+def _next(moment: float | None) -> str:
+    return "paused" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

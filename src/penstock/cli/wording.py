@@ -1,0 +1,20 @@
+"""Errors as a shell reads them: where a message's remedy is a call in Python, a command stands instead."""
+
+from __future__ import annotations
+
+from penstock.errors import NoSuchTube, NotFound, PenstockError, TubeExists
+
+_REMEDIES: dict[type[PenstockError], str] = {
+    NoSuchTube: "penstock tubes lists those that are there, penstock create makes one",
+    TubeExists: "use it as it is, remove it with penstock drop, or choose another name",
+    NotFound: "take again; penstock sessions lists the sessions that live",
+}
+
+
+def for_a_shell(error: Exception) -> str:
+    """The error in one line."""
+    # What is wrong stands before the last ": ", which no name can hold, and what helps behind it.
+    wrong, colon, remedy = " ".join(str(error).split()).rpartition(": ")
+    if "broker." in remedy:
+        remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), remedy)
+    return wrong + colon + remedy

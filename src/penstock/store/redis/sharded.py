@@ -1,0 +1,272 @@
+"""The store's calls on sharded tubes: each asks one shard, or all of them, and answers as of one tube.
+
+A call is one atomic step in each shard that it changes, not in all together.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count as counting
+from typing import TypeVar, cast
+
+from msgspec.structs import replace
+
+from penstock.core.ending import Sought
+from penstock.core.group import Group
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.shards import last_up_to, own_id, shard_of
+from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, StoreUnavailable
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
+from penstock.store.redis.location import locate
+from penstock.store.redis.shards import merge
+from penstock.store.redis.store import RedisStore, refuse_busy
+
+A = TypeVar("A", Stored, Taken, Settled, Advanced)
+R = TypeVar("R", bound="Record | None")
+
+
+class ShardedStore(RedisStore):
+    """Keeps the contract of `store.base` for tubes with and without shards."""
+
+    #: Turns of puts that may go anywhere.
+    _turns: Iterator[int] = counting(random.randrange(2**16))
+
+    # tubes
+
+    def drop_tube(self, tube: Tube) -> Effects:
+        """As the contract says; one who dies on the way leaves the tube as it was, but paused, or without its name."""
+        if tube.shards == 1:
+            return self._told(super().drop_tube(tube))
+        effects, paused, shards = Effects(), self.paused(tube), self._shards.of(tube)
+        self.pause_tube(tube, True)  # so that nothing is taken from one shard while another goes
+        try:
+            for shard in shards:
+                self._catch_up(shard, effects)
+            waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
+            refuse_busy(tube, self.count(tube).taken, len(waiting))
+        except BaseException:
+            self.pause_tube(tube, paused)
+            raise
+        self._drop(shards[0], anyhow=True)
+        self._tubes.forget(tube)
+        for shard in shards:
+            self._outbox.drain(shard.no, effects, None)
+        return self._told(effects)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        for shard in self._shards.of(tube):
+            super().pause_tube(shard, paused)
+
+    def paused(self, tube: Tube) -> bool:
+        return super().paused(self._shards.of(tube)[0])
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        """As the contract says, in each shard; where one refuses its part, the others may have stored theirs."""
+        if tube.shards == 1:
+            return self._seen(super().put(tube, entries, now=now))
+        homes, records, effects = self._homes(tube, entries), dict[int, Record](), Effects()
+        # What may be refused goes first, so that mostly nothing is stored when it is.
+        addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
+        for home in sorted(set(homes), key=lambda home: home not in addressed):
+            which = [place for place, at in enumerate(homes) if at == home]
+            try:
+                stored = super().put(self._shards.of(tube)[home], [entries[place] for place in which], now=now)
+            except (StoreUnavailable, DuplicateAddress) as error:
+                raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
+            records.update(zip(which, self._public(tube, home, stored.records), strict=True))
+            merge(effects, stored.effects)
+        return self._seen(Stored([records[place] for place in range(len(entries))], effects))
+
+    def _homes(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
+        """The shard of each: by its micro-queue, else by its address; all others of a call go to the same."""
+        anywhere, shards = next(self._turns) % tube.shards, tube.shards
+        if tube.kind.per_utube:
+            return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
+        return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        shards, short = self._shards.of(tube), super().plain_put
+        puts = [own for shard in shards if (own := short(shard)) is not None]
+        if tube.shards == 1 or not puts:
+            return puts[0] if puts else None
+
+        def put(payload: bytes) -> Record | None:
+            home = next(self._turns) % tube.shards
+            record = puts[home](payload)
+            return record and self._public(tube, home, [record])[0]
+
+        return put
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: base.Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        """As the contract says; a sharded tube gives what its shards have, from a random one on in turn."""
+        if len(tubes) == 1 and tubes[0].shards == 1:
+            return self._seen(super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now))
+        asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
+        first = super().take([shard for shard, _ in asked], count, handle, max_pri=max_pri, blocked=blocked, now=now)
+        if first.tube is None:
+            return self._seen(first)
+        place = next(place for place, (shard, _) in enumerate(asked) if shard is first.tube)
+        tube, records = asked[place][1], self._shards.public(first.tube.no, first.records)
+        for shard, of in asked[place + 1 :]:
+            if of is tube and len(records) < count:
+                try:
+                    more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
+                except StoreError:
+                    break  # the caller holds what came
+                records += self._shards.public(shard.no, more.records)
+                merge(first.effects, more.effects)
+        return self._seen(Taken(tube, records, first.wait_ms, True, first.effects))
+
+    def _in_turn(self, tube: Tube) -> Sequence[Tube]:
+        shards = self._shards.of(tube)
+        start = random.randrange(len(shards)) if len(shards) > 1 else 0
+        return [*shards[start:], *shards[:start]]
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+        if tube.shards == 1:
+            return self._seen(super().settle(tube, moves, now=now))
+        records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
+        owns = [own_id(move.id, tube.shards) for move in moves]
+        for home in dict(owns):
+            which = [place for place, (at, _) in enumerate(owns) if at == home]
+            own = [replace(moves[place], id=owns[place][1]) for place in which]
+            try:
+                settled = super().settle(self._shards.of(tube)[home], own, now=now)
+            except StoreUnavailable as error:
+                raise _partly(error, f"{done} of {len(moves)} tasks are settled", done) from error
+            done += len(which)
+            for place, record in zip(which, self._public(tube, home, settled.records), strict=True):
+                records[place] = record
+            merge(effects, settled.effects)
+        return self._seen(Settled(records, effects))
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        kick = super().kick
+        return self._each(tube, lambda shard, done: kick(shard, count - done, now=now) if done < count else None)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        release_all = super().release_all
+        return self._each(tube, lambda shard, _: release_all(shard, now=now))
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        truncate = super().truncate
+        return self._each(tube, lambda shard, _: truncate(shard, now=now))
+
+    def _each(self, tube: Tube, step: Callable[[Tube, int], Settled | None]) -> Settled:
+        """A step in each shard, told how many tasks those before it settled."""
+        settled = Settled([], Effects())
+        for shard in self._shards.of(tube):
+            part = step(shard, len(settled.records))
+            if part is not None:
+                settled.records.extend(self._shards.public(shard.no, part.records))
+                merge(settled.effects, part.effects)
+        return self._seen(settled)
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        if tube.shards == 1:
+            return self._seen(super().advance(tube, limit=limit, now=now))
+        more, waits, effects, shards = 0, list[int](), Effects(), self._shards.of(tube)
+        self._outbox.rescue(effects, now)
+        for shard, reply in zip(shards, self._runner.on_tubes("advance", shards, limit, now=now), strict=True):
+            due, wait_ms = cast("tuple[int, int]", tuple(self._steps.read(shard, reply, effects, now)[1]))
+            more |= due
+            waits += [wait_ms] if wait_ms >= 0 else []
+        return Advanced(bool(more), min(waits, default=None), self._told(effects))
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        if tube.shards == 1:
+            return super().get(tube, ids, now=now)
+        found: dict[int, Record | None] = {}
+        for home in {own_id(id, tube.shards)[0] for id in ids}:
+            here = [id for id in ids if own_id(id, tube.shards)[0] == home]
+            own = [own_id(id, tube.shards)[1] for id in here]
+            records = super().get(self._shards.of(tube)[home], own, now=now)
+            found.update(zip(here, self._public(tube, home, records), strict=True))
+        return [found[id] for id in ids]
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        if tube.shards == 1:
+            return super().find(tube, status, after, limit, now=now)
+        records: list[Record] = []
+        for home, shard in enumerate(self._shards.of(tube)):
+            own = last_up_to(after or 0, home, tube.shards)
+            records += self._public(tube, home, super().find(shard, status, own, limit, now=now))
+        return sorted(records, key=lambda record: record.id)[:limit]
+
+    # addresses and groups
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        shards = self._shards.of(tube)
+        if not tube.kind.per_utube:  # else its micro-queue is not known
+            shards = [shards[shard_of(address, tube.shards)]]
+        ended = Sought()
+        for shard in shards:
+            found = super().seek(shard, address, now=now)
+            if found.id is not None:
+                return Sought(self._shards.public_id(shard.no, found.id))
+            ended = found if ended.ending is None else ended
+        return ended
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        home, own = own_id(id, tube.shards)
+        found = super().sought(self._shards.of(tube)[home], own, now=now)
+        return found if found.id is None else Sought(id)
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return super().live_groups(tube, after, limit) if tube.shards == 1 else []
+
+    # sessions
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        return self._told(super().leave(handles, locus=locus, now=now))
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        """As the contract says, in the shard of the task."""
+        home, own = own_id(record.id, tube.shards)
+        return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        return super().lane(self._shards.of(tube)[shard_of(utube, tube.shards)], utube)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        shard = self._shards.of(tube)[shard_of(utube, tube.shards)]
+        return self._shards.public(shard.no, super().lane_holders(shard, utube, limit))
+
+    # answers as of one tube
+
+    def _public(self, tube: Tube, home: int, records: Sequence[R]) -> list[R]:
+        return self._shards.public(self._shards.of(tube)[home].no, records)
+
+    def _told(self, effects: Effects) -> Effects:
+        self._shards.translate(effects)
+        return effects
+
+    def _seen(self, answer: A) -> A:
+        self._shards.translate(answer.effects)
+        return answer
+
+
+def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
+    """The store that a redis URL names."""
+    return ShardedStore(locate(url), clock)
+
+
+def _partly(error: StoreUnavailable | DuplicateAddress, done: str, some: object) -> Exception:
+    """The error of a call after some shards did their part. What was promised of it, nothing stored, is not so then."""
+    if not some:
+        return error
+    kind = OutcomeUnknown if isinstance(error, StoreUnavailable) else type(error)
+    return kind(f"{error}; {done}, in other shards of the tube")

@@ -1,0 +1,66 @@
+"""Blocked takes whose answers are lost after they were carried out: the SQL servers count each once, while it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.store.base import Blocked, Taken
+from tests.behaviour.helpers import begin, until
+from tests.servers import running
+from tests.servers.proxy import Proxy
+
+
+@pytest.fixture(params=("postgres", "mariadb"))
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    proxy = Proxy(running(request.param).port)
+    yield proxy
+    proxy.close()
+
+
+@pytest.fixture
+def broker(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[penstock.Broker]:
+    server = running(request.node.callspec.params["proxy"])
+    with penstock.connect(server.fresh_url().replace(str(server.port), str(proxy.port))) as broker:
+        yield broker
+
+
+def ask(tube: penstock.Tube, blocked: Blocked) -> Taken:
+    tube._seat.join()
+    return tube._hub.store.take([tube._stored], 1, tube._seat.handle, blocked=blocked)
+
+
+def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
+    """A take whose first answer is lost, at least."""
+    ask(tube, None)  # joined and connected
+    before = proxy.swallowed
+    proxy.swallow = True
+    asking = begin(lambda: ask(tube, blocked))
+    until(lambda: proxy.swallowed > before)
+    proxy.swallow = False
+    assert asking.result(30).records == []
+
+
+def test_a_take_that_enters_twice_is_counted_once(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    lose(proxy, tube, "enter")
+    with pytest.raises(penstock.TubeBusy):
+        tube.drop()
+    ask(tube, "stay")
+    ask(tube, "leave")
+    tube.drop()
+    assert broker.check() == []
+
+
+def test_a_take_that_leaves_twice_leaves_the_others_waiting(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    ask(tube, "enter")
+    ask(tube, "enter")
+    lose(proxy, tube, "leave")
+    with pytest.raises(penstock.TubeBusy):
+        tube.drop()
+    ask(tube, "leave")
+    tube.drop()
+    assert broker.check() == []

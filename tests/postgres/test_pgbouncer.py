@@ -1,0 +1,60 @@
+"""Behind a real PgBouncer that pools transactions, with ?notify=off."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import begin, take, until
+from tests.servers.base import Missing
+from tests.servers.pgbouncer import PgBouncer
+from tests.servers.postgres import Postgres
+
+
+@pytest.fixture
+def pooled(server: Postgres) -> Iterator[PgBouncer]:
+    try:
+        pooled = PgBouncer(server)
+    except Missing as missing:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip(str(missing))
+    yield pooled
+    pooled.stop()
+
+
+def test_the_main_verbs_through_a_transaction_pool(pooled: PgBouncer) -> None:
+    """Many more connections than the pool has, so that each call meets another server process."""
+    with penstock.connect(pooled.fresh_url()) as broker:
+        tube = broker.tube("work")
+        waiting = begin(lambda: tube.take(20))
+        until(lambda: any(session.waits for session in broker.sessions()))
+
+        def work() -> None:
+            tube.put_many(range(10))
+            take(tube).release()
+            take(tube).bury()
+            task = take(tube)
+            task.touch(5)
+            task.ack()
+
+        working = [begin(work) for _ in range(8)]
+        woken = waiting.result(30)
+        for done in working:
+            done.result(30)
+        assert woken is not None
+        woken.ack()
+        group = tube.group("g")
+        group.put("member", address="a")
+        group.on_end("end")
+        group.start()
+        calls = tube.stats().calls
+        assert (calls.put, calls.release, calls.touch, calls.bury, calls.ack) == (81, 8, 8, 8, 9)
+        assert tube.kick(100) == 8
+        assert tube.truncate() == 81 - 9
+        assert tube.wait("a", 5).status == "deleted"
+        assert tube.peek(82).data == "end"
+        assert broker.check() == []

@@ -1,0 +1,47 @@
+"""Eight processes, started once for all tests, that run a function on a store, all at the same moment."""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+from collections.abc import Callable
+from functools import cache
+from multiprocessing.pool import Pool
+from multiprocessing.synchronize import Barrier
+from typing import TypeVar
+
+R = TypeVar("R")
+TAKERS = 8
+_barrier: Barrier | None = None
+
+
+def in_processes(function: Callable[[str], R], url: str) -> list[R]:
+    """What each of them answered. `function` stands in a module, so that a process can import it."""
+    try:
+        return _crowd().starmap(_run, [(function, url, os.environ["PENSTOCK_LOCKS"])] * TAKERS, chunksize=1)
+    except BaseException:
+        _crowd().terminate()
+        _crowd.cache_clear()
+        raise
+
+
+@cache
+def _crowd() -> Pool:
+    context = multiprocessing.get_context("spawn")
+    pool = context.Pool(TAKERS, _join, (context.Barrier(TAKERS),))
+    atexit.register(pool.terminate)
+    return pool
+
+
+def _join(barrier: Barrier) -> None:
+    global _barrier
+    _barrier = barrier
+
+
+def _run(function: Callable[[str], R], url: str, locks: str) -> R:
+    """Not before all are here, so that each process runs it once."""
+    os.environ["PENSTOCK_LOCKS"] = locks
+    assert _barrier is not None
+    _barrier.wait(50)
+    return function(url)

@@ -1,0 +1,70 @@
+"""The short way of a put without options leaves what the long one leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.store.redis.store import RedisStore
+from penstock.testing import Clock
+from tests.servers.redis import Redis
+
+RANKED = penstock.Kind("ranked-pri", accepts={"pri", "ttl"}, order=("rank", "pri"))
+OPTIONS: list[tuple[str, dict[str, Any]]] = [
+    ("fifo", {}),
+    ("fifo", {"max_attempts": 7, "callback": "https://example.org/done"}),
+    ("fifottl", {}),
+    ("fifottl", {"pri": 3, "ttl": 5, "ttr": 2}),
+    ("fifottl", {"ttl": 5, "max_attempts": 2}),
+    (RANKED.name, {"pri": 9}),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ranked() -> None:
+    penstock.register_kind(RANKED)
+
+
+def stored(store: RedisStore, tube: penstock.Tube) -> list[object]:
+    """The tasks of a tube and what leads to them."""
+    commands = {"tasks": ("HGETALL",), "ready": ("ZRANGE", 0, -1, "WITHSCORES"), "due": ("ZRANGE", 0, -1, "WITHSCORES")}
+    keys = {part: store._keys.name(tube._stored.no, part) for part in commands}
+    return [store._servers.command(keys[part], word, keys[part], *words) for part, (word, *words) in commands.items()]
+
+
+@pytest.mark.parametrize(("kind", "options"), OPTIONS)
+def test_it_stores_the_same_bytes(server: Redis, kind: str, options: dict[str, Any]) -> None:
+    with penstock.connect(server.fresh_url(), clock=Clock()) as broker:
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        short, long = broker.tube("short", kind=kind, **options), broker.tube("long", kind=kind, **options)
+        assert short._plain is not None
+        answers = [short.put(b"data"), long.put_many([b"data"])[0]]
+        assert answers[0]._record == answers[1]._record == short.peek(1)._record
+        assert stored(store, short) == stored(store, long)
+        assert short.stats() == long.stats()
+        assert broker.check() == []
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("utube", {}), ("reliable", {}), ("fifo", {"capacity": 9}), ("fifottl", {"aging": 5}), ("utube", {"shards": 2})],
+)
+def test_where_more_is_to_be_decided_there_is_none(broker: penstock.Broker, kind: str, options: dict[str, Any]) -> None:
+    tube = broker.tube("t", kind=kind, **options)
+    assert tube._plain is None
+    tube.put("x")
+    assert len(tube) == 1
+
+
+def test_each_shard_has_its_own(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", ttl=60, shards=3)
+    told: list[int] = []
+    tube.on_change(lambda task, event: told.append(task.id))
+    assert tube._plain is not None
+    ids = [tube.put(n).id for n in range(6)]
+    assert sorted(ids) == [1, 2, 3, 4, 5, 6]
+    assert told == ids
+    assert sorted(task.id for task in tube.take_many(9)) == [1, 2, 3, 4, 5, 6]

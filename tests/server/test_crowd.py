@@ -1,0 +1,19 @@
+"""Idle connections, slow readers and hostile bytes beside honest clients; `crowd` itself is the large one."""
+
+from __future__ import annotations
+
+from tests.server.crowd import BOTH, Crowd, problems
+from tests.server.serving import Serve
+
+IDLE = 250  # of each protocol
+
+
+def test_others_are_served_and_memory_is_bounded(url: str) -> None:
+    with Serve(url, *BOTH) as server:
+        crowd = Crowd(server, IDLE)
+        seen = crowd.run(3)
+        assert problems(seen) == []
+        assert seen.connections == 2 * IDLE + 30
+        assert seen.honest > 0
+        assert server.client().ping() is True
+        assert server.stop() == (0, "")

@@ -1,0 +1,47 @@
+"""A private PgBouncer that pools transactions: each goes to another of a few connections to the server."""
+
+from __future__ import annotations
+
+from tests.servers.base import Server, listens
+from tests.servers.postgres import Postgres
+
+
+class PgBouncer(Server):
+    """In front of a PostgreSQL of the tests."""
+
+    package = "pgbouncer"
+    program = "pgbouncer"
+    folders = ("/usr/sbin",)
+    user = "postgres"
+
+    def __init__(self, behind: Postgres) -> None:
+        self._behind = behind
+        super().__init__()
+
+    def prepare(self) -> None:
+        (self.folder / "pgbouncer.ini").write_text(
+            f"""[databases]
+postgres = host=127.0.0.1 port={self._behind.port} dbname=postgres user=penstock
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {self.port}
+unix_socket_dir =
+auth_type = any
+pool_mode = transaction
+default_pool_size = 3
+"""
+        )
+
+    def command(self) -> list[str]:
+        return [self.binary, str(self.folder / "pgbouncer.ini")]
+
+    def answers(self) -> bool:
+        return listens(self.port)
+
+    @property
+    def url(self) -> str:
+        """The database behind it."""
+        return self._behind.url.replace(str(self._behind.port), str(self.port))
+
+    def fresh_url(self) -> str:
+        return self._behind.fresh_url().replace(str(self._behind.port), str(self.port)) + "&notify=off"

@@ -1,0 +1,68 @@
+"""What stands between clients and a server, and breaks when told."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+
+class Proxy:
+    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them."""
+
+    def __init__(self, port: int) -> None:
+        self.swallow = False
+        self.swallowed = 0
+        self.refuse = False
+        self._port = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """Every connection ends."""
+        while self._pairs:
+            for end in self._pairs.pop():
+                _close(end)
+
+    def close(self) -> None:
+        _close(self._listener)
+        self.cut()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            if self.refuse:
+                client.close()
+                continue
+            try:
+                server = socket.create_connection(("127.0.0.1", self._port))
+            except OSError:  # it is being restarted
+                client.close()
+                continue
+            self._pairs.append((client, server))
+            for source, target, answers in ((client, server, False), (server, client, True)):
+                threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
+
+    def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
+        try:
+            while data := source.recv(65536):
+                if answers and self.swallow:
+                    self.swallowed += 1
+                    break
+                target.sendall(data)
+        except OSError:
+            pass
+        _close(source)
+        _close(target)
+
+
+def _close(end: socket.socket) -> None:
+    try:
+        end.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass
+    end.close()
