@@ -41,6 +41,11 @@ def plain(broker: penstock.Broker, clock: Clock) -> None:
 
 
 @filled
+def fleeting(broker: penstock.Broker, clock: Clock) -> None:
+    broker.tube("fleeting", temporary=True).put_many(["a", ("b", {"delay": 5}), ("c", {"address": "c"})])
+
+
+@filled
 def micro(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("micro", "utubettl", utube_limit=2)
     for n in range(12):
