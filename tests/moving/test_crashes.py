@@ -98,6 +98,23 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         assert order(new, "tied") == order(new, "twin")
 
 
+def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs").put_many(range(9))
+        with pytest.raises(Killed):
+            move(old, new, Death(21, after=True), "jobs")
+        store = new._hub.store
+        coming = store.load_tube("<jobs")
+        assert coming is not None
+        store.drop_tube(coming)
+        new.tube("jobs").put("another")
+        with pytest.raises(penstock.TubeExists, match="tube jobs was made anew"):
+            move(old, new, Death(1000, after=True), "jobs")
+        new.tube("jobs").drop()
+        move(old, new, Death(1000, after=True), "jobs")
+        assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
+
+
 @pytest.mark.parametrize("where", [0.3, 0.9])
 def test_an_import_that_fails_leaves_nothing(store_url: str, clock: Clock, where: float) -> None:
     with opened(store_url, clock) as broker:

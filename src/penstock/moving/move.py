@@ -152,8 +152,8 @@ class Move:
         name, count, replies = plain_name(tube.name), 0, set[str]()
         coming = self._target.load_tube(arriving(name))
         if coming is None:
-            if is_erased(tube) or _visible(self._target, name) is not None:
-                return count, replies  # it has landed
+            if is_erased(tube) or self._has_landed(tube):
+                return count, replies
             # Somebody removed what had come; the source has all of it.
             coming = self._target.save_tube(arriving(name), tube.kind, own_options(tube), exist_ok=True)
         arrival = Arrival(self._target, coming)
@@ -170,6 +170,13 @@ class Move:
         for outcomes in read_outcomes(self._source, tube):
             arrival.keep(outcomes)
         return count, replies
+
+    def _has_landed(self, tube: Tube) -> bool:
+        """Whether the tube of that name in the target is this one; TubeExists where it cannot be."""
+        there = _visible(self._target, plain_name(tube.name))
+        if there is not None and self._target.tally(there).last_id < self._source.tally(tube).last_id:
+            raise TubeExists(f"tube {there.name} was made anew in the store to move to: drop it there, and go on")
+        return there is not None
 
     def _land(self, tube: Tube, count: int) -> Moved:
         """Steps 4 and 5."""

@@ -72,10 +72,10 @@ class MovingCalls(Calls):
         for query in (Q.erase_members, Q.forget_groups, Q.forget_lanes):
             self._change(query, (tube.no,))
         if is_sealed(tube):
+            self._change(Q.set_options, (encode_given(erased_options(tube)).decode(), tube.no))
             for query in (Q.forget_counter, Q.forget_deltas, Q.forget_serial):
                 self._change(query, (tube.no,))
             self._change(Q.forget_id, (_SEALED - tube.no,))
-            self._change(Q.set_options, (encode_given(erased_options(tube)).decode(), tube.no))
 
     def load_sealed(self) -> list[Tube]:
         return [tubes.load(row) for row in self._db.read(Q.sealed_tubes)]

@@ -31,10 +31,9 @@ class MovingCalls(Calls):
         self._call(tube, self._ask.seal, (tube.no, gone(tube.name), given, self._teller.name))
 
     def erase_tube(self, tube: Tube) -> None:
-        while self._read(self._ask.erase, (tube.no, ADVANCE_STEP))[0][0]:
+        erased = encode_given(erased_options(tube)).decode() if is_sealed(tube) else None
+        while self._read(self._ask.erase, (tube.no, ADVANCE_STEP, erased))[0][0]:
             pass
-        if is_sealed(tube):
-            self._read(self._ask.set_sealed, (encode_given(erased_options(tube)).decode(), tube.no))
 
     def load_sealed(self) -> list[Tube]:
         return [rows.tube(row) for row in self._read(self._ask.sealed_tubes, ())]

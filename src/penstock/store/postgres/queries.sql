@@ -183,14 +183,11 @@ SELECT {schema}.penstock_seal(%s, %s, %s, %s)
 -- name: sealed_tubes
 SELECT no, name, kind, options FROM {schema}.penstock_sealed ORDER BY name
 
--- name: set_sealed
-UPDATE {schema}.penstock_sealed SET options = %s WHERE no = %s RETURNING no
-
 -- name: forget_sealed
 DELETE FROM {schema}.penstock_sealed WHERE no = %s RETURNING no
 
 -- name: erase
-SELECT {schema}.penstock_erase(%s, %s)
+SELECT {schema}.penstock_erase(%s, %s, %s)
 
 -- name: tally
 SELECT * FROM {schema}.penstock_tally(%s)

@@ -1,6 +1,7 @@
 -- Tubes that leave and arrive, as store.moving says. A sealed tube's row stands in a table of its own, so that no call
 -- finds it; its tasks stay where they are until they are erased. An arriving tube is one like any other, under a name
 -- that nobody can give; what was put into it is the last id that was adopted, because a sequence outlives a rollback.
+-- A column that penstock_tube gets is needed here, too.
 
 CREATE TABLE {schema}.penstock_sealed (LIKE {schema}.penstock_tube);
 CREATE UNIQUE INDEX penstock_sealed_name ON {schema}.penstock_sealed (name);
@@ -46,8 +47,10 @@ BEGIN
     PERFORM {schema}.penstock_tell(t.no, p_process, true);
 END $$;
 
--- Remove some tasks of a sealed or arriving tube, and the rest of it when none is left; how many tasks.
-CREATE FUNCTION {schema}.penstock_erase(p_tube integer, p_limit integer) RETURNS bigint LANGUAGE plpgsql {plans} AS $$
+-- Remove some tasks of a sealed or arriving tube, and the rest of it when none is left; how many tasks. p_options: what a
+-- sealed one says from then on.
+CREATE FUNCTION {schema}.penstock_erase(p_tube integer, p_limit integer, p_options text) RETURNS bigint
+LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_done bigint;
 BEGIN
@@ -60,7 +63,8 @@ BEGIN
         DELETE FROM {schema}.penstock_lane WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_watching WHERE tube = p_tube;
     END IF;
-    IF v_done = 0 AND EXISTS (SELECT FROM {schema}.penstock_sealed WHERE no = p_tube) THEN
+    IF v_done = 0 AND p_options IS NOT NULL THEN
+        UPDATE {schema}.penstock_sealed SET options = p_options WHERE no = p_tube;
         DELETE FROM {schema}.penstock_mark WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_delta WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_counter WHERE tube = p_tube;
