@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
+PEERS := $(VENV)/peers
 SOURCES := src tests $(wildcard bench examples)
 
 .PHONY: demo test check bench clean
@@ -21,7 +22,7 @@ check: $(READY)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy $(SOURCES)
 
-bench: $(READY)
+bench: $(READY) $(PEERS)/.installed
 	$(RUN) -m bench
 
 clean:
@@ -32,6 +33,13 @@ $(READY): pyproject.toml | $(RUN)
 	@echo "installing penstock and its development tools into $(VENV)"
 	@$(RUN) -m pip install --quiet --disable-pip-version-check --root-user-action=ignore --editable '.[dev]'
 	@touch $@
+
+# Other queues, for the benchmarks alone, apart from what penstock depends on. Without them make bench still runs, and says so.
+$(PEERS)/.installed: bench/peers/requirements.txt | $(RUN)
+	@echo "installing other queues to compare with into $(PEERS)"
+	@$(RUN) -m venv --clear $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r $< \
+	    && touch $@ || echo "they cannot be installed here: their lines will say so" >&2
 
 # Debian ships Python without ensurepip; python3-venv brings it. Looked for first, because a venv
 # that fails half-way leaves a folder that looks like one.

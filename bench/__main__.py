@@ -23,7 +23,10 @@ BENCHES: dict[str, Bench] = {
     "wire": wire.wire,
     "redis": redis.redis_puts,
     "redis-memory": redis.redis_memory,
-    "drain": worker.drain,
+    "drain-sqlite": worker.drain_sqlite,
+    "drain-redis": worker.drain_redis,
+    "drain-postgres": worker.drain_postgres,
+    "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,
 }
 

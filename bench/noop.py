@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import penstock
 
 app = penstock.App()
@@ -10,3 +12,9 @@ app = penstock.App()
 @app.task(tube="noop")
 def noop(data: str) -> None:
     """Do nothing."""
+
+
+@app.task(tube="stamp")
+def stamp(sent: int) -> int:
+    """How long it took to come here, in ns of the clock that all processes share."""
+    return time.monotonic_ns() - sent

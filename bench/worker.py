@@ -1,61 +1,93 @@
-"""One worker process: how fast it drains tasks that do nothing, and what it costs when there are none."""
+"""One worker process: how fast it drains tasks that do nothing, beside its peers, and what it costs without any."""
 
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from statistics import median
+from statistics import median, quantiles
 
 import penstock
-from bench import peer
-from bench.noop import noop
+from bench.beside import Beside, huey_waits
+from bench.noop import noop, stamp
 from bench.report import Line, Size, Target
 
 DATA = "x" * 80  # 100 bytes and more, with the name
-_HUEY_FULL_DRAIN = 3_100
-_HUEY_REDIS_DRAIN = 3_300
 
 
-def drain(size: Size) -> Iterator[Line]:
-    """SQLite with every commit on disk, and Redis beside huey in the same run."""
-    tasks, rounds = size.pick(5_000, 30_000), size.pick(3, 5)
+def drain_sqlite(size: Size) -> Iterator[Line]:
+    """Every commit on disk, as huey's are."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        rates = _rates(f"sqlite:///{folder}/queue.db", tasks, rounds, lambda: None)
-    targets = (
-        Target("issue", 10_000, "/s", absolute=True),
-        Target("T10", 10 * _HUEY_FULL_DRAIN, "/s, 10 × huey FULL then", absolute=True),
-    )
-    yield Line("SQLite FULL: drain by one worker", median(rates), "/s", targets=targets)
+        peers = Beside({"huey": f"sqlite:///{folder}/huey.db"}, size.pick(1_500, 6_000), DATA)
+        ours = _rates(f"sqlite:///{folder}/queue.db", size.pick(5_000, 30_000), size.pick(2, 5), peers.measure)
+    issue = Target("issue", 10_000, "/s", absolute=True)
+    yield Line("SQLite FULL: drain by one worker", median(ours), "/s", targets=(issue,))
+    yield from peers.lines("SQLite FULL: drain by one worker", ours, "T10", 10)
+
+
+def drain_redis(size: Size) -> Iterator[Line]:
+    """Beside the Python queues of BENCH.md, each at its fastest settings."""
     from tests.servers.redis import Redis
 
     server = Redis()
     try:
-        yield _beside_huey(server.url, tasks, rounds)
+        names = ("huey", "dramatiq", "saq", "celery", "rq")
+        peers = Beside(dict.fromkeys(names, server.url), size.pick(1_000, 4_000), DATA)
+        ours = _rates(server.url, size.pick(20_000, 50_000), size.pick(1, 3), peers.measure)
+        yield from peers.lines("Redis: drain by one worker", ours, "T1", 10)
     finally:
         server.stop()
 
 
-def _beside_huey(url: str, tasks: int, rounds: int) -> Line:
-    theirs: list[float] = []
+def drain_postgres(size: Size) -> Iterator[Line]:
+    """Both with synchronous_commit off, as the tests' server has it."""
+    from tests.servers.postgres import Postgres
 
-    def measure_peer() -> None:
-        try:
-            theirs.append(peer.drain_rate(url, tasks // 3, DATA))
-        except ImportError:
-            pass
+    server = Postgres()
+    try:
+        peers = Beside({"pgqueuer": server.url}, size.pick(4_000, 20_000), DATA)
+        ours = _rates(server.url, size.pick(5_000, 30_000), size.pick(1, 3), peers.measure)
+        yield from peers.lines("PostgreSQL: drain by one worker", ours, "T6", 3)
+    finally:
+        server.stop()
 
-    ours = _rates(url, tasks, rounds, measure_peer)
-    name = "Redis: drain by one worker"
-    if not theirs:
-        target = Target("T1", 10 * _HUEY_REDIS_DRAIN, "/s, 10 × huey then", absolute=True)
-        return Line(name, median(ours), "/s", targets=(target,), note="huey is not installed here")
-    ratio = median(one / other for one, other in zip(ours, theirs, strict=True))
-    return Line(name, median(ours), "/s", median(theirs), ratio, (Target("T1", 10, "× huey"),))
+
+def latency_redis(size: Size) -> Iterator[Line]:
+    """From put to start in a worker process that was idle, beside the peer that is the soonest."""
+    from tests.servers.redis import Redis
+
+    count = size.pick(40, 200)
+    server = Redis()
+    try:
+        ours = _waits(server.url, count)
+        theirs = huey_waits(server.url, count)
+    finally:
+        server.stop()
+    for name, cut in (("p50", 49), ("p99", 98)):
+        line, figure = f"Redis: put→start in an idle worker, {name}", quantiles(ours, n=100)[cut]
+        if isinstance(theirs, str):
+            yield Line(line, figure, "ms", note=f"not measured: huey: {theirs}")
+            continue
+        base = quantiles(theirs, n=100)[cut]
+        target = Target("T4", 1, "× huey", at_most=True)
+        yield Line(line, figure, "ms", base, figure / base, (target,))
+
+
+def _waits(url: str, count: int) -> list[float]:
+    found = []
+    with _worker(url):
+        stamp.link.use(url)
+        for number in range(count + 1):  # the first waits for the worker to start
+            time.sleep(random.uniform(0.02, 0.06))
+            took = stamp.put(time.monotonic_ns()).result(30)
+            found += [took / 1e6] if number else []
+        stamp.link.close()
+    return found
 
 
 def _rates(url: str, tasks: int, rounds: int, between: Callable[[], None]) -> list[float]:

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
+from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
-from tests.servers.postgres import DurablePostgres
 
 Connect = Callable[[], penstock.Broker]
 
@@ -55,7 +55,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(_RESTART):
-        SERVERS["postgres"] = DurablePostgres
+        SERVERS.update(DURABLE_SERVERS)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -34,6 +34,7 @@ DRIVERS = {
     "MySQLdb": "store/mysql",
     "redis": "store/redis",
     "httpcore": "callbacks",
+    "opentelemetry": "app",
 }
 # core is given the time and the chance, and waits for nobody
 IMPURE = {"asyncio", "concurrent", "multiprocessing", "os", "random", "secrets", "socket", "threading", "time"}

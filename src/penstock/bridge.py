@@ -92,7 +92,7 @@ class Bridge:
     def abandon(self) -> None:
         """Refuse new flows, and end the threads when those under way have ended; nobody waits for that."""
         self._closing = self._abandoned = True
-        if not self._runs:
+        if not self._runs or self._loop.is_closed():  # of a closed loop none goes on
             self._dismiss()
 
     def after_fork(self) -> None:

@@ -127,6 +127,12 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
     return call
 
 
+def flow_of(blocking: Callable[..., R]) -> Callable[..., Flow[R]]:
+    """The flow of a bound verb, as a function of its handle and its arguments."""
+    found: Callable[..., Flow[R]] = blocking.flow  # type: ignore[attr-defined]
+    return found
+
+
 def verb_with(short: Callable[..., R | None]) -> Callable[[Callable[P, Flow[R]]], Callable[P, R]]:
     """As verb, but a blocking call that gives no options first tries this short way; None: there is none."""
 

@@ -179,6 +179,10 @@ class Hub:
             self._listeners[tube.no] = (home, callback)
         return previous[1] if previous else None
 
+    def is_listened(self, tube: StoredTube) -> bool:
+        """Whether anybody is told of what happens in a tube."""
+        return self.tap is not None or tube.no in self._listeners
+
     def catch_up(self, tube: StoredTube) -> int | None:
         """Do everything that is due in a tube; so many milliseconds until the next moment."""
         while True:

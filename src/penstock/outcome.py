@@ -53,10 +53,13 @@ def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Fl
     """The outcome of the task with that id; TimeoutError when it does not come in time, TaskFailed once buried."""
 
     def look() -> Flow[Outcome | None]:
+        outcome = yield from find_outcome(hub, tube, id)  # first: so other processes know that its end is waited for
+        if outcome is not None:
+            return outcome
         record: Record | None = yield Call(lambda: hub.store.get(tube, [id])[0])
         if record is not None and record.state == "!":
             raise TaskFailed(f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again")
-        return (yield from find_outcome(hub, tube, id)) if record is None else None
+        return None
 
     return (yield from _await(hub, tube, id, look, str(id), check_timeout(timeout)))
 

@@ -282,7 +282,8 @@ class Tube:
 
     def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
         """Guarded moves; of each the task afterwards, or None where the guard failed."""
-        settled = self._hub.store.settle(self._stored, moves)
+        brief = not self._hub.is_listened(self._stored)
+        settled = self._hub.store.settle(self._stored, moves, brief=brief)
         self._hub.after(settled.effects)
         self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
         return settled.records

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
-
 import penstock
 from penstock.core.lifecycle import Move
+from penstock.testing import Clock
 from tests.behaviour.helpers import take
-
-# The stores that keep it; the others take the touch and leave the rest.
-pytestmark = pytest.mark.parametrize("store_url", ["memory", "sqlite"], indirect=True)
 
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:
@@ -28,6 +24,33 @@ def test_it_is_seen_until_the_task_comes_back(broker: penstock.Broker) -> None:
     tell(tube, task, 1000, None)  # more time, and nothing new to tell
     assert tube.peek(1).progress == 0.4
     assert tube.peek(1).due == (task.due or 0) + 1
+    assert [found.progress for found in tube.tasks("t")] == [0.4]
+    tell(tube, task, 0, 1.0)
+    assert [found.progress for found in tube.tasks()] == [1.0]
     task.release()
     assert tube.peek(1).progress is None
-    assert take(tube).progress is None
+    assert (take(tube).progress, tube.peek(1).progress) == (None, None)
+
+
+def test_a_lost_lease_tells_nothing(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t", ttr=5)
+    tube.put("x")
+    task = take(tube)
+    clock.advance(5)
+    again = take(tube)
+    owner, lease = task._record.owner, task._record.lease
+    assert tube._settle_now([Move("touch", 1, owner, lease, progress=0.4)]) == [None]
+    assert tube.peek(1).progress is None
+    tell(tube, again, 0, 0.5)
+    assert tube.peek(1).progress == 0.5
+    again.ack()
+
+
+def test_it_is_told_with_the_event(broker: penstock.Broker) -> None:
+    seen: list[float | None] = []
+    tube = broker.tube("t")
+    tube.put_many(["x", "y"])
+    tube.on_change(lambda task, event: seen.append(task.progress))
+    for told in (0.25, 0.5):
+        tell(tube, take(tube), 0, told)
+    assert seen == [None, 0.25, None, 0.5]

@@ -218,3 +218,19 @@ def test_an_annotation_that_nobody_can_resolve_is_told(app: App) -> None:
 
     with pytest.raises(penstock.BadValue, match="name 'Nowhere' is not defined"):
         send.put("x")
+
+
+def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else an end in another process would not be told, and be found at the next scan only."""
+
+    @app.task
+    def work() -> int:
+        return 1
+
+    handle, store, calls = work.put(), app.broker._hub.store, list[str]()
+    sought, get = store.sought, store.get
+    monkeypatch.setattr(store, "sought", lambda *what: (calls.append("sought"), sought(*what))[1])  # type: ignore[func-returns-value]
+    monkeypatch.setattr(store, "get", lambda *what: (calls.append("get"), get(*what))[1])  # type: ignore[func-returns-value]
+    with pytest.raises(TimeoutError):
+        handle.wait(0)
+    assert calls == ["sought", "get"]

@@ -46,6 +46,11 @@ status: str = send.put("ada").wait(1).status
 
 async def main() -> None:
     body: bytes = await fetch("x")
+    body = await (await fetch.aio.put("x")).result(10)
+    await send.options(delay=10).aio.put("ada", subject="hello")
+    await send.aio.put(1)  # arg-type
+    await send.aio.put("ada", nope=1)  # call-arg
+    other: str = await (await send.aio.put("ada")).result()  # assignment
 
 
 send.put(1)  # call-overload

@@ -6,8 +6,7 @@ import random
 import time
 
 from tests.fault.history import Recorder
-from tests.servers import SERVERS
-from tests.servers.postgres import DurablePostgres
+from tests.servers import DURABLE
 from tests.servers.proxy import Proxy
 
 STORES = ("postgres", "mariadb", "redis")
@@ -17,7 +16,7 @@ class Outages:
     """A server of its own, and the proxy that all its clients go through."""
 
     def __init__(self, name: str) -> None:
-        self._server = DurablePostgres() if name == "postgres" else SERVERS[name]()
+        self._server = DURABLE[name]()
         self._proxy = Proxy(self._server.port)
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
 

@@ -10,14 +10,21 @@ import pytest
 
 from tests.servers.base import Missing, Server
 from tests.servers.mariadb import Mariadb
-from tests.servers.postgres import Postgres
-from tests.servers.redis import Redis, RedisCluster
+from tests.servers.postgres import DurablePostgres, Postgres
+from tests.servers.redis import DurableRedis, DurableRedisCluster, Redis, RedisCluster
 
 SERVERS: dict[str, type[Server]] = {
     "postgres": Postgres,
     "mariadb": Mariadb,
     "redis": Redis,
     "redis-cluster": RedisCluster,
+}
+# Those whose server may be killed: what they answered is there when they are started again.
+DURABLE: dict[str, type[Server]] = {
+    "postgres": DurablePostgres,
+    "mariadb": Mariadb,
+    "redis": DurableRedis,
+    "redis-cluster": DurableRedisCluster,
 }
 
 

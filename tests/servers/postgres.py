@@ -61,6 +61,6 @@ class Postgres(Server):
 
 
 class DurablePostgres(Postgres):
-    """A commit that returned outlives the server. MariaDB and Redis keep it anyway when only the server dies."""
+    """A commit that returned outlives the server."""
 
     synchronous_commit = "on"

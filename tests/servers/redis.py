@@ -15,6 +15,7 @@ class Redis(Server):
     program = "redis-server"
     folders = ("/usr/bin",)
     settings: tuple[str, ...] = ()
+    appendfsync = "everysec"
 
     def prepare(self) -> None:
         pass
@@ -22,7 +23,7 @@ class Redis(Server):
     def command(self) -> list[str]:
         return [
             self.binary, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "",
-            "--appendonly", "yes", "--appendfsync", "everysec", *self.settings,
+            "--appendonly", "yes", "--appendfsync", self.appendfsync, *self.settings,
         ]  # fmt: skip
 
     def answers(self) -> bool:
@@ -39,6 +40,12 @@ class Redis(Server):
 
     def fresh_url(self) -> str:
         return f"{self.url}?prefix=t{uuid4().hex[:12]}"
+
+
+class DurableRedis(Redis):
+    """What was answered outlives the server; else it may not be written for two seconds while the disk is busy."""
+
+    appendfsync = "always"
 
 
 class _Node(Redis):
@@ -73,6 +80,12 @@ class RedisCluster(Redis):
     def url(self) -> str:
         """The cluster, by its first node."""
         return f"redis+cluster://127.0.0.1:{self.port}"
+
+
+class DurableRedisCluster(RedisCluster):
+    """The same of its first node, which is the one that is killed."""
+
+    appendfsync = "always"
 
 
 def cli(*arguments: str) -> str:

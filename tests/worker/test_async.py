@@ -45,6 +45,7 @@ def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
     worker.freeze()
     task = app.broker.tube("async").take(PATIENCE)
     assert task is not None
+    task.touch(PATIENCE)
     worker.signal(signal.SIGCONT)
     assert heard() == ["cancelled", "never"]
     task.ack("mine")

@@ -37,9 +37,9 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     tube, store, acks = app.broker.tube("default"), app.broker._hub.store, list[int]()
     settle = store.settle
 
-    def counted(tube: Tube, moves: list[Move]) -> Settled:
+    def counted(tube: Tube, moves: list[Move], *, brief: bool) -> Settled:
         acks.append(sum(move.verb == "ack" for move in moves))
-        return settle(tube, moves)
+        return settle(tube, moves, brief=brief)
 
     monkeypatch.setattr(store, "settle", counted)
     worker = Worker(app)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.handler import Handler
+from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.link import Link
 from penstock.app.rules import TaskOptions, make_rules
 from penstock.broker import Broker
@@ -18,6 +19,9 @@ from penstock.schedule.ticks import check_catch_up
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=OnPut)
+G = TypeVar("G", bound=OnStart)
+H = TypeVar("H", bound=OnEnd)
 
 AnyHandler = Handler[..., Any, Any]
 
@@ -37,6 +41,7 @@ class App:
     def __init__(self, url: str | None = None) -> None:
         self.handlers: dict[str, AnyHandler] = {}
         self.schedules: list[Schedule] = []
+        self.hooks = Hooks()
         self._link = Link(url)
 
     def __repr__(self) -> str:
@@ -91,9 +96,25 @@ class App:
         name = names.name("task name", options.get("name") or function.__name__)
         if name in self.handlers:
             raise BadValue(f"this app has a task {name} already: give one of them another name=")
-        handler: AnyHandler = Handler(self._link, name, function, make_rules(name, function, options))
+        rules = make_rules(name, function, options)
+        handler: AnyHandler = Handler(self._link, name, function, rules, self.hooks)
         self.handlers[name] = handler
         return handler
+
+    def on_put(self, callback: F) -> F:
+        """Have it called with the handles of tasks that were put, after they are stored: `@app.on_put`."""
+        self.hooks.put.append(callback)
+        return callback
+
+    def on_start(self, callback: G) -> G:
+        """Have a worker call it with each task whose handler it is about to call."""
+        self.hooks.start.append(callback)
+        return callback
+
+    def on_end(self, callback: H) -> H:
+        """Have a worker call it when a handler came to its end, with the task, the error or None, and the seconds."""
+        self.hooks.end.append(callback)
+        return callback
 
     @property
     def broker(self) -> Broker:

@@ -32,6 +32,7 @@ class Arguments:
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
         self._name = name
+        self._what = f"the arguments of {name}"
         self._function = function
         self._signature = inspect.signature(function)
         self._parameters = list(self._signature.parameters.values())
@@ -97,7 +98,7 @@ class Arguments:
         return function(*args, **keywords)
 
     def _read(self, stored: object) -> msgspec.Struct:
-        found: msgspec.Struct = values.read(f"the arguments of {self._name}", stored, self._struct)
+        found: msgspec.Struct = values.read(self._what, stored, self._struct)
         return found
 
 

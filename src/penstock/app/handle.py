@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.flow import verb
+from penstock.flow import Flow, verb
 from penstock.outcome import Outcome, await_task, find_outcome
 from penstock.tube import Tube
 
@@ -27,12 +27,14 @@ class Handle(Generic[R]):
     def __repr__(self) -> str:
         return f"<Handle of {self._handler.name} {self.id} in {self._tube.name}>"
 
-    def wait(self, timeout: float | None = None) -> Outcome:
+    @verb
+    def wait(self, timeout: float | None = None) -> Flow[Outcome]:
         """How the task ended, when it has; TimeoutError when it does not end in time.
 
         TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
         """
-        return self._read(verb(await_task)(self._tube._hub, self._tube._stored, self.id, timeout))
+        outcome = yield from await_task(self._tube._hub, self._tube._stored, self.id, timeout)
+        return self._read(outcome)
 
     def result(self, timeout: float | None = None) -> R:
         """What the function returned, when it has; TaskFailed when it did not end well."""

@@ -4,22 +4,31 @@ from __future__ import annotations
 
 import functools
 import secrets
-from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from penstock.app import values
+from penstock.app import tracing, values
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
 from penstock.app.handle import Handle
+from penstock.app.hooks import Hooks
 from penstock.app.link import Link
 from penstock.app.rules import Rules
 from penstock.core.options import PutOptions
+from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube
+from penstock.flow import Call as Blocking
+from penstock.flow import Flow, flow_of, verb
 from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    from penstock.app.awaited import AwaitedHandler
 
 P = ParamSpec("P")
 R = TypeVar("R")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
 
+# The arguments and keywords of one call; put options may be among the keywords.
+Call = tuple[tuple[object, ...], dict[str, object]]
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
 DEFAULT_ATTEMPTS = 20
 
@@ -27,11 +36,12 @@ DEFAULT_ATTEMPTS = 20
 class Handler(Generic[P, R, C]):
     """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
 
-    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules) -> None:
+    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules, hooks: Hooks) -> None:
         self.link = link
         self.name = name
         self.function = function
         self.rules = rules
+        self._hooks = hooks
         self.arguments = Arguments(name, function)
         functools.update_wrapper(self, function)
 
@@ -79,8 +89,17 @@ class Handler(Generic[P, R, C]):
         An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
         the one argument.
         """
+        return self._put(self.calls(items, shared))
+
+    def calls(self, items: Iterable[object], shared: CallOptions) -> list[Call]:
+        """What the items of put_many stand for."""
         self._must_be_options("put_many", shared)
-        return self._put([(args, {**shared, **keywords}) for args, keywords in map(_parts, items)])
+        return [(args, {**shared, **keywords}) for args, keywords in map(_parts, items)]
+
+    @property
+    def aio(self) -> AwaitedHandler[P, R]:
+        """The same verbs, awaited: `handle = await send.aio.put(…)`, `await handle.result(10)`."""
+        return _awaited(self, {})
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
@@ -111,22 +130,37 @@ class Handler(Generic[P, R, C]):
         """Whether results are kept: unless the function says that it has none."""
         return self.arguments.hints.get("return", Any) is not type(None)
 
-    def _put(self, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+    @verb
+    def _put(self, calls: list[Call]) -> Flow[list[Handle[R]]]:
+        trace = tracing.carried()  # before the first step: a loop goes on in another context
+        more = {} if trace is None else {tracing.TRACE: trace}
         try:
-            return self._put_into(self.link.tube(self.rules.tube), calls)
+            return (yield from self._put_into((yield from self.find_tube()), calls, more))
         except NoSuchTube:  # dropped since it was opened
             self.link.forget_tubes()
-            return self._put_into(self.link.tube(self.rules.tube), calls)
+            return (yield from self._put_into((yield from self.find_tube()), calls, more))
 
-    def _put_into(self, tube: Tube, calls: list[tuple[tuple[object, ...], dict[str, object]]]) -> list[Handle[R]]:
+    def find_tube(self) -> Flow[Tube]:
+        """Its tube, opened when it is first needed."""
+        name = self.rules.tube
+        tube = self.link.opened(name)
+        if tube is None:
+            tube = yield Blocking(lambda: self.link.tube(name), ("tube", name))
+        return tube
+
+    def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Flow[list[Handle[R]]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
-        items = [self._call(tube, args, given) for args, given in calls]
-        return [Handle(self, tube, task.id) for task in tube.put_many(items, timeout=timeout)]
+        items = [self._call(tube, call, more) for call in calls]
+        tasks: list[Task] = yield from flow_of(tube.put_many)(tube, items, timeout=timeout)
+        handles = [Handle(self, tube, task.id) for task in tasks]
+        self._hooks.was_put(handles)
+        return handles
 
-    def _call(self, tube: Tube, args: tuple[object, ...], given: dict[str, object]) -> tuple[object, PutOptions]:
+    def _call(self, tube: Tube, call: Call, more: Mapping[str, object]) -> tuple[object, PutOptions]:
+        args, given = call
         keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
         options = {name: value for name, value in given.items() if name in PUT_OPTIONS and name != "timeout"}
-        return self.make_item(tube, self.arguments.store(args, keywords), options)
+        return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 
     def make_item(
         self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
@@ -155,6 +189,17 @@ class Prepared(Generic[P, R]):
     def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
         """As the handler's put_many."""
         return self._handler.put_many(items, **self._options)
+
+    @property
+    def aio(self) -> AwaitedHandler[P, R]:
+        """The same verbs, awaited."""
+        return _awaited(self._handler, self._options)
+
+
+def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHandler[P, R]:
+    from penstock.app.awaited import AwaitedHandler  # with asyncio, which most programs do not need
+
+    return AwaitedHandler(handler, options)
 
 
 def new_address() -> str:

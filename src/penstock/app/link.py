@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 from penstock.broker import Broker, connect
 from penstock.store.forks import reset_in_child
 from penstock.tube import Tube
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.bridge import Bridge
 
 
 class Link:
@@ -17,6 +23,7 @@ class Link:
         self._lock = threading.Lock()
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
+        self._bridges: dict[asyncio.AbstractEventLoop, Bridge] = {}
         reset_in_child(self)
 
     @property
@@ -27,12 +34,33 @@ class Link:
                 self._broker = connect(self.url)
             return self._broker
 
+    def opened(self, name: str) -> Tube | None:
+        """A tube, if it was opened before."""
+        return self._tubes.get(name)
+
     def tube(self, name: str) -> Tube:
         """A tube, created when it is missing."""
         tube = self._tubes.get(name)
         if tube is None:
             tube = self._tubes[name] = self.broker.tube(name)
         return tube
+
+    def bridge(self) -> Bridge:
+        """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
+        import asyncio  # here, because most programs have no loop
+
+        from penstock.aio.broker import REMOTE_THREADS
+        from penstock.bridge import Bridge
+
+        loop = asyncio.get_running_loop()
+        bridge = self._bridges.get(loop)
+        if bridge is None:
+            for closed in [other for other in self._bridges if other.is_closed()]:
+                self._bridges.pop(closed).abandon()
+            bridge = self._bridges[loop] = Bridge()
+        if self._broker is not None and self._broker._hub.store.remote:
+            bridge.threads = REMOTE_THREADS
+        return bridge
 
     def forget_tubes(self) -> None:
         """Open them anew, because one was dropped."""
@@ -49,9 +77,13 @@ class Link:
         with self._lock:
             broker, self._broker = self._broker, None
             self._tubes.clear()
+            bridges, self._bridges = self._bridges, {}
+        for bridge in bridges.values():
+            bridge.abandon()
         if broker is not None:
             broker.close()
 
     def after_fork(self) -> None:
         """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
         self._lock = threading.Lock()
+        self._bridges = {}

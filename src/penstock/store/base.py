@@ -83,6 +83,10 @@ class Settled(msgspec.Struct, frozen=True):
     effects: Effects
 
 
+# Stands for any task that was acked, where nobody asked for more.
+GONE = Record(0, "-", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, None, None, b"")
+
+
 class Advanced(msgspec.Struct, frozen=True):
     """`more` says that something is still due; `wait_ms` as in Taken."""
 
@@ -229,10 +233,11 @@ class Store(LinkedStore, UnleasedStore, MovingStore, Protocol):
         it in when nothing came, "stay" counts it out when something came, "leave" counts it out anyway.
         """
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """Apply each move whose guard still holds, and say which did. A stale move does not stop the others.
 
-        A store that keeps no progress leaves that of a touch out.
+        `brief`: nobody wants the events, and of a task that is acked no more than that. Where that is less work, GONE
+        stands for it, and the events are left out.
         """
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
 from penstock.app.current import set_run
 from penstock.app.ends import Bury, Retry
+from penstock.app.tracing import continued
 from penstock.core.task import Task
 from penstock.seat import Seat
 from penstock.tube import Tube
@@ -55,15 +57,18 @@ def _run(app: App, item: Item) -> Exception | None:
         return None
     item.handler = handler
     set_run(item)
-    error = None
+    app.hooks.starts(item.task)
+    began, error = time.perf_counter(), None
     try:
-        result = handler.arguments.call(handler.function, data["args"])
-        if inspect.iscoroutine(result):
-            result = asyncio.run(result)
+        with continued(data, item.tube.name, item.task.id):
+            result = handler.arguments.call(handler.function, data["args"])
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
         ended = verdict.done(item, result)
     except Exception as raised:
         error = raised
         ended = verdict.failed(item, raised)
+    app.hooks.ended(item.task, error, time.perf_counter() - began)
     if not item.settled:
         item.tube._settle_now([ended.move])
     return error

@@ -22,6 +22,7 @@ import msgspec
 from penstock.app.current import CurrentTask, set_run
 from penstock.app.ends import Bury, Retry
 from penstock.app.handler import Handler
+from penstock.app.tracing import continued
 from penstock.core import codec
 from penstock.core.kind import find_kind
 from penstock.core.options import Tube
@@ -149,7 +150,8 @@ def answer(job: Job) -> Message:
     try:
         handler = find_handler(job)
         data: Any = codec.decode(job.record.payload)
-        return kept(handler, handler.arguments.call(handler.function, data["args"]))
+        with continued(data, job.tube, job.record.id):
+            return kept(handler, handler.arguments.call(handler.function, data["args"]))
     except Retry as error:
         return Message("retry", error.delay, error.reason)
     except Bury as error:

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
+from penstock.app.tracing import TRACE
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.flow import verb
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
-MOST_AHEAD = 500
+LARGEST_TAKE = 1000
+# The most that waits to be started: a take more than that, so that handlers go on while the next is under way.
+MOST_AHEAD = 2 * LARGEST_TAKE
 # So many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
 # Seconds between attempts while the store is away.
@@ -167,7 +170,7 @@ class Feeder:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
         # Free slots are not filled at once either: a loop starts coroutines one after the other.
-        count = min(slots.free(), AT_ONCE) + ahead - buffered
+        count = min(min(slots.free(), AT_ONCE) + ahead - buffered, LARGEST_TAKE)
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
@@ -199,11 +202,12 @@ class Feeder:
             window = min(window, item.patience)
             parts.setdefault(executor, []).append(item)
         self._window = window
+        if not hand.unstarted:  # before they start: fast ones are done before the next line is reached
+            work.pace.begin(now)
         for executor, items in parts.items():
             hand.add(items, now)
             self._executors[executor].start(items)
         self.on_taken()
-        work.pace.begin(now)
         if self._turns:
             self._sources.append(self._sources.pop(0))
 
@@ -218,6 +222,7 @@ class Feeder:
             item.handler = self._handlers.get(name) if isinstance(name, str) else None
             if item.handler is not None:
                 item.slots, item.stored = self._work.slots, data.get("args")
+                item.traced = data if TRACE in data else None
                 if is_double(item.task, data):
                     self._work.settler.add(item, verdict.dropped(item))
                     return None

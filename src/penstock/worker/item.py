@@ -29,7 +29,7 @@ class Item:
 
     __slots__ = (
         "cancel", "current", "deadline", "ends", "finished", "handler", "lost", "session", "slots", "stopped", "stored",
-        "task", "told", "ttr", "tube",
+        "task", "told", "traced", "ttr", "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -42,6 +42,7 @@ class Item:
         self.ends: float | None = None  # where it is not extended beyond
         self.handler: AnyHandler | None = None
         self.stored: object = None  # its arguments
+        self.traced: dict[str, object] | None = None  # its data, where a span is to be continued
         self.slots: Slots | None = None
         self.lost = False
         self.finished = False  # a verdict is on its way to the store

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.app.current import set_run
+from penstock.app.tracing import continued
 from penstock.worker.item import Item
 from penstock.worker.work import Work
 
@@ -98,7 +99,8 @@ class Loop:
         """What the handler returns."""
         handler = item.handler
         assert handler is not None
-        return await handler.arguments.call(handler.function, item.stored)
+        with continued(item.traced or {}, item.tube.name, item.task.id):
+            return await handler.arguments.call(handler.function, item.stored)
 
     async def _cancel_all(self) -> None:
         running = list(self._running)

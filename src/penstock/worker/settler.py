@@ -52,6 +52,7 @@ class Settler:
         item.finished = True
         self._done.append((item, verdict))
         if self._asleep:
+            self._asleep = False  # so that one call is enough until it is awake
             self._wake.set()
 
     def forget(self, item: Item) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from penstock.app.current import set_run
+from penstock.app.tracing import continued
 from penstock.worker.item import Item
 from penstock.worker.work import Work
 
@@ -101,7 +102,11 @@ class Threads:
         set_run(item)
         began = time.perf_counter()
         try:
-            result = handler.arguments.call(handler.function, item.stored)
+            if item.traced is None:
+                result = handler.arguments.call(handler.function, item.stored)
+            else:
+                with continued(item.traced, item.tube.name, item.task.id):
+                    result = handler.arguments.call(handler.function, item.stored)
         except BaseException as error:
             self._work.fail(item, error, began)
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DEFAULT_BACKOFF = Backoff()
 
 
-class Verdict(NamedTuple):
+class Verdict(msgspec.Struct, frozen=True):
     """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
 
     move: Move

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.app.ends import Bury, Retry
+from penstock.app.hooks import Hooks
 from penstock.worker import verdict
 from penstock.worker.item import Hand, Item
 from penstock.worker.settings import Settings
@@ -35,7 +36,8 @@ class Executor(Protocol):
 class Work:
     """What is held, what runs, what is finished, and how fast it goes."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, hooks: Hooks | None = None) -> None:
+        self.hooks = hooks or Hooks()
         self.hand = Hand()
         self.tally = Tally()
         self.slots = Slots(settings.concurrency, settings.limits)
@@ -69,18 +71,20 @@ class Work:
         if self.slots.limited and not self.slots.may_start(item.task.pri):
             self.settler.add(item, verdict.unstarted(item))
             return False
+        if self.hooks.start:
+            self.hooks.starts(item.task)
         return True
 
     def finish(self, item: Item, result: object, began: float) -> None:
         """Its handler returned."""
-        self.pace.note(time.perf_counter() - began)
+        self._ended(item, None, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
         return self.settler.add(item, verdict.done(item, result))
 
     def fail(self, item: Item, error: BaseException, began: float) -> None:
         """Its handler raised, or could not be called."""
-        self.pace.note(time.perf_counter() - began)
+        self._ended(item, error, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
         ended = verdict.stopped(item) if item.stopped else verdict.failed(item, error)
@@ -90,6 +94,11 @@ class Work:
                 exc_info=_shown(error), extra={"item": item},
             )  # fmt: skip
         return self.settler.add(item, ended)
+
+    def _ended(self, item: Item, error: BaseException | None, seconds: float) -> None:
+        self.pace.note(seconds)
+        if self.hooks.end:
+            self.hooks.ended(item.task, error, seconds)
 
 
 def _shown(error: BaseException) -> BaseException | None:

@@ -41,7 +41,7 @@ class Worker:
         self.settings = settings or Settings()
         self._callbacks = callbacks  # makes the executor of tasks that have a callback
         self._app = app
-        self.work = Work(self.settings)
+        self.work = Work(self.settings, app.hooks)
         self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
         hub = app.broker._hub
         self._seat = Seat(hub, implicit=True)

@@ -134,7 +134,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
             self._register(states, handle, blocked, bool(records))
             return base.Taken(tube, records, self._wait_ms(states, step.now), True, self._effects(step))
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> base.Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> base.Settled:
         with self._lock:
             state, step = self._state(tube), self._step(now)
             return base.Settled([state.settle(move, step) for move in moves], self._effects(step))

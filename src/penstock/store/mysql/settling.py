@@ -37,4 +37,5 @@ def _row(move: Move) -> tuple[object, ...]:
     result = None if move.result is None else b64encode(move.result).decode()
     return (
         move.verb, move.id, move.session, move.lease, move.extra, move.reason, int(move.unstarted), result, move.code,
+        move.progress,
     )  # fmt: skip

@@ -168,7 +168,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         report.effects.events += [Event(tube.no, "put", record) for record in made]
         return Stored(made, report.effects)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
         with self._refusals(tube):

@@ -97,13 +97,15 @@ class Listener:
         look_at = self._look_at
         if look_at is not None:
             seconds = min(seconds, look_at - time.monotonic())
-        wake.wait(max(seconds, 0))
+        if not self._heard:  # else the wake-up may have been cleared by whoever was awake when the news came
+            wake.wait(max(seconds, 0))
         if look_at is not None and time.monotonic() >= look_at:
             self._heard = True
             if self._look_at == look_at:
                 self._look_at = None
+        # Also where nobody waited when this began: somebody may have begun to since.
         heard, self._heard = self._heard, False
-        return heard and watch
+        return heard
 
     def look_again(self) -> None:
         """Let `wait` return in a moment, as if it had heard something."""

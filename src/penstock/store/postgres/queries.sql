@@ -15,6 +15,10 @@ ARRAY(
         callback, duplicate, reply_to, group_name, group_no, number) ON s.number = d.shape
     ORDER BY d.place)
 
+-- fragment: progress
+-- Only of taken tasks: the others cost no look.
+CASE WHEN shown.state = 't' THEN {schema}.penstock_progress(shown.tube, shown.id, shown.lease) END
+
 -- name: plans
 -- What every verb's function runs with, {plans} in the migrations. The tables go from empty to millions of rows and
 -- back within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
@@ -109,6 +113,9 @@ SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s, %s)
 -- name: settle
 SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
 
+-- name: settle_telling
+SELECT shown.*, $progress FROM {schema}.penstock_settle_telling(%s, %s, %s, %s) shown
+
 -- name: ack
 SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s)
 
@@ -125,10 +132,10 @@ SELECT * FROM {schema}.penstock_advance(%s, %s, %s, %s)
 SELECT * FROM {schema}.penstock_truncate(%s, %s, %s, %s, %s, %s)
 
 -- name: get
-SELECT * FROM {schema}.penstock_get(%s, %s::bigint[], %s)
+SELECT shown.*, $progress FROM {schema}.penstock_get(%s, %s::bigint[], %s) shown
 
 -- name: find
-SELECT * FROM {schema}.penstock_find(%s, %s, %s, %s, %s)
+SELECT shown.*, $progress FROM {schema}.penstock_find(%s, %s, %s, %s, %s) shown
 
 -- name: count
 SELECT * FROM {schema}.penstock_count(%s)

@@ -230,14 +230,15 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             asked.waiter.undo(number)
             self._gather(found, effects)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         tail = (self._time(now), self._teller.name)
         if not tube.kind.leased:
             found = self._settle_named(tube, moves, now)
         elif moves and rows.plain_acks(moves):
             found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail))
         else:
-            found = self._call(tube, self._ask.settle, (tube.no, msgspec.json.encode(moves).decode(), *tail))
+            query = self._ask.settle_telling if any(m.progress is not None for m in moves) else self._ask.settle
+            found = self._call(tube, query, (tube.no, msgspec.json.encode(moves).decode(), *tail))
         gathered = self._gather(found)
         records: list[Record | None] = [None] * len(moves)
         for place, record in gathered.placed:

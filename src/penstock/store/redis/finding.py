@@ -23,7 +23,7 @@ PAGE = 500
 _AHEAD_LIMIT = 1000
 _LANE = struct.Struct(">IIIHI")
 _HASHES = frozenset({"tasks", "lanes", "addresses", "outcomes", "groups"})
-_STATES = {None: "rqt~g!", "r": "rq", "~": "~g"}
+_STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
 
 
 def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list[Record | None]:

@@ -59,25 +59,19 @@ class LinkedCalls:
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""
+        self._listener.interests.add(tube.no)  # before anybody may tell
         reply = self._runner.on_tag("sought", tube.no, self._runner.moment(now), key, again=True)
         _, there, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
-        if there:
-            self._listener.interests.add(tube.no)
-            return Sought(id)
-        return _ended(outcome)
+        return Sought(id) if there else _ended(outcome)
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
         reply = self._runner.on_tube("open_group", tube, name, putting.pack_facts(tube), again=True, now=now)
         return read_group(cast(int, reply[1]), cast(bytes, reply[2]))
 
     def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
+        self._listener.interests.add(tube.no)  # before anybody may tell
         reply = self._runner.on_tube("get_group", tube, no, again=True, now=now)
-        if len(reply) == 1:
-            return None
-        group = read_group(no, cast(bytes, reply[1]))
-        if group.until is None:
-            self._listener.interests.add(tube.no)
-        return group
+        return None if len(reply) == 1 else read_group(no, cast(bytes, reply[1]))
 
     def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
         """As the contract says; reads the records of all groups, in pages."""

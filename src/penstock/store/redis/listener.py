@@ -48,9 +48,11 @@ class Listener:
         if watch:
             self._watched = time.monotonic()
             self._start()
-        wake.wait(max(seconds, 0))
+        if not self._heard:  # else the wake-up may have been cleared by whoever was awake when the news came
+            wake.wait(max(seconds, 0))
+        # Also where nobody waited when this began: somebody may have begun to since.
         heard, self._heard = self._heard, False
-        return watch and heard
+        return heard
 
     def close(self) -> None:
         """End the thread."""

@@ -13,6 +13,8 @@ flag  field                              flag  field
 64    at equals expires                  16384 address, one byte of length
 128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
                                                one byte of length; empty and 0 where it has none
+
+A taken task whose handler told its progress has the letter p, and that, a double, before the payload.
 """
 
 from __future__ import annotations
@@ -23,35 +25,38 @@ from penstock.core.task import Entry, Record
 from penstock.errors import StoreCorrupt
 
 _double = struct.Struct(">d").unpack_from
-# flag -> bytes it stands for
-_SIZES = {1: 8, 2: 8, 4: 4, 8: 14, 16: 6, 32: 6, 128: 6, 256: 4, 512: 6}
+# flag -> how its numbers are packed: 48 bits are two numbers
+_PACKED = {1: "d", 2: "d", 4: "I", 8: "IIHI", 16: "HI", 32: "HI", 128: "HI", 256: "I", 512: "HI"}
 _TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
 _LINKED = 32768
-_START = 9
-_STATES = b"rqt~g!-"
+# State letter, flags, created.
+_HEAD = ">B2xHI"
+_STATES = {ord(letter): letter for letter in "rqt~g!-"} | {ord("p"): "t"}
+_TOLD = ord("p")
 # The reason of a task that stands for bytes that could not be read: see lua/step.lua.
 UNREADABLE = "its stored record could not be read"
 
 
 class _Layout:
-    """Where each field begins, for one set of flags; 0: it is not there."""
+    """Where each number stands among those of a record with these flags; 0: it is not there."""
 
-    __slots__ = ("at", "at_expires", "end", "expires", "handed", "max", "owner", "pri", "pri_rank", "rank1", "rank2",
-                 "texts", "ttr")  # fmt: skip
+    __slots__ = ("at", "end", "expires", "handed", "max", "more", "owner", "pri", "pri_rank", "rank1", "rank2", "ttr",
+                 "unpack")  # fmt: skip
 
     def __init__(self, flags: int) -> None:
-        starts: dict[int, int] = {}
-        place = _START
-        for flag, size in _SIZES.items():
-            starts[flag] = place if flags & flag else 0
-            place += size if flags & flag else 0
-        self.rank1, self.rank2, self.pri, self.handed = starts[1], starts[2], starts[4], starts[8]
-        self.expires, self.at, self.ttr = starts[16], starts[32], starts[128]
-        self.max, self.owner = starts[256], starts[512]
-        self.at_expires = bool(flags & 64)
+        places: dict[int, int] = {}
+        packed, place = _HEAD, 3
+        for flag, codes in _PACKED.items():
+            places[flag] = place if flags & flag else 0
+            if flags & flag:
+                packed, place = packed + codes, place + len(codes)
+        self.rank1, self.rank2, self.pri, self.handed = places[1], places[2], places[4], places[8]
+        self.expires, self.ttr, self.max, self.owner = places[16], places[128], places[256], places[512]
+        self.at = places[16] if flags & 64 else places[32]
         self.pri_rank = bool(flags & 8192)
-        self.texts = bool(flags & (1024 | 2048 | 4096 | 16384))
-        self.end = place
+        self.more = bool(flags & (1024 | 2048 | 4096 | 16384 | _LINKED))
+        fixed = struct.Struct(packed)
+        self.unpack, self.end = fixed.unpack_from, fixed.size
 
 
 _layouts: dict[int, _Layout] = {}
@@ -72,34 +77,34 @@ def _decode(id: int, value: bytes) -> Record:
     layout = _layouts.get(flags)
     if layout is None:
         layout = _layouts[flags] = _Layout(flags)
-    pri = _int(value[layout.pri : layout.pri + 4], "big") if layout.pri else 0
-    rank1: float = _double(value, layout.rank1)[0] if layout.rank1 else pri if layout.pri_rank else 0
-    attempts, lease, taken = _handed(value, layout.handed) if layout.handed else (0, 0, None)
-    expires = _time(value, layout.expires)
-    utube = reason = callback = address = reply_to = group = group_no = None
-    end = layout.end
-    if layout.texts:
+    numbers = layout.unpack(value)
+    handed, end = layout.handed, layout.end
+    pri = numbers[layout.pri] if layout.pri else 0
+    utube = reason = callback = address = reply_to = group = group_no = progress = None
+    if layout.more:
         utube, reason, callback, address, end = _texts(value, flags, end)
-    if flags & _LINKED:
-        reply_to, group_no, group, end = _links(value, end)
+        if flags & _LINKED:
+            reply_to, group_no, group, end = _links(value, end)
+    if value[0] == _TOLD:
+        progress, end = _double(value, end)[0], end + 8
     if end > len(value) or value[0] not in _STATES:
         raise IndexError("it is too short, or in no state")
     return Record(
         id,
-        chr(value[0]),
-        rank1,
-        _double(value, layout.rank2)[0] if layout.rank2 else 0,
+        _STATES[value[0]],
+        numbers[layout.rank1] if layout.rank1 else pri if layout.pri_rank else 0,
+        numbers[layout.rank2] if layout.rank2 else 0,
         pri,
         utube,
-        attempts,
-        lease,
-        _int(value[3:9], "big"),
-        taken,
-        expires,
-        expires if layout.at_expires else _time(value, layout.at),
-        _time(value, layout.ttr),
-        _int(value[layout.max : layout.max + 4], "big") if layout.max else None,
-        _time(value, layout.owner),
+        numbers[handed] if handed else 0,
+        numbers[handed + 1] if handed else 0,
+        numbers[1] << 32 | numbers[2],
+        numbers[handed + 2] << 32 | numbers[handed + 3] if handed else None,
+        numbers[layout.expires] << 32 | numbers[layout.expires + 1] if layout.expires else None,
+        numbers[layout.at] << 32 | numbers[layout.at + 1] if layout.at else None,
+        numbers[layout.ttr] << 32 | numbers[layout.ttr + 1] if layout.ttr else None,
+        numbers[layout.max] if layout.max else None,
+        numbers[layout.owner] << 32 | numbers[layout.owner + 1] if layout.owner else None,
         reason,
         callback,
         value[end:],
@@ -107,6 +112,7 @@ def _decode(id: int, value: bytes) -> Record:
         reply_to,
         group,
         group_no,
+        progress,
     )
 
 
@@ -134,18 +140,6 @@ def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
     return b"r" + struct.pack(">H", flags), middle, end
 
 
-def _time(value: bytes, start: int) -> int | None:
-    return _int(value[start : start + 6], "big") if start else None
-
-
-def _handed(value: bytes, start: int) -> tuple[int, int, int]:
-    return (
-        _int(value[start : start + 4], "big"),
-        _int(value[start + 4 : start + 8], "big"),
-        _int(value[start + 8 : start + 14], "big"),
-    )
-
-
 def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, str | None, int]:
     found: list[str | None] = []
     for flag, width in _TEXTS.items():
@@ -160,7 +154,7 @@ def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None
 
 def _links(value: bytes, place: int) -> tuple[str | None, int | None, str | None, int]:
     reply_to, place = _text(value, place, 1)
-    group_no = _time(value, place)
+    group_no = _int(value[place : place + 6], "big")
     group, place = _text(value, place + 6, 1)
     return reply_to or None, group_no or None, group or None, place
 

@@ -128,6 +128,10 @@ class Runner:
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
+    def is_plain(self, tube: Tube) -> bool:
+        """Whether it is a tube of leased tasks without micro-queues, and no links are known of."""
+        return self.shape(tube).sort == PLAIN and tube.no not in self._linked
+
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
         names = self._names.get((script, tag))
         if names is None:

@@ -131,16 +131,16 @@ class ShardedStore(RedisStore):
         start = random.randrange(len(shards)) if len(shards) > 1 else 0
         return [*shards[start:], *shards[:start]]
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if tube.shards == 1:
-            return self._seen(super().settle(tube, moves, now=now))
+            return self._seen(super().settle(tube, moves, brief=brief, now=now))
         records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
         owns = [own_id(move.id, tube.shards) for move in moves]
         for home in dict(owns):
             which = [place for place, (at, _) in enumerate(owns) if at == home]
             own = [replace(moves[place], id=owns[place][1]) for place in which]
             try:
-                settled = super().settle(self._shards.of(tube)[home], own, now=now)
+                settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
             except StoreUnavailable as error:
                 raise _partly(error, f"{done} of {len(moves)} tasks are settled", done) from error
             done += len(which)

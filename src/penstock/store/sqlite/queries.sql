@@ -5,6 +5,11 @@
 key & 1099511627775, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
 max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no, progress
 
+-- fragment: leased
+-- A ready task as it is once session ?5 has it at ?3.
+key & 1099511627775, 't', rank1, rank2, pri, utube, attempts + 1, lease + 1, created, ?3, expires, ?3 + ttr, ttr,
+max_attempts, ?5, reason, callback, data, address, reply_to, group_name, group_no
+
 -- fragment: group
 no, name, state, total, remaining, end_work, cancel_work, moving, until
 
@@ -144,16 +149,32 @@ SELECT $record FROM penstock_task
 WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
 ORDER BY rank1, rank2, key LIMIT ?4;
 
--- name: ready_not_cancelled
--- As ready, while tasks of cancelled groups are still to be removed.
-SELECT $record FROM penstock_task
+-- name: to_lease
+-- The same, of a leased kind.
+SELECT $leased FROM penstock_task
+WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
+ORDER BY rank1, rank2, key LIMIT ?4;
+
+-- name: to_lease_not_cancelled
+-- The same, while tasks of cancelled groups are still to be removed.
+SELECT $leased FROM penstock_task
 WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3) AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, key LIMIT ?4;
 
 -- name: lease
-UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?3, owner = ?4,
+UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
 progress = NULL WHERE key = ?1;
+
+-- name: lease_many
+UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
+progress = NULL WHERE key IN (SELECT value FROM json_each(?1));
+
+-- name: ack_many
+-- Those of these that the session holds and that are tied to nothing, by the primary key; a lease of NULL is any.
+DELETE FROM penstock_task WHERE key IN (SELECT value FROM json_each(?1)) AND state = 't' AND owner = ?2
+AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND address IS NULL AND reply_to IS NULL AND group_no IS NULL
+RETURNING key & 1099511627775;
 
 -- name: record
 SELECT $record FROM penstock_task WHERE key = ?1;

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import apsw
@@ -162,16 +162,18 @@ class Step:
         )  # fmt: skip
         self.execute(Q.replace, row)
 
-    def lease(self, records: list[Record], session: int) -> list[Record]:
-        """Hand these takeable tasks to a session."""
-        leased = []
-        for record in records:
-            at = None if record.ttr is None else self.now + record.ttr
-            self.execute(Q.lease, (self.key | record.id, self.now, at, session))
-            if self._lanes is not None:
-                self._lanes.served(record.utube or NO_UTUBE)
-            leased.append(_leased(record, self.now, at, session))
-        return leased
+    def served(self, utube: str) -> None:
+        """A head of that micro-queue was handed out."""
+        if self._lanes is not None:
+            self._lanes.served(utube)
+
+    def acked(self, ids: Collection[int]) -> None:
+        """These were removed by an ack, and nobody is told."""
+        if ids:
+            self._highest = max(self._highest, *ids)
+            self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + len(ids)
+            for counter, by in (("taken", -1), ("done", 1), ("ack", 1)):
+                self._count(counter, by * len(ids))
 
     def apply(self, record: Record, change: Change) -> Record:
         """Carry out a change that the core decided on."""
@@ -288,11 +290,3 @@ class Step:
         if by:
             readied = self.effects.readied
             readied[self.tube.no] = max(0, readied.get(self.tube.no, 0) + by)
-
-
-def _leased(record: Record, now: int, at: int | None, session: int) -> Record:
-    return Record(
-        record.id, "t", record.rank1, record.rank2, record.pri, record.utube, record.attempts + 1, record.lease + 1,
-        record.created, now, record.expires, at, record.ttr, record.max_attempts, session, record.reason,
-        record.callback, record.payload, record.address, record.reply_to, record.group, record.group_no,
-    )  # fmt: skip

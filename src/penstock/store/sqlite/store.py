@@ -25,6 +25,7 @@ from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
 from penstock.store.sqlite.dropping import remove_hidden_step
 from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.leasing import ack_plain, lease
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
 from penstock.store.sqlite.moving import MovingCalls
@@ -34,9 +35,10 @@ from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
 
 T = TypeVar("T")
-# Seconds between looks at the change counter (some 3 µs each): a taker in another process is woken within the last.
+# Seconds between looks at the change counter: a taker in another process is woken within the last. A look costs some
+# 3 µs and the thread's waking up to 100, so that the last decides what an idle taker costs (bench: idle-worker).
 _FIRST_LOOK = 0.001
-_LAST_LOOK = 0.012
+_LAST_LOOK = 0.016
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
@@ -55,7 +57,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
         self._db = Connection(os.path.abspath(path), durable=durable)
         self._clock = clock or wall_clock
-        self._version = 0
+        self._version, self._pause = 0, _FIRST_LOOK  # what the last look saw, and how long until the next
         try:
             self.identity = f"sqlite:{migrate(self._db)}"
             self._remove_hidden(Effects())
@@ -84,14 +86,13 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """As the contract says: a look at the file's change counter, often after a change and then ever less."""
         ends = time.monotonic() + seconds
-        pause = _FIRST_LOOK
         while (left := ends - time.monotonic()) > 0:
-            if wake.wait(min(left, pause) if watch else left):
+            if wake.wait(min(left, self._pause) if watch else left):
                 return False
             if watch and (version := self._db.data_version()) != self._version:
-                self._version = version
+                self._version, self._pause = version, _FIRST_LOOK
                 return True
-            pause = min(pause * 1.2, _LAST_LOOK)
+            self._pause = min(self._pause * 1.2, _LAST_LOOK)
         return False
 
     # tubes
@@ -187,8 +188,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 if paused:
                     continue
                 if tube.kind.leased:
-                    query = Q.ready_not_cancelled if moving else Q.ready
-                    records = self._lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
+                    query = Q.to_lease_not_cancelled if moving else Q.to_lease
+                    records = lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
                 else:
                     records = handouts.hand_out(step, count)
                 if records:
@@ -199,21 +200,6 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                     nexts.append(moment)
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
             return Taken(None, [], _until(nexts, now), True, effects)
-
-    def _lease(self, step: Step, query: str, count: int, session: int, top: int) -> list[Record]:
-        """Lease up to count tasks in order."""
-        # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
-        batch = 1 if step.tube.fair and step.tube.utube_limit > 1 else count
-        leased: list[Record] = []
-        while len(leased) < count:
-            rows = list(step.execute(query, (step.tube.no, top, step.now, min(batch, count - len(leased)))))
-            leased += step.lease([Record(*row) for row in rows], session)
-            if len(rows) < batch or batch == count:
-                break
-        if leased:
-            step.effects.events += [Event(step.tube.no, "take", record) for record in leased]
-            step.execute(Q.bump_take, (step.tube.no, len(leased)))
-        return leased
 
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
@@ -240,10 +226,12 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 db.execute(Q.drop_waiting, (handle, tube.no))
                 db.execute(Q.forget_done_waiting, (handle, tube.no))
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, now: int | None = None) -> Settled:
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         with self._write(tube) as db:
             step = Step(db, tube, self._clock() if now is None else now)
-            records = [self._settled(step, move) for move in moves]
+            acked = ack_plain(step, moves) if brief else None
+            done = acked or [None] * len(moves)
+            records = [one or self._settled(step, move) for one, move in zip(done, moves, strict=True)]
             if not any(records):  # else the counters tell whether the tube lives
                 self._must_live(db, tube)
             return Settled(records, step.finish())

@@ -58,7 +58,8 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_settle;
 
--- Any moves, one after the other: [[verb, id, session, lease, extra, reason, unstarted, result in base64, code]].
+-- Any moves, one after the other: [[verb, id, session, lease, extra, reason, unstarted, result in base64, code,
+-- progress]].
 -- Answers the tasks as they were before the first of them, a row for each that was gone with its group (gone, id) or still
 -- waits for its group (unstarted, id), and a row: settled, moment.
 CREATE PROCEDURE penstock_settle(p_tube INT UNSIGNED, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
@@ -74,16 +75,17 @@ BEGIN
     DECLARE v_state, v_new CHAR(1) CHARACTER SET ascii;
     DECLARE v_group_state VARCHAR(10) CHARACTER SET ascii;
     DECLARE v_utube, v_address, v_reply_to VARBINARY(200);
-    DECLARE v_rank1, v_rank2 DOUBLE;
+    DECLARE v_rank1, v_rank2, v_progress DOUBLE;
     DECLARE v_reason, v_given, v_code TEXT CHARACTER SET utf8mb4;
     DECLARE v_ids, v_result LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_status VARCHAR(10) CHARACTER SET ascii;
     DECLARE c_moves CURSOR FOR
-        SELECT j.verb, j.id, j.session, j.lease, j.extra, j.reason, j.unstarted, j.result, j.code
+        SELECT j.verb, j.id, j.session, j.lease, j.extra, j.reason, j.unstarted, j.result, j.code, j.progress
         FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (
             verb VARCHAR(10) PATH '$[0]', id BIGINT PATH '$[1]', session BIGINT PATH '$[2]', lease BIGINT PATH '$[3]',
             extra BIGINT PATH '$[4]', reason TEXT CHARACTER SET utf8mb4 PATH '$[5]', unstarted INT PATH '$[6]',
-            result LONGTEXT CHARACTER SET utf8mb4 PATH '$[7]', code TEXT CHARACTER SET utf8mb4 PATH '$[8]'
+            result LONGTEXT CHARACTER SET utf8mb4 PATH '$[7]', code TEXT CHARACTER SET utf8mb4 PATH '$[8]',
+            progress DOUBLE PATH '$[9]'
         )) j;
     DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
     SELECT lanes, fair, utube_limit, IF(hand_out = 'lease', retention, NULL) INTO v_lanes, v_fair, v_limit, v_retention
@@ -103,7 +105,7 @@ BEGIN
     OPEN c_moves;
     settling: LOOP
         SET v_over = 0;
-        FETCH c_moves INTO v_verb, v_id, v_session, v_lease, v_extra, v_given, v_unstarted, v_result, v_code;
+        FETCH c_moves INTO v_verb, v_id, v_session, v_lease, v_extra, v_given, v_unstarted, v_result, v_code, v_progress;
         IF v_over THEN
             LEAVE settling;
         END IF;
@@ -133,7 +135,9 @@ BEGIN
         ELSEIF v_state IS NULL OR NOT IFNULL(v_good, 0) THEN
             SET v_new = NULL;
         ELSEIF v_verb = 'touch' THEN
-            UPDATE penstock_task SET at = at + v_extra WHERE tube = p_tube AND id = v_id AND at < 9007199254740991;
+            UPDATE penstock_task SET at = IF(at < 9007199254740991, at + v_extra, at), progress = IFNULL(v_progress, progress),
+                said_in = IF(v_progress IS NULL, said_in, lease)
+            WHERE tube = p_tube AND id = v_id;
             SET v_touches = v_touches + 1;
         ELSEIF v_verb = 'bury' THEN
             SET v_new = '!', v_buries = v_buries + 1, v_reason = IFNULL(NULLIF(v_given, ''), v_reason), v_at = v_expires;

@@ -37,7 +37,11 @@ local function read(value)
   if band(flags, 8192) ~= 0 then rec.rank1 = rec.pri end
   if rec.reply_to == '' then rec.reply_to = nil end
   if rec.group_no == 0 then rec.group_no, rec.group = nil, nil end
-  rec.payload = string.sub(value, fields[#fields])
+  local rest = fields[#fields]
+  if rec.state == 'p' then
+    rec.state, rec.progress, rest = 't', struct.unpack('>d', value, rest)
+  end
+  rec.payload = string.sub(value, rest)
   return rec
 end
 

@@ -69,7 +69,9 @@ local function encode(rec)
     add(0, rec.group or '')
   end
   out[1] = flags
-  return rec.state .. struct.pack(format_of(flags), unpack(out, 1, n)) .. rec.payload
+  local fields = struct.pack(format_of(flags), unpack(out, 1, n))
+  if rec.progress and rec.state == 't' then return 'p' .. fields .. struct.pack('>d', rec.progress) .. rec.payload end
+  return rec.state .. fields .. rec.payload
 end
 
 -- Eight bytes that sort as the number does.

@@ -1,6 +1,6 @@
 -- settle: apply each move whose guard still holds.
 -- ARGV: now, shape, limit, moves: msgpack [[verb, id or name, session, lease, extra, reason, unstarted, code, which of the results,
---   the same as base64 where it is bytes], …], result, …; code: fail's, as JSON; result: ack's, as data is stored
+--   the same as base64 where it is bytes, progress], …], result, …; code: fail's, as JSON; result: ack's, as data is stored
 -- Answer: now, readied, removed, log, follows, for each move its place in the log, or 0
 -- WITH: moment base record decode step lanes? lifecycle links? unleased?
 -- FLAGS: allow-oom
@@ -31,6 +31,7 @@ local function decide(rec, move)
     return came_back(rec, 'release', extra, move[7])
   elseif verb == 'touch' then
     local at = rec.at and rec.at + extra
+    rec.progress = move[11] or rec.progress
     return {
       state = 't', events = 'touch', at = at, expires = rec.expires, attempts = rec.attempts, reason = rec.reason,
     }

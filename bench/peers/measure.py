@@ -1,0 +1,45 @@
+"""`python -m bench.peers.measure NAME URL TASKS DATA`: tasks a second of one worker of that queue, from first to last.
+
+A queue is a module `NAME_app` with `put(count, data)`, `left()`, which is how many are not done yet, and `WORKER`, the
+arguments of its worker process. BENCH_PEER_URL tells it where its tasks are.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+import time
+
+# Without a task done for so long, something is wrong.
+PATIENCE = 60
+
+
+def main(name: str, url: str, tasks: int, data: str) -> float:
+    """Fill the queue, start a worker, and time it from its first task on."""
+    os.environ["BENCH_PEER_URL"] = url
+    app = importlib.import_module(f"bench.peers.{name}_app")
+    app.put(tasks, data)
+    worker = subprocess.Popen([sys.executable, *app.WORKER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        until = time.monotonic() + PATIENCE
+        while (before := app.left()) == tasks:
+            _must_go_on(worker, until)
+        began = time.perf_counter()
+        while (left := app.left()) > 0:
+            _must_go_on(worker, until)
+        return float((before - left) / (time.perf_counter() - began))
+    finally:
+        worker.kill()
+        worker.wait()
+
+
+def _must_go_on(worker: subprocess.Popen[bytes], until: float) -> None:
+    if worker.poll() is not None or time.monotonic() > until:
+        raise SystemExit(f"its worker does not go on: {worker.args!r}")
+    time.sleep(0.005)
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

@@ -1,0 +1,49 @@
+"""What an app tells a program of its tasks: put, started, ended. For metrics and logs, without patching anything."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.task import Task
+
+if TYPE_CHECKING:
+    from penstock.app.handle import Handle
+
+log = logging.getLogger("penstock")
+
+OnPut = Callable[["list[Handle[Any]]"], object]
+OnStart = Callable[[Task], object]
+OnEnd = Callable[[Task, BaseException | None, float], object]
+
+
+class Hooks:
+    """The callbacks of one app. What one of them raises is logged, and harms nothing."""
+
+    def __init__(self) -> None:
+        self.put: list[OnPut] = []
+        self.start: list[OnStart] = []
+        self.end: list[OnEnd] = []
+
+    def was_put(self, handles: list[Handle[Any]]) -> None:
+        """These are stored."""
+        for callback in self.put:
+            _tell(callback, handles)
+
+    def starts(self, task: Task) -> None:
+        """Its handler is about to be called."""
+        for callback in self.start:
+            _tell(callback, task)
+
+    def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
+        """Its handler came to its end, by that error if any, after so many seconds; it is not settled yet."""
+        for callback in self.end:
+            _tell(callback, task, error, seconds)
+
+
+def _tell(callback: Callable[..., object], *what: object) -> None:
+    try:
+        callback(*what)
+    except Exception:
+        log.exception("a hook of the app failed: %r", callback)

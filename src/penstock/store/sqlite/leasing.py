@@ -1,0 +1,71 @@
+"""The two steps that every task goes through, in as few statements as a batch allows: leased, and acked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.core.lifecycle import Move
+from penstock.core.task import NO_UTUBE, Record
+from penstock.store.base import GONE, Event
+from penstock.store.sqlite.keys import ID_BITS
+from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.step import Step
+
+_encode = msgspec.json.Encoder().encode
+
+
+def lease(step: Step, query: str, count: int, session: int, top: int) -> list[Record]:
+    """Lease up to count tasks in order."""
+    # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
+    batch = 1 if step.tube.fair and step.tube.utube_limit > 1 else count
+    leased: list[Record] = []
+    while len(leased) < count:
+        values = (step.tube.no, top, step.now, min(batch, count - len(leased)), session)
+        records = [Record(*row) for row in step.execute(query, values)]
+        _hand_out(step, records, session)
+        leased += records
+        if len(records) < batch or batch == count:
+            break
+    if leased:
+        step.effects.events += [Event(step.tube.no, "take", record) for record in leased]
+        step.execute(Q.bump_take, (step.tube.no, len(leased)))
+    return leased
+
+
+def _hand_out(step: Step, records: list[Record], session: int) -> None:
+    if len(records) == 1:
+        step.execute(Q.lease, (step.key | records[0].id, step.now, session))
+    elif records:
+        step.execute(Q.lease_many, (_keys(step, records), step.now, session))
+    if step.tube.kind.per_utube:
+        for record in records:
+            step.served(record.utube or NO_UTUBE)
+
+
+def ack_plain(step: Step, moves: Sequence[Move]) -> list[Record | None] | None:
+    """Ack tasks that are tied to nothing, without reading them; None for those that take another look.
+
+    None instead of the list where these are not acks of a sort that this can do.
+    """
+    if step.tube.kind.per_utube or not step.tube.kind.leased or not _are_acks(moves):
+        return None
+    gone: set[int] = set()
+    by_guard: dict[tuple[int | None, int | None], list[Move]] = {}
+    for move in moves:
+        by_guard.setdefault((move.session, move.lease), []).append(move)
+    for (session, lease), some in by_guard.items():
+        gone.update(id for (id,) in step.execute(Q.ack_many, (_keys(step, some), session, lease, step.now)))
+    step.acked(gone)
+    return [GONE if move.id in gone else None for move in moves]
+
+
+def _are_acks(moves: Sequence[Move]) -> bool:
+    alike = all(move.verb == "ack" and move.result is None and 0 < move.id < 1 << ID_BITS for move in moves)
+    return alike and len({move.id for move in moves}) == len(moves)
+
+
+def _keys(step: Step, tasks: Sequence[Record | Move]) -> str:
+    """The keys of these for json_each: one statement, whatever their number."""
+    return _encode([step.key | task.id for task in tasks]).decode()

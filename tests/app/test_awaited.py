@@ -1,0 +1,110 @@
+"""The verbs of handlers in an event loop: awaited, shared, and never blocking it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.app.app import AnyHandler, App
+from penstock.core.options import Tube
+from penstock.core.task import Entry
+from penstock.store.base import Stored
+from penstock.testing import run_queued
+from tests.behaviour.helpers import until
+
+
+@pytest.fixture
+def app(store_url: str) -> Iterator[App]:
+    app = penstock.App(store_url)
+    yield app
+    app.close()
+
+
+def bridges() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "penstock-bridge"]
+
+
+def test_put_and_wait_are_awaited(app: App) -> None:
+    @app.task(tube="mail")
+    def send(to: str, copies: int = 1) -> str:
+        return f"{copies} to {to}"
+
+    async def main() -> None:
+        handle = await send.aio.put("ada", copies=2)
+        later = await send.options(delay=60).aio.put("bob")
+        some = await send.aio.put_many(["eve", ("joe", 3)], pri=1)
+        assert (await handle.outcome(), await handle.progress()) == (None, None)
+        with pytest.raises(TimeoutError):
+            await handle.wait(0)
+        waiting = asyncio.ensure_future(handle.result(10))
+        await asyncio.to_thread(run_queued, app)
+        assert await waiting == "2 to ada"
+        assert [await one.result(10) for one in some] == ["1 to eve", "3 to joe"]
+        assert (await send.aio.handle(handle.id).wait(10)).status == "done"
+        assert app.broker.tube("mail").peek(later.id).status is penstock.Status.DELAYED
+
+    asyncio.run(main())
+
+
+def test_what_is_wrong_is_refused_as_without_a_loop(app: App) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    async def main() -> None:
+        with pytest.raises(penstock.BadValue, match="send.put: to"):
+            await send.aio.put(object())  # type: ignore[arg-type]
+        with pytest.raises(penstock.BadValue, match="no put option"):
+            await send.aio.put_many(["ada"], capacity=3)  # type: ignore[call-arg]
+        app.broker.tube("default").drop()
+        assert (await send.aio.put("ada")).id == 1  # its tube is opened anew
+
+    send.put("before")
+    app.broker.tube("default").truncate()
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_many_at_once_share_store_calls_and_need_one_thread(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def work(number: int) -> int:
+        return number * 2
+
+    store, puts = app.broker._hub.store, list[int]()
+    put = store.put
+
+    def counted(tube: Tube, entries: list[Entry]) -> Stored:
+        puts.append(len(entries))
+        return put(tube, entries)
+
+    monkeypatch.setattr(store, "put", counted)
+
+    async def main() -> None:
+        handles = await asyncio.gather(*(work.aio.put(number) for number in range(200)))
+        assert (sum(puts), len(puts) <= 2) == (200, True)
+        waits = [asyncio.ensure_future(handle.result(30)) for handle in handles]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(run_queued, app)
+        assert await asyncio.gather(*waits) == [number * 2 for number in range(200)]
+        assert len(bridges()) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("store_url", ["sqlite"], indirect=True)
+def test_each_loop_has_its_own_thread_which_ends_with_it(app: App) -> None:
+    @app.task
+    def work() -> None: ...
+
+    for _ in range(3):
+        asyncio.run(_put_one(work))
+    until(lambda: len(bridges()) <= 1)
+    app.close()
+    until(lambda: not bridges())
+
+
+async def _put_one(work: AnyHandler) -> None:
+    await work.aio.put()

@@ -1,0 +1,70 @@
+"""Acks that nobody listens to are not decoded: what they answer and leave behind must be what settle does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from penstock.core.lifecycle import Move
+from penstock.store.base import GONE
+from penstock.testing import Clock
+from tests.behaviour.helpers import drain, take
+
+
+@pytest.fixture
+def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
+    with penstock.connect(url, clock=clock) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+@pytest.mark.parametrize("listening", [False, True])
+def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, clock: Clock, listening: bool) -> None:
+    tube = broker.tube("t", ttr=5, max_attempts=3)
+    tube.put_many([(name, options) for name in "abcdef" for options in [{"pri": 3}, {"ttl": 60}]])
+    heard: list[str] = []
+    if listening:
+        tube.on_change(lambda task, event: heard.append(event))
+    stale = take(tube)
+    clock.advance(5)
+    tasks = tube.take_many(9)
+    late, failed, told = tasks[1], tasks[2], tasks[3]
+    late.release()
+    again = take(tube)
+    failed.release()
+    assert tube._settle_now([Move("touch", told.id, told._record.owner, told.lease, 0, progress=0.5)])[0] is not None
+    with broker.session() as other:
+        others = take(other.tube("t"))
+        assert tube.ack_many([stale, late, *tasks[3:], others, 99]) == [False, False, *[True] * 6, False, False]
+        assert tube.ack_many([tasks[4], again, again]) == [False, True, False]
+        others.ack()
+    assert tube.stats().calls.ack == 8
+    assert heard.count("ack") == (8 if listening else 0)
+    assert [task.status for task in (told, again)] == [penstock.Status.DONE] * 2
+
+
+def test_what_is_tied_to_others_is_settled_with_all_that_follows(broker: penstock.Broker) -> None:
+    tube, replies = broker.tube("t"), broker.tube("replies")
+    tube.put_many(["plain", ("named", {"address": "a"}), ("answered", {"reply_to": "replies"})])
+    assert tube.ack_many(tube.take_many(3)) == [True, True, True]
+    assert tube.wait("a", 0).status == "done"
+    assert drain(replies) == [{"id": 3, "address": None, "status": "done", "result": None}]
+
+
+def test_a_deadline_that_is_now_is_over(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t", ttr=5)
+    tube.put_many(["x", "y"])
+    first, second = tube.take_many(2)
+    clock.advance(4.999)
+    assert tube.ack_many([first]) == [True]
+    clock.advance(0.001)
+    assert tube.ack_many([second]) == [False]
+
+
+def test_nothing_is_answered_of_it_but_that_it_is_gone(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("x")
+    task = take(tube)
+    assert tube._settle_now([Move("ack", 1, task._record.owner)]) == [GONE]
