@@ -3,7 +3,7 @@
 PenstockError
 ├── BadValue (ValueError)         a value that no store would accept
 ├── UnsupportedOption             an option that this kind or store does not have
-├── NoSuchTube (LookupError)      the tube was never created, or was dropped
+├── NoSuchTube (LookupError)      the tube was never created, was dropped or moved
 ├── TubeExists                    create_tube of a name in use
 ├── TubeMismatch                  the stored tube has another kind or option
 ├── TubeBusy                      drop while tasks are taken or takers wait
@@ -38,7 +38,7 @@ class UnsupportedOption(PenstockError):
 
 
 class NoSuchTube(PenstockError, LookupError):
-    """The tube was never created, or has been dropped."""
+    """The tube was never created, has been dropped, or was moved to another store, which the message names."""
 
 
 class TubeExists(PenstockError):

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.store.sqlite.store import MIGRATIONS
+from penstock.store.sqlite.schema import MIGRATIONS
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.store.sqlite import connection
-from penstock.store.sqlite.store import MIGRATIONS
+from penstock.store.sqlite.schema import MIGRATIONS
 
 PAGE = 2048
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from io import BytesIO
 
 import pytest
 
 import penstock
+from penstock.moving.exporting import export_tube
 from penstock.store.redis.keys import task_key
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.helpers import drain
+from tests.moving.tubes import moved
 from tests.redis.test_check import run
 
 KINDS = ["fifo", "fifottl", "utube", "utubettl"]
@@ -192,3 +195,26 @@ def test_a_message_or_element_is_passed_over(broker: penstock.Broker) -> None:
     assert feeds.peek("a").data == queue.peek(name).data == b"\xffgarbage"
     feeds.delete("a")
     queue.delete(name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_moves_as_a_buried_task(broker: penstock.Broker, clock: Clock, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    tube.put_many("abc")
+    spoil(tube, 1)
+    with penstock.connect("memory://new", clock=clock) as new:
+        moved(broker, new, "t")
+        assert drain(new.tube("t")) == ["b", "c"]
+        task = new.tube("t").peek(1)
+        assert (task.status, task.data, task.reason) == ("!", b"\xffgarbage", "its stored record could not be read")
+        assert new.check() == []
+
+
+def test_messages_that_went_while_they_were_read_end_no_export(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", "reliable")
+    tube.put_many(range(40))
+    for id in range(10, 36):  # more than the first page, and the next
+        spoil(tube, id)
+    file = BytesIO()
+    assert export_tube(broker._hub.store, tube._stored, file, lambda count: None) == 14
+    broker.check(repair=True)

@@ -9,7 +9,7 @@ import apsw
 import penstock
 from penstock.core.kind import find_kind
 from penstock.store.sqlite import tubes
-from penstock.store.sqlite.store import MIGRATIONS
+from penstock.store.sqlite.schema import MIGRATIONS
 
 
 def test_tasks_of_the_first_schema_are_taken_by_this_one(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import penstock
 from penstock.app.app import App
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.moving.move import Move as Moving
 from penstock.store.base import Settled
 from penstock.worker.feeder import Feeder
 from penstock.worker.item import MAX_WAIT
@@ -175,6 +176,29 @@ def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
     block.set()
     work.put(1)
     assert ran.wait(30)
+    worker.stop()
+
+
+def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    ran = threading.Event()
+
+    @app.task(tube="going")
+    def go() -> None: ...
+
+    @app.task(tube="staying")
+    def stay() -> None:
+        ran.set()
+
+    worker = Worker(app)
+    worker.start()
+    until(lambda: any("going" in session.waits for session in app.broker.sessions()))
+    with penstock.connect(f"memory://{uuid4().hex}") as new:
+        hub = app.broker._hub
+        Moving(hub, new._hub.store, "redis://new", wait=0, tell=lambda *_: None).run(["going"])
+        hub.hint_waiters()
+        until(lambda: "tube going has moved to redis://new" in caplog.text)
+        stay.put()
+        assert ran.wait(30)
     worker.stop()
 
 

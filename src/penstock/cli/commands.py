@@ -62,6 +62,10 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
         "check": Command("upkeep:check", "Cross-check everything stored, and mend it with --repair."),
         "rebuild": Command("upkeep:rebuild", "Build the index of a pool anew from its database."),
+        "migrate": Command("upkeep:migrate", "Bring the store's schema up to date, and say what that took."),
+        "export": Command("moving:export_tube", "Write a tube into a file."),
+        "import": Command("moving:import_tube", "Read a tube from a file."),
+        "move": Command("moving:move", "Move tubes to another store, while programs use them."),
         "bench": Command("bench:bench", "Measure how many tasks a second this store puts, takes and acks."),
     },
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -69,27 +69,13 @@ def put(
 def _put_all(tube: Tube, items: Iterable[object], timeout: float, options: PutOptions) -> int:
     count, feed = 0, iter(items)
     try:
-        for chunk in _progress(iter(lambda: list(islice(feed, _BATCH)), [])):
-            count += len(tube.put_many(chunk, timeout=timeout, **options))
+        with shown.counting("putting") as tell:
+            for chunk in iter(lambda: list(islice(feed, _BATCH)), []):
+                count += len(tube.put_many(chunk, timeout=timeout, **options))
+                tell(len(chunk))
     except penstock.PenstockError as error:
         raise type(error)(f"{error} ({count:,} tasks were put, those of the lines before)") from None
     return count
-
-
-def _progress(chunks: Iterator[list[object]]) -> Iterator[list[object]]:
-    """The chunks; on a terminal with how many went by."""
-    if not sys.stderr.isatty():
-        yield from chunks
-        return
-    from rich.console import Console  # only here: its import takes longer than a put
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        counter = progress.add_task("put", total=None)
-        for chunk in chunks:
-            yield chunk
-            progress.advance(counter, len(chunk))
 
 
 def _source(data: str) -> BinaryIO:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import click
 import msgspec
@@ -103,6 +103,21 @@ def working(what: str) -> AbstractContextManager[object]:
     from rich.console import Console  # only here: its import takes longer than most commands
 
     return Console(stderr=True).status(what)
+
+
+@contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], object]]:
+    """Told how many tasks went by; shows on a terminal how many that are, as a bar where it is known of how many."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console  # only here: its import takes longer than a put
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        counter = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(counter, count)
 
 
 def _moment(value: object) -> str:

@@ -1,4 +1,4 @@
-"""`penstock check`: states that must not exist, and what mends them. `penstock rebuild`: a pool's index made anew."""
+"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and a pool's index made anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from rich.progress import Progress
 
 import penstock
 from penstock.cli import shown
-from penstock.store.open import rebuild_index
+from penstock.store.open import look_at_schema, open_store, rebuild_index
+from penstock.store.sql.migrations import Schema
 
 
 @click.command()
@@ -35,6 +36,47 @@ def check(url: str, repair: bool, as_json: bool) -> None:
         _show(findings, left, repair)
     if left:
         sys.exit(1)
+
+
+@click.command()
+@click.option("--check", "only_look", is_flag=True, help="Only say what is missing; exit code 1 when something is.")
+@shown.json_option
+@click.pass_obj
+def migrate(url: str, only_look: bool, as_json: bool) -> None:
+    """Bring the store's schema up to date, and say what that took.
+
+    \b
+    penstock migrate --check
+    penstock migrate
+
+    Every program does so when it opens the store; this does it beforehand, with nothing else.
+    """
+    before = look_at_schema(url)
+    if not only_look:
+        open_store(url).close()
+    after = before if only_look else look_at_schema(url)
+    applied = [name for name in before.pending if name not in after.pending]
+    if as_json:
+        shown.as_json({"schema": after.stored, "newest": after.newest, "applied": applied, "pending": after.pending})
+    else:
+        _show_schema(before, after, applied)
+    if after.pending:
+        sys.exit(1)
+
+
+def _show_schema(before: Schema, after: Schema, applied: list[str]) -> None:
+    for name in applied:
+        click.echo(f"applied {name}")
+    for name in after.pending:
+        click.echo(f"missing {name}")
+    if applied:
+        click.echo(f"the schema is {after.stored}, it was {before.stored or 'not there'}")
+    elif after.pending:
+        click.echo(
+            f"the schema is {after.stored or 'not there'}, and should be {after.newest}: penstock migrate does it"
+        )
+    else:
+        click.echo(f"the schema is {after.stored}, and up to date")
 
 
 def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair: bool) -> None:

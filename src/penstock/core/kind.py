@@ -119,6 +119,15 @@ def find_kind(name: object) -> Kind:
     return kind
 
 
+def must_be_known(kind: Kind) -> None:
+    """BadValue for a declaration that says something else than this program knows of its name, or of no such kind."""
+    known = _kinds.get(kind.name)
+    if known is not None and known != kind:
+        raise BadValue(f"kind {kind.name} is declared otherwise than this program knows it: rename one of them")
+    if known is None and not kind.leased:
+        raise BadValue(f"kind {kind.name} has hand_out={kind.hand_out!r}: kinds of your own are leased")
+
+
 def kinds_with(option: str) -> str:
     """The names of the kinds that have an option or a verb, for messages."""
     return ", ".join(kind.name for kind in _kinds.values() if kind.has(option)) or "no registered kind"

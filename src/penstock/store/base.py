@@ -25,6 +25,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.errors import TubeFull
 from penstock.store.linked import LinkedStore
+from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
 
 # A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
@@ -186,7 +187,7 @@ class PlainStore(Protocol):
         """Stores a payload each time it is called, as `put` does with a plain entry; None where `put` must do it."""
 
 
-class Store(LinkedStore, UnleasedStore, Protocol):
+class Store(LinkedStore, UnleasedStore, MovingStore, Protocol):
     """The contract. Methods that change a tube take the Tube that `load_tube` or `save_tube` gave."""
 
     #: Brokers of one process whose stores have equal identities wake each other's takers.

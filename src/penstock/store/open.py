@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 from penstock.core.names import shown
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.base import Store
+from penstock.store.sql.migrations import Schema
 
 if TYPE_CHECKING:
     from penstock.store.pool.vault import Database
@@ -110,6 +111,28 @@ def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
         raise StoreUnavailable(
             f"store URL {scheme}:// needs the {driver} driver ({error}): pip install 'penstock[{extra}]'"
         ) from error
+
+
+def look_at_schema(url: str) -> Schema:
+    """Which schema a store has, and what opening it would change; nothing is changed here."""
+    scheme = url.partition("://")[0]
+    if scheme == "sqlite":
+        from penstock.store.sqlite.schema import look as look_at_sqlite
+
+        return look_at_sqlite(_sqlite_file(url)[0])
+    if scheme == "postgresql":
+        from penstock.store.postgres.schema import look as look_at_postgres
+
+        return look_at_postgres(url)
+    if scheme == "mysql":
+        from penstock.store.mysql.schema import look as look_at_mysql
+
+        return look_at_mysql(url)
+    if scheme.startswith("redis"):
+        from penstock.store.redis.store import look_at_redis
+
+        return look_at_redis(url)
+    return Schema(0, 0, [])
 
 
 def _open_memory(url: str, clock: Clock | None) -> Store:

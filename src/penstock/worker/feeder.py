@@ -107,7 +107,7 @@ class Feeder:
                 pause = FIRST_PAUSE
             except NoSuchTube as error:
                 log.warning("a tube was dropped and is opened anew: %s", error)
-                self._sources = [self._opened(source) for source in self._sources if not source.found]
+                self._open_anew()
                 continue
             except PenstockError as error:
                 log.warning("cannot take now, trying again: %s", error)
@@ -142,8 +142,22 @@ class Feeder:
         finally:
             self._restricted = False
 
-    def _opened(self, source: Source) -> Source:
-        return Source(open_tube(self._seat._hub, self._seat, source.tube.name, None, {}), source.needs)
+    def _open_anew(self) -> None:
+        """Go on with the tubes that are there or can be created; without those that were moved to another store."""
+        sources: list[Source] = []
+        gone: NoSuchTube | None = None
+        for source in self._sources:
+            if not source.found:
+                try:
+                    opened = open_tube(self._seat._hub, self._seat, source.tube.name, None, {})
+                except NoSuchTube as moved:
+                    log.error("nothing more is taken from it: %s", moved)
+                    gone = moved
+                else:
+                    sources.append(Source(opened, source.needs))
+        if gone is not None and not sources:
+            raise gone
+        self._sources = sources
 
     def _over(self) -> bool:
         return self._stopping or self._changed or bool(self._wanted)

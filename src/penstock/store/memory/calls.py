@@ -13,6 +13,7 @@ from penstock.store import base
 from penstock.store.memory.sessions import Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
+from penstock.store.moving import arriving, gone, hidden
 
 
 class Calls:
@@ -46,8 +47,15 @@ class Calls:
     def _state(self, tube: Tube) -> TubeState:
         state = self._tubes.get(tube.no)
         if state is None:
+            self._must_not_hide(tube.name)
             raise NoSuchTube(f"tube {tube.name} was dropped: open it again with broker.tube")
         return state
+
+    def _must_not_hide(self, name: str) -> None:
+        """NoSuchTube where a tube of that name is on its way, here or away from here."""
+        for other in (arriving(name), gone(name)):
+            if other in self._by_name:
+                raise hidden(self._by_name[other].tube)
 
     def _add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> TubeState:
         self._last_no += 1

@@ -20,10 +20,10 @@ from penstock.store.memory.step import Step
 class Links:
     """Kept by the tube as tasks come and go; shares its records."""
 
-    __slots__ = ("_records", "_tube", "by_address", "groups", "outcomes")
+    __slots__ = ("_records", "by_address", "groups", "outcomes", "tube")
 
     def __init__(self, tube: Tube, records: dict[int, Record]) -> None:
-        self._tube = tube
+        self.tube = tube
         self._records = records
         self.by_address: dict[str, int] = {}
         self.outcomes = Outcomes()
@@ -58,9 +58,9 @@ class Links:
         """A task is gone: keep its outcome, reply, and end its group after the last one."""
         if record.address is not None and ending is not None:
             del self.by_address[record.address]
-            if self._tube.kind.leased:
-                self.outcomes.keep(record.id, record.address, ending, step.now + self._tube.retention)
-                step.ended.append(("task", self._tube.no, record.id))
+            if self.tube.kind.leased:
+                self.outcomes.keep(record.id, record.address, ending, step.now + self.tube.retention)
+                step.ended.append(("task", self.tube.no, record.id))
         if record.reply_to is not None and ending is not None:
             step.works.append((record.reply_to, reply_payload(record, ending)))
         if record.group_no is not None:
@@ -68,12 +68,12 @@ class Links:
 
     def end(self, group: Group, step: Step) -> None:
         """Call the group over if nothing is left of it, and put its work."""
-        work = rules.end(group, step.now + self._tube.retention)
+        work = rules.end(group, step.now + self.tube.retention)
         if group.state in rules.OVER:
             self.groups.over(group)
-            step.ended.append(("group", self._tube.no, group.no))
+            step.ended.append(("group", self.tube.no, group.no))
         if work is not None:
-            step.works.append((self._tube.name, work))
+            step.works.append((self.tube.name, work))
 
     def gate(self, record: Record, change: Change) -> Change:
         """What a change becomes in the task's group."""

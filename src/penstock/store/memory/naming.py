@@ -16,16 +16,16 @@ from penstock.store.memory.links import Links
 class Naming:
     """Of one tube. `last` is the last message's, and stays when that is gone."""
 
-    __slots__ = ("_links", "_tube", "last")
+    __slots__ = ("_links", "last", "tube")
 
     def __init__(self, tube: Tube, links: Links) -> None:
-        self._tube = tube
+        self.tube = tube
         self._links = links
         self.last: Mark = (0, 0)
 
     def named(self, entries: Sequence[Entry], first: int, now: int) -> list[Entry]:
         """The entries with their ids; `first` is the integer id of the first."""
-        if self._tube.kind.hand_out == CLOCK:
+        if self.tube.kind.hand_out == CLOCK:
             return [self._element(entry, id) for id, entry in enumerate(entries, first)]
         marks = next_marks(self.last, now, len(entries))
         self.last = marks[-1] if marks else self.last

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from penstock.core.ending import Ending
 from penstock.store.memory.heap import LazyHeap
+from penstock.store.moving import Kept
 
 
 class _Kept(Struct):
@@ -46,6 +47,12 @@ class Outcomes:
         """How the last task of that address ended."""
         id = self._last.get(address)
         return None if id is None else self.of(id, now)
+
+    def read(self, after: int, limit: int) -> list[Kept]:
+        """Those of tasks above an id, in id order."""
+        ids = sorted(id for id in self._kept if id > after)[:limit]
+        found = ((id, self._kept[id]) for id in ids)
+        return [Kept(id, kept.address, kept.ending, kept.until) for id, kept in found]
 
     def sweep(self, now: int, limit: int) -> None:
         """Forget some whose time is over."""

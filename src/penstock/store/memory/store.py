@@ -18,11 +18,13 @@ from penstock.store import base
 from penstock.store.forks import reset_in_child
 from penstock.store.memory import check
 from penstock.store.memory.linked import LinkedCalls
+from penstock.store.memory.moving import MovingCalls
 from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
 from penstock.store.memory.unleased import UnleasedCalls
+from penstock.store.moving import is_hidden
 
 
 def wall_clock() -> int:
@@ -30,7 +32,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class MemoryStore(LinkedCalls, UnleasedCalls):
+class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
     """Tasks in this process's memory, gone with it. `store.base.Store` says what each method promises."""
 
     shared = False
@@ -65,6 +67,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls):
         with self._lock:
             there = self._by_name.get(name)
             if there is None:
+                self._must_not_hide(name)
                 there = self._add_tube(name, kind, given)
             elif not exist_ok:
                 raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
@@ -73,11 +76,13 @@ class MemoryStore(LinkedCalls, UnleasedCalls):
     def load_tube(self, name: str) -> Tube | None:
         with self._lock:
             there = self._by_name.get(name)
+            if there is None:
+                self._must_not_hide(name)
             return None if there is None else there.tube
 
     def load_tubes(self) -> list[Tube]:
         with self._lock:
-            return [self._by_name[name].tube for name in sorted(self._by_name)]
+            return [self._by_name[name].tube for name in sorted(self._by_name) if not is_hidden(name)]
 
     def drop_tube(self, tube: Tube) -> base.Effects:
         with self._lock:
@@ -233,7 +238,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls):
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
         with self._lock:
-            states = [self._by_name[name] for name in sorted(self._by_name)]
+            states = [self._by_name[name] for name in sorted(self._by_name) if not is_hidden(name)]
             step = self._step(now)
             findings = check.check(states, self._sessions, repair, step)
             self._put_works(step)

@@ -78,6 +78,26 @@ class TubeState:
             self.links.arrived(record, step.now)
         self._move(None, record, step)
 
+    def adopt(self, record: Record, step: Step) -> None:
+        """Store a task that comes from elsewhere under its id, which is above the last one."""
+        self.skip_to(record.id - 1)
+        self.last_id = record.id
+        self.counts["put"] += 1
+        if record.group_no is not None or record.address is not None:
+            self.links.arrived(record, step.now)
+        self._move(None, record, step)
+
+    def skip_to(self, id: int) -> None:
+        """The ids up to here were put and are done, elsewhere."""
+        skipped = max(0, id - self.last_id)
+        self.last_id += skipped
+        self.counts["put"] += skipped
+        self.counts["done"] += skipped
+
+    def rename(self, tube: Tube) -> None:
+        """The same tube under another name."""
+        self.tube = self.links.tube = self.naming.tube = tube
+
     def put_planned(self, entries: Sequence[Entry], step: Step) -> list[Record]:
         """Store entries with addresses or groups; raises before anything has changed."""
         held = self.links.held(entries)

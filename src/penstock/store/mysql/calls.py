@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
+from penstock.core.options import Tube
+from penstock.errors import NoSuchTube
+from penstock.store.moving import hidden
+from penstock.store.mysql.answers import refusals
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.tubes import load, no_such_tube
 
 Clock = Callable[[], int]
 # The server's clock is asked anew when the last answer that told it is older than this.
@@ -30,6 +36,28 @@ class Calls:
             self._heard(int(self._db.read(Q.now)[0][0]))
             offset, _ = self._offset
         return round((time.monotonic() + offset) * 1000)
+
+    @contextmanager
+    def _refusals(self, *asked: Tube | int) -> Iterator[None]:
+        """What our procedures refuse, in penstock's words; of tubes that are on their way, where they are."""
+        try:
+            with refusals(*asked):
+                yield
+        except NoSuchTube:
+            for tube in asked:
+                if isinstance(tube, Tube):
+                    self._must_not_hide(tube.name)
+            raise
+
+    def _must_not_hide(self, name: str) -> None:
+        """NoSuchTube where a tube of that name is on its way, here or away from here."""
+        for row in self._db.read(Q.hidden_tube, (name, name)):
+            raise hidden(load(row))
+
+    def _no_such_tube(self, tube: Tube) -> NoSuchTube:
+        """The error for a handle whose tube was dropped or moved."""
+        self._must_not_hide(tube.name)
+        return no_such_tube(tube)
 
     def _heard(self, now: int) -> int:
         moment = time.monotonic()

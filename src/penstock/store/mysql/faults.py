@@ -20,6 +20,7 @@ ADDRESS_IN_USE = 31003
 GROUP_ENDED = 31004
 REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED})
 
+DUPLICATE_KEY = 1062
 DEADLOCK = 1213
 LOCK_WAIT = 1205
 # The server has undone the transaction, or will when told: the whole of it may be tried again.

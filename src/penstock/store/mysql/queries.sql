@@ -58,8 +58,16 @@ INSERT INTO penstock_counter (tube) VALUES (%s);
 -- name: get_tube
 SELECT no, name, kind, options FROM penstock_tube WHERE name = %s;
 
+-- name: find_tube
+-- Also one that hides behind the name, so that this is one look; the tube itself comes first. By name: few have none.
+(SELECT no, name, kind, options FROM penstock_tube WHERE name = %s)
+UNION ALL (SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND old_name IN (%s, CONCAT('>', %s))
+AND LEFT(old_name, 1) = '>')
+UNION ALL (SELECT no, name, kind, options FROM penstock_tube WHERE name = CONCAT('<', %s));
+
 -- name: all_tubes
-SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL ORDER BY name;
+-- Without those that are arriving.
+SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND LEFT(name, 1) <> '<' ORDER BY name;
 
 -- name: tubes_without_plain
 SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND plain IS NULL;
@@ -93,7 +101,8 @@ DELETE FROM penstock_id WHERE tube = %s;
 DELETE FROM penstock_counter WHERE tube = %s;
 
 -- name: hidden_tubes
-SELECT no FROM penstock_tube WHERE name IS NULL;
+-- Of dropped tubes; those that were moved stay.
+SELECT no FROM penstock_tube WHERE name IS NULL AND (old_name IS NULL OR LEFT(old_name, 1) <> '>');
 
 -- name: forget_outcomes
 DELETE FROM penstock_outcome WHERE tube = %s ORDER BY id LIMIT %s;
@@ -391,3 +400,85 @@ LEFT JOIN penstock_tube b ON b.no = w.tube WHERE h.id IS NULL;
 
 -- name: forget_waiting_handle
 DELETE FROM penstock_waiter WHERE handle = %s;
+
+-- moving
+
+-- name: hidden_tube
+SELECT no, COALESCE(name, old_name), kind, options FROM penstock_tube
+WHERE name = CONCAT('<', %s) OR (name IS NULL AND old_name = CONCAT('>', %s));
+
+-- name: sealed_tubes
+SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND LEFT(old_name, 1) = '>' ORDER BY old_name;
+
+-- name: set_options
+UPDATE penstock_tube SET options = %s WHERE no = %s;
+
+-- name: any_following
+SELECT 1 FROM penstock_group WHERE tube = %s AND moving = 1 LIMIT 1;
+
+-- name: seal_tube
+UPDATE penstock_tube SET name = NULL, old_name = %s, options = %s WHERE no = %s;
+
+-- name: seal_id
+UPDATE penstock_id SET tube = 4294967295 - tube WHERE tube = %s;
+
+-- name: rename_tube
+UPDATE penstock_tube SET name = %s WHERE no = %s;
+
+-- name: lock_id
+SELECT last FROM penstock_id WHERE tube = %s FOR UPDATE;
+
+-- name: set_last
+UPDATE penstock_id SET last = %s WHERE tube = %s;
+
+-- name: tally
+SELECT last, last_ms, last_seq, IFNULL((SELECT last FROM penstock_serial WHERE tube = %s), 0) FROM penstock_id
+WHERE tube IN (%s, 4294967295 - %s);
+
+-- name: read_tasks
+-- the primary key, in order
+SELECT record, data FROM penstock_record WHERE tube = %s AND id > %s ORDER BY id LIMIT %s;
+
+-- name: read_groups
+SELECT $group FROM penstock_group WHERE tube = %s AND no > %s AND state IN ('open', 'started', 'cancelling')
+ORDER BY no LIMIT %s;
+
+-- name: read_outcomes
+-- the primary key, in order
+SELECT id, address, status, result, error, code, until FROM penstock_outcome WHERE tube = %s AND id > %s
+ORDER BY id LIMIT %s;
+
+-- name: erase_tasks
+DELETE FROM penstock_task WHERE tube = %s ORDER BY id LIMIT %s;
+
+-- name: erase_addresses
+DELETE FROM penstock_address WHERE tube = %s LIMIT %s;
+
+-- name: erase_members
+DELETE m FROM penstock_member m JOIN penstock_group g ON g.no = m.group_no WHERE g.tube = %s;
+
+-- name: adopt_outcome
+REPLACE INTO penstock_outcome (tube, id, address, status, result, error, code, until)
+VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
+
+-- name: adopt_members
+UPDATE penstock_group SET total = total + %s, remaining = remaining + %s WHERE no = %s;
+
+-- name: adopt_counts
+UPDATE penstock_counter SET taken = taken + %s, delayed_tasks = delayed_tasks + %s, buried = buried + %s,
+done = done + %s, delay_calls = delay_calls - %s WHERE tube = %s;
+
+-- name: land_counts
+UPDATE penstock_counter SET take_calls = take_calls + %s, ack_calls = ack_calls + %s,
+release_calls = release_calls + %s, delete_calls = delete_calls + %s, bury_calls = bury_calls + %s,
+kick_calls = kick_calls + %s, touch_calls = touch_calls + %s, ttl_calls = ttl_calls + %s, ttr_calls = ttr_calls + %s,
+delay_calls = delay_calls + %s, fail_calls = fail_calls + %s WHERE tube = %s;
+
+-- name: land_mark
+UPDATE penstock_id SET last_ms = %s, last_seq = %s WHERE tube = %s AND (last_ms, last_seq) < (%s, %s);
+
+-- name: land_serial
+INSERT INTO penstock_serial (tube, last) VALUES (%s, %s) ON DUPLICATE KEY UPDATE last = GREATEST(last, VALUES(last));
+
+-- name: set_group_total
+UPDATE penstock_group SET total = %s WHERE no = %s;

@@ -105,6 +105,18 @@ def _text(value: str | None) -> str:
     return "NULL" if value is None else f"'{escape_string(value)}'"
 
 
+def adopted_row(tube: Tube, record: Record) -> str:
+    """The VALUES of a task that comes from elsewhere."""
+    at = _NEVER if record.at is None else str(record.at)
+    return (
+        f"({tube.no},{record.id},'{record.state}',{record.rank1!r},{record.rank2!r},{record.pri},{_text(record.utube)},"
+        f"{record.attempts},{record.lease},{record.created},{record.taken or 0},{_number(record.expires)},{at},"
+        f"{_number(record.ttr)},{_number(record.max_attempts)},{_text(record.reason)},{_text(record.callback)},"
+        f"X'{record.payload.hex()}',{_text(record.address)},{_text(record.reply_to)},{_text(record.group)},"
+        f"{_number(record.group_no)})"
+    )
+
+
 def stored(tube: Tube, id: int, entry: Entry, now: int, seen: tuple[str, float] | None) -> Record:
     """The task as `row` stored it; `seen` is its state and rank where its micro-queue decided them."""
     state, rank2 = seen or ("~" if entry.delay else "r", entry.rank2.value(id, now))

@@ -9,9 +9,10 @@ import pymysql
 from penstock.errors import SchemaMismatch, StoreBusy, StoreUnavailable
 from penstock.store.mysql import faults, tubes
 from penstock.store.mysql.database import Database
+from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
-from penstock.store.sql.migrations import load_migrations
+from penstock.store.sql.migrations import Schema, load_migrations, schema_of
 
 MIGRATIONS = load_migrations("penstock.store.mysql")
 _NEWEST = MIGRATIONS[-1].number
@@ -24,6 +25,16 @@ _MIGRATE_SECONDS = 60
 def migrate(database: Database) -> str:
     """Bring the schema up to date; the store's random id."""
     return database.run(lambda link: _migrate(link, database.name), safe=True)
+
+
+def look(url: str) -> Schema:
+    """Which schema a store has; nothing is changed."""
+    database = Database(parse(url))
+    try:
+        meta = database.run(_meta, safe=True)
+    finally:
+        database.close()
+    return schema_of(int(meta["schema"]) if "schema" in meta else None, MIGRATIONS)
 
 
 def _migrate(link: Link, where: str) -> str:

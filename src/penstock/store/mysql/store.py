@@ -13,14 +13,16 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
+from penstock.store.moving import named
 from penstock.store.mysql import checks, faults, records, sessions, tubes
-from penstock.store.mysql.answers import moment_of, refusals, sql
+from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.bound import BoundDatabase
 from penstock.store.mysql.calls import Clock
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.describe import describe
 from penstock.store.mysql.linked import LinkedCalls
 from penstock.store.mysql.location import parse
+from penstock.store.mysql.moving import MovingCalls
 from penstock.store.mysql.pool import Link, Rows
 from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
@@ -29,7 +31,6 @@ from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.settling import settling
 from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
-from penstock.store.mysql.tubes import no_such_tube
 from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
 from penstock.store.sql.waiters import Waiters
@@ -37,7 +38,6 @@ from penstock.store.sql.waiters import Waiters
 # public status -> the stored states that show as it
 _STATES = {"t": "tt", "~": "~g", "!": "!!"}
 _MAX_ID = 2**63 - 1
-_DUPLICATE_KEY = 1062
 
 
 def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
@@ -45,8 +45,8 @@ def open_mysql(url: str, clock: Clock | None = None) -> MysqlStore:
     return MysqlStore(Database(parse(url)), clock)
 
 
-class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
-    """Keeps the contract of `store.base`, `store.linked` and `store.unleased` in one database."""
+class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
+    """Keeps the contract of `store.base` and its parts in one database."""
 
     shared = True
     remote = True
@@ -91,7 +91,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
             try:
                 return tubes.save(link, name, kind, given, exist_ok=exist_ok)
             except pymysql.IntegrityError as error:
-                if faults.number(error) != _DUPLICATE_KEY:
+                if faults.number(error) != faults.DUPLICATE_KEY:
                     raise
                 link.rollback()  # another process was faster: now it is there
                 return tubes.save(link, name, kind, given, exist_ok=exist_ok)
@@ -99,15 +99,14 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         return self._db.run(save)
 
     def load_tube(self, name: str) -> Tube | None:
-        rows = self._db.read(Q.get_tube, (name,))
-        return tubes.load(rows[0]) if rows else None
+        return named([tubes.load(row) for row in self._db.read(Q.find_tube, (name,) * 4)], name)
 
     def load_tubes(self) -> list[Tube]:
         return [tubes.load(row) for row in self._db.read(Q.all_tubes)]
 
     def drop_tube(self, tube: Tube) -> Effects:
         report, moment = Report(), self._moment(None)
-        with refusals(tube):
+        with self._refusals(tube):
             rows = self._db.run(lambda link: tubes.drop(link, tube, moment))
         report.swept(rows, int(rows[-1][1]))
         report.swept(tubes.remove_hidden(self._db, moment), 0)
@@ -116,15 +115,16 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         def pause(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise no_such_tube(tube)
+                raise tubes.no_such_tube(tube)
             link.change(Q.set_paused, (int(paused), tube.no))
 
-        self._db.run(pause, safe=True)
+        with self._refusals(tube):
+            self._db.run(pause, safe=True)
 
     def paused(self, tube: Tube) -> bool:
         rows = self._db.read(Q.is_paused, (tube.no,))
         if not rows:
-            raise no_such_tube(tube)
+            raise self._no_such_tube(tube)
         return bool(rows[0][0])
 
     # tasks
@@ -140,7 +140,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         values = [records.row(tube, place, entry) for place, entry in enumerate(entries, 1)]
         limits = f"{sql(tube.capacity)}, {sql(self._moment(now))}"
         reserve = f"CALL penstock_reserve({tube.no}, {len(entries)}, {delayed}, {limits})"
-        with refusals(tube, len(entries)):
+        with self._refusals(tube, len(entries)):
             rows = self._db.run(lambda link: put(link, tube, reserve, values), committed=True)
         return self._stored(tube, entries, rows)
 
@@ -149,7 +149,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         statements = records.single(tube, entry, self._moment(now))
         id, moment, _ = self._db.run(lambda link: link.numbers(*statements), committed=True)
         if not id:
-            raise no_such_tube(tube)
+            raise self._no_such_tube(tube)
         record = records.stored(tube, id, entry, self._heard(moment), None)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
@@ -171,7 +171,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
-        with refusals(tube):
+        with self._refusals(tube):
             rows = self._db.call(settling(tube, moves, self._moment(now)))
         moment = moment_of(rows)
         report = Report()
@@ -185,7 +185,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         return self._sweep(tube, "release", 0, now)
 
     def _sweep(self, tube: Tube, what: str, count: int, now: int | None) -> Settled:
-        with refusals(tube):
+        with self._refusals(tube):
             rows = self._db.call(f"CALL penstock_sweep_all({tube.no}, '{what}', {count}, {sql(self._moment(now))})")
         mark = next(place for place, row in enumerate(rows) if row[0] == "mark")
         moment = int(rows[mark][1])
@@ -195,7 +195,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         return Settled([record for _, record in done], report.effects)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        with refusals(tube):
+        with self._refusals(tube):
             rows = self._db.call(f"CALL penstock_advance({tube.no}, {limit}, {sql(self._moment(now))})")
         _, moment, wait_ms, more = rows[-1]
         self._heard(int(moment))
@@ -222,19 +222,20 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
     def _last_id(self, tube: Tube) -> int:
         rows = self._db.read(Q.last_id, (tube.no,))
         if not rows:
-            raise no_such_tube(tube)
+            raise self._no_such_tube(tube)
         return int(rows[0][0])
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         moment = self.now() if now is None else now
-        rows = self._db.run(lambda link: self._look(link, tube, ids), safe=True)
+        with self._refusals(tube):
+            rows = self._db.run(lambda link: self._look(link, tube, ids), safe=True)
         found: list[Record] = [make_record(*row) for row in rows]
         there = {record.id: record for record in found if not records.expired(record, moment)}
         return [there.get(id) for id in ids]
 
     def _look(self, link: Link, tube: Tube, ids: Sequence[int]) -> Rows:
         if not link.rows(Q.last_id, (tube.no,)):
-            raise no_such_tube(tube)
+            raise tubes.no_such_tube(tube)
         possible = tuple(id for id in ids if 0 < id <= _MAX_ID)
         return link.rows(several(Q.records, len(possible)), (tube.no, *possible)) if possible else []
 
@@ -252,7 +253,8 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls):
         return [make_record(*row) for row in rows]
 
     def count(self, tube: Tube) -> Counts:
-        return checks.make_counts(tube, self._db.read(Q.counts % {"tube": tube.no})[0])
+        with self._refusals(tube):
+            return checks.make_counts(tube, self._db.read(Q.counts % {"tube": tube.no})[0])
 
     # sessions
 

@@ -11,7 +11,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.errors import OutcomeUnknown
 from penstock.store.base import Blocked, Event, Taken
-from penstock.store.mysql.answers import moment_of, refusals, sql
+from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.calls import Calls
 from penstock.store.mysql.pool import Rows
 from penstock.store.mysql.records import Report, shown
@@ -49,7 +49,7 @@ class TakingCalls(Calls):
         what = f"'{numbers}', {count}, '{handle}', {top!r}"
         asked = _Asked(what, sql(self._moment(now)), tubes, handle, blocked, waiter)
         report = Report()
-        with refusals(*tubes):
+        with self._refusals(*tubes):
             rows = self._taken(asked, report)
         _, moment, wait_ms, session = rows[-1]
         self._heard(int(moment))

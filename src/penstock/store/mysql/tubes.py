@@ -11,6 +11,7 @@ from penstock.core.options import Tube, decode_given, encode_given, make_tube, p
 from penstock.core.reply import REPLY_KIND
 from penstock.core.task import Rank
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists
+from penstock.store.moving import hidden
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link, Rows
 from penstock.store.mysql.queries import Q
@@ -42,6 +43,8 @@ def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_o
     flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit, kind.hand_out, tube.period, *_plain(tube))
     link.change(Q.add_tube, (name, declared, encode_given(given).decode(), *flags))
     no = link.last_number
+    for row in link.rows(Q.hidden_tube, (name, name)):  # whoever seals it may have been waited for
+        raise hidden(load(row))
     link.change(Q.add_id, (no,))
     link.change(Q.add_counter, (no,))
     return make_tube(no, name, kind, given)

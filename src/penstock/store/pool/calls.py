@@ -20,7 +20,6 @@ from penstock.store.pool.tubes import PoolTubes, Whole
 from penstock.store.pool.vault import Vault
 from penstock.store.redis import promise
 from penstock.store.redis.location import Location
-from penstock.store.redis.runner import known
 from penstock.store.redis.store import SCHEMA, RedisStore
 
 T = TypeVar("T")
@@ -114,7 +113,7 @@ class PoolCalls(RedisStore):
             if self._index.is_open(tube, epoch):
                 return answer
             if not self._index.restore(tube):
-                known(tube, [-1])
+                self._runner.known(tube, [-1])
 
     def _tell(self, effects: Effects, dirty: Dirty) -> None:
         """What the clock or a session's end did: nobody's call fails for it."""

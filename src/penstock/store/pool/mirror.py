@@ -25,7 +25,6 @@ from penstock.store.pool.vault import Changes, Session, Vault
 from penstock.store.redis.keys import task_id
 from penstock.store.redis.link import Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.runner import known
 
 log = logging.getLogger("penstock")
 
@@ -94,7 +93,7 @@ class Mirror:
 
         with self._locks[tube.no]:
             if not self._vault.write(tube.no, look):
-                known(tube, [-1])
+                self._runner.known(tube, [-1])
             if looks.found:
                 self._clear(tube, epoch, looks.version)
 

@@ -11,7 +11,7 @@ from penstock.errors import NoSuchTube
 from penstock.store.pool.server import Interrupted, WatchedServer
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.runner import Runner, known
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.scripts import Script, load_script
 
 # How a script answers that the tube's index is of another epoch.
@@ -51,7 +51,7 @@ class PoolRunner(Runner):
                 if self.servers.strict or self.restore is None:
                     raise
                 if not self.restore(tube):
-                    known(tube, [_NO_TUBE])
+                    self.known(tube, [_NO_TUBE])
                 continue
             if _changed(name, tube, reply):
                 self.note(tube, epoch)

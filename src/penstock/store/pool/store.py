@@ -16,9 +16,10 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
+from penstock.store.moving import Tally
 from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.index import Progress
 from penstock.store.pool.taking import TakingCalls
@@ -47,7 +48,15 @@ class PoolStore(TakingCalls):
             self._warnings(promise.gather(self._runner)),
         )
 
-    # tubes
+    # tubes; they neither leave a pool nor come into one
+
+    def tally(self, tube: Tube) -> Tally:
+        raise UnsupportedOption(
+            f"tube {tube.name} is in a pool, which tubes neither leave nor come into: drain it there"
+        )
+
+    def erase_tube(self, tube: Tube) -> None:
+        """There is nothing: what would come is refused before anything has."""
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()

@@ -15,7 +15,6 @@ from penstock.store.pool.calls import PoolCalls
 from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Session
 from penstock.store.redis.link import Reply
-from penstock.store.redis.runner import known
 from penstock.store.redis.taking import Takes, Wanted
 
 T = TypeVar("T")
@@ -82,7 +81,7 @@ class TakingCalls(PoolCalls):
                 if not isinstance(error, Interrupted):
                     raise
                 if not self._index.restore(tube):
-                    known(tube, [-1])
+                    self._runner.known(tube, [-1])
 
     def _fill(self, taken: Taken, now: int | None) -> None:
         """Give what was taken its data. When there is none to be had it all goes back, and the call fails."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import NoReturn
 
 import psycopg
 
 from penstock.core.address import duplicate
 from penstock.core.group import ended
 from penstock.core.options import Tube
-from penstock.errors import NoSuchTube, TubeBusy
+from penstock.errors import NoSuchTube, PenstockError, TubeBusy
 from penstock.store.base import Effects, tube_full
+from penstock.store.moving import hidden, seal_refused
 from penstock.store.postgres import faults, rows
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.listener import Listener, Teller
@@ -42,7 +42,17 @@ class Calls:
         try:
             return self._connections.call(query, values, twice=twice, patience=patience)
         except psycopg.DatabaseError as error:
-            _refused(tube, error)
+            raise _refused(tube, error) or self._no_such_tube(tube) from error
+
+    def _no_such_tube(self, tube: Tube) -> NoSuchTube:
+        """The error for a handle whose tube was dropped or moved."""
+        self._must_not_hide(tube.name)
+        return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+
+    def _must_not_hide(self, name: str) -> None:
+        """NoSuchTube where a tube of that name is on its way, here or away from here."""
+        for row in self._read(self._ask.hidden_tube, (name,)):
+            raise hidden(rows.tube(row))
 
     def _gather(self, found: Iterable[Row], effects: Effects | None = None) -> rows.Gathered:
         """What a step did, once it is noted whether it has notified."""
@@ -52,23 +62,20 @@ class Calls:
         return gathered
 
 
-def _refused(tube: Tube, error: psycopg.DatabaseError) -> NoReturn:
-    """What a function said no to, in the contract's words."""
+def _refused(tube: Tube, error: psycopg.DatabaseError) -> PenstockError | None:
+    """What a function said no to, in the contract's words; None: there is no such tube."""
     said, detail = error.diag.message_primary or "", error.diag.message_detail or ""
     match error.sqlstate:
         case faults.TUBE_TAKEN:
-            raise TubeBusy(f"tube {tube.name} has {said}: ack or release them, or truncate() it first") from error
+            return TubeBusy(f"tube {tube.name} has {said}: ack or release them, or truncate() it first")
         case faults.TUBE_AWAITED:
-            raise TubeBusy(f"tube {tube.name} has {said}: let their takes time out or close them first") from error
+            return TubeBusy(f"tube {tube.name} has {said}: let their takes time out or close them first")
+        case faults.TUBE_RESTLESS:
+            return seal_refused(tube, said)
         case faults.ADDRESS_IN_USE:
-            raise duplicate(said, detail) from error
+            return duplicate(said, detail)
         case faults.GROUP_ENDED:
-            raise ended(said) from error
+            return ended(said)
         case faults.TUBE_FULL:
-            raise tube_full(tube, int(said), int(detail)) from error
-    raise no_such_tube(tube) from error
-
-
-def no_such_tube(tube: Tube) -> NoSuchTube:
-    """The error for a handle whose tube was dropped."""
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+            return tube_full(tube, int(said), int(detail))
+    return None

@@ -16,8 +16,8 @@ from penstock.errors import (
 )
 
 # What the functions of the migrations raise.
-OWN = ("PS001", "PS002", "PS003", "PS004", "PS005", "PS006")
-NO_SUCH_TUBE, TUBE_TAKEN, TUBE_AWAITED, ADDRESS_IN_USE, GROUP_ENDED, TUBE_FULL = OWN
+OWN = ("PS001", "PS002", "PS003", "PS004", "PS005", "PS006", "PS007")
+NO_SUCH_TUBE, TUBE_TAKEN, TUBE_AWAITED, ADDRESS_IN_USE, GROUP_ENDED, TUBE_FULL, TUBE_RESTLESS = OWN
 # The whole transaction was undone, and may be tried again.
 AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
 

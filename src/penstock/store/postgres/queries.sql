@@ -65,13 +65,20 @@ SELECT {schema}.penstock_now(NULL)
 -- tubes
 
 -- name: save_tube
-SELECT * FROM {schema}.penstock_save_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT * FROM {schema}.penstock_name_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
 -- name: get_tube
+-- Also one that hides behind the name, so that this is one look; the tube itself comes first.
 SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
+UNION ALL SELECT no, name, kind, options FROM {schema}.penstock_sealed WHERE name = %s
+UNION ALL SELECT * FROM {schema}.penstock_hidden(%s)
 
 -- name: all_tubes
-SELECT no, name, kind, options FROM {schema}.penstock_tube ORDER BY name
+-- Without those that are arriving.
+SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE left(name, 1) <> '<' ORDER BY name
+
+-- name: hidden_tube
+SELECT * FROM {schema}.penstock_hidden(%s)
 
 -- name: drop_tube
 SELECT * FROM {schema}.penstock_drop_tube(%s, %s, %s)
@@ -174,6 +181,47 @@ SELECT * FROM {schema}.penstock_recover(%s, %s, %s, %s)
 
 -- name: inspect
 SELECT * FROM {schema}.penstock_inspect(%s, %s, %s, %s)
+
+-- moving
+
+-- name: seal
+SELECT {schema}.penstock_seal(%s, %s, %s, %s)
+
+-- name: sealed_tubes
+SELECT no, name, kind, options FROM {schema}.penstock_sealed ORDER BY name
+
+-- name: forget_sealed
+DELETE FROM {schema}.penstock_sealed WHERE no = %s RETURNING no
+
+-- name: erase
+SELECT {schema}.penstock_erase(%s, %s, %s)
+
+-- name: tally
+SELECT * FROM {schema}.penstock_tally(%s)
+
+-- name: sum
+SELECT * FROM {schema}.penstock_sum(%s)
+
+-- name: read_tasks
+-- By the primary key.
+SELECT (found.shown).* FROM (
+    SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.tube = %s AND k.key > %s
+    ORDER BY k.key LIMIT %s OFFSET 0) found
+
+-- name: read_groups
+SELECT * FROM {schema}.penstock_group
+WHERE tube = %s AND no > %s AND state IN ('open', 'started', 'cancelling') ORDER BY no LIMIT %s
+
+-- name: read_outcomes
+-- By the primary key.
+SELECT key & 1099511627775, address, status, result, error, code, until FROM {schema}.penstock_outcome
+WHERE key > %s AND key <= %s ORDER BY key LIMIT %s
+
+-- name: adopt
+SELECT {schema}.penstock_adopt(%s, %s, %s::bytea[], %s, %s::bytea[], %s)
+
+-- name: land
+SELECT {schema}.penstock_land(%s, %s, %s, %s, %s, %s)
 
 -- sessions
 

@@ -11,8 +11,8 @@ from psycopg import sql
 from penstock.core.reply import REPLY_KIND
 from penstock.errors import SchemaMismatch, StoreUnavailable
 from penstock.store.postgres import faults, rows
-from penstock.store.postgres.location import Location
-from penstock.store.sql.migrations import load_migrations
+from penstock.store.postgres.location import Location, locate
+from penstock.store.sql.migrations import Schema, load_migrations, schema_of
 from penstock.store.sql.queries import load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
@@ -50,6 +50,17 @@ def migrate(db: psycopg.Connection, location: Location) -> str:
             f"{location.place} has schema {number}, this penstock knows up to {MIGRATIONS[-1].number}: upgrade penstock"
         )
     return id
+
+
+def look(url: str) -> Schema:
+    """Which schema a store has; nothing is changed."""
+    location = locate(url)
+    try:
+        with psycopg.connect(location.conninfo) as db:
+            found = _stored(db, queries(location), location)
+    except psycopg.Error as error:
+        raise faults.translated(error, location.place) from error
+    return schema_of(None if found is None else found[0], MIGRATIONS)
 
 
 def _stored(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -> tuple[int, str] | None:

@@ -14,19 +14,20 @@ import msgspec
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.options import Tube, make_tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
-from penstock.errors import NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
+from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
+from penstock.store.moving import named
 from penstock.store.postgres import rows, schema
 from penstock.store.postgres.bound import BoundConnection
-from penstock.store.postgres.calls import no_such_tube
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.describe import describe
 from penstock.store.postgres.linked import LinkedCalls
 from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
 from penstock.store.postgres.location import locate
+from penstock.store.postgres.moving import MovingCalls
 from penstock.store.postgres.unleased import UnleasedCalls
 from penstock.store.sql.waiters import Waiter, Waiters
 
@@ -53,8 +54,8 @@ class _Asked(msgspec.Struct, frozen=True):
     patience: float | None
 
 
-class PostgresStore(LinkedCalls, UnleasedCalls):
-    """Keeps the contract of `store.base`, `store.linked` and `store.unleased` in one schema of a database."""
+class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
+    """Keeps the contract of `store.base` and its parts in one schema of a database."""
 
     shared = True
     remote = True
@@ -98,14 +99,15 @@ class PostgresStore(LinkedCalls, UnleasedCalls):
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        made, *row = self._read(self._ask.save_tube, (name, *rows.tube_row(kind, given)))[0]
+        new = make_tube(0, name, kind, given)
+        made, *row = self._call(new, self._ask.save_tube, (name, *rows.tube_row(kind, given)), twice=True)[0]
         if not made and not exist_ok:
             raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
         return rows.tube(tuple(row))
 
     def load_tube(self, name: str) -> Tube | None:
-        found = self._read(self._ask.get_tube, (name,))
-        return rows.tube(found[0]) if found else None
+        found = [rows.tube(row) for row in self._read(self._ask.get_tube, (name, name, name))]
+        return named(found, name)
 
     def load_tubes(self) -> list[Tube]:
         return [rows.tube(row) for row in self._read(self._ask.all_tubes, ())]
@@ -121,7 +123,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls):
     def paused(self, tube: Tube) -> bool:
         found = self._read(self._ask.paused, (tube.no,))
         if not found:
-            raise no_such_tube(tube)
+            raise self._no_such_tube(tube)
         return bool(found[0][0])
 
     # tasks
@@ -179,6 +181,10 @@ class PostgresStore(LinkedCalls, UnleasedCalls):
         effects = Effects()
         try:
             *found, last = self._taken(tubes[0], asked, effects)
+        except NoSuchTube:
+            for each in tubes:  # the call does not say which of them is gone
+                self._must_not_hide(each.name)
+            raise
         except StoreUnavailable as error:
             if blocked != "stay":
                 raise

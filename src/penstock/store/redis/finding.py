@@ -15,7 +15,7 @@ from penstock.store.base import Counts, Lane
 from penstock.store.redis.keys import MAX_ID, task_id, task_key
 from penstock.store.redis.link import Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, read_pairs
 
 # Tasks that one call of a paging script looks at: a millisecond or so.
 PAGE = 500
@@ -30,7 +30,7 @@ def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list
     """The tasks with these ids; one past its ttl, unless taken, is None."""
     wanted = [task_key(id) if 0 < id <= MAX_ID else b"" for id in ids]
     reply = runner.on_tag("get", tube.no, runner.moment(now), *wanted, again=True)
-    moment, *values = known(tube, cast("list[Reply]", reply))
+    moment, *values = runner.known(tube, cast("list[Reply]", reply))
     found = zip(ids, cast("list[bytes | None]", values), strict=True)
     return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
 
@@ -50,7 +50,7 @@ def find(runner: Runner, tube: Tube, status: str | None, after: int, limit: int,
     while len(records) < limit and place < MAX_ID:
         arguments = (runner.moment(now), states or "", place, limit - len(records), PAGE)
         reply = runner.on_tag("find", tube.no, *arguments, again=True)
-        _, place, last, stored = cast("list[int]", known(tube, cast("list[Reply]", reply))[:4])
+        _, place, last, stored = cast("list[int]", runner.known(tube, cast("list[Reply]", reply))[:4])
         records += read_pairs(cast("list[Reply]", reply)[4:])
         left = last - place
         if left <= 0 or not stored:
@@ -90,23 +90,25 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
             return
 
 
-def count(runner: Runner, tubes: Sequence[Tube]) -> Counts:
-    """The counters of a tube, or of all its shards together."""
+def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Counts:
+    """The counters of a tube, or of all its shards together; `sealed`: also of one that was moved."""
     keys = [runner.keys.name(tube.no, "meta") for tube in tubes]
-    names = [b"last", *(name.encode() for name in Counts.__struct_fields__)]
+    names = [b"last", b"sealed", b"skipped", *(name.encode() for name in Counts.__struct_fields__)]
     replies = runner.servers.command_all([(key, (b"HMGET", key, *names)) for key in keys])
-    counts = [_counted(tube, cast("list[bytes | None]", reply)) for tube, reply in zip(tubes, replies, strict=True)]
+    found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
+    counts = [_counted(runner, tube, reply, sealed=sealed) for tube, reply in found]
     return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
-def _counted(tube: Tube, found: list[bytes | None]) -> Counts:
+def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: bool) -> Counts:
     """What was put is the last id; what is ready and what is done follow from the others."""
-    known(tube, [-1 if found[0] is None else 0])
-    last, *numbers = (int(number or 0) for number in found)
+    last = found[1] if sealed and found[0] is None else found[0]
+    runner.known(tube, [-1 if last is None else 0])
+    skipped, *numbers = (int(number or 0) for number in found[2:])
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
-    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"]
-    counts.update(put=last, done=done)
-    counts["ready"] = last - done - counts["taken"] - counts["delayed"] - counts["buried"]
+    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped
+    counts.update(put=int(last or 0), done=done)
+    counts["ready"] = counts["put"] - done - counts["taken"] - counts["delayed"] - counts["buried"]
     return Counts(**counts)
 
 

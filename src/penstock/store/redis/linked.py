@@ -20,7 +20,7 @@ from penstock.store.redis.link import Reply
 from penstock.store.redis.links import LETTERS, read_group, read_outcome
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.runner import Runner, known
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.steps import Steps
 
 
@@ -54,14 +54,14 @@ class LinkedCalls:
 
     def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
         reply = self._runner.on_tag("seek", tube.no, self._runner.moment(now), address, again=True)
-        _, id, *outcome = known(tube, cast("list[Reply]", reply))
+        _, id, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         return Sought(cast(int, id)) if id else _ended(outcome)
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""
         self._listener.interests.add(tube.no)  # before anybody may tell
         reply = self._runner.on_tag("sought", tube.no, self._runner.moment(now), key, again=True)
-        _, there, *outcome = known(tube, cast("list[Reply]", reply))
+        _, there, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         return Sought(id) if there else _ended(outcome)
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:

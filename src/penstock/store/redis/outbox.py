@@ -17,7 +17,7 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
-from penstock.errors import NoSuchTube, StoreError
+from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.store.base import Effects
 from penstock.store.redis import putting
 from penstock.store.redis.keys import TUBES
@@ -107,7 +107,7 @@ class Outbox:
             return False
         return True in [self.drain(int(no), effects, now) for no in senders]
 
-    def _postpone(self, error: StoreError) -> None:
+    def _postpone(self, error: PenstockError) -> None:
         """What is in an outbox is safe there, and the task that left it has ended: nobody's call fails for it."""
         self._next_look = time.monotonic() + _FAILED_SECONDS
         log.warning("replies are put later (%s)", error)
@@ -128,7 +128,7 @@ class Outbox:
                 try:
                     self._receive(source, name, batch, effects, now)
                     self._runner.on_tag("sent", source, *(letter.no for letter in batch), again=True)
-                except StoreError as error:
+                except (StoreError, NoSuchTube) as error:  # the tube may have been moved to another store
                     stuck.add(name)
                     self._postpone(error)
         return found[-1].no

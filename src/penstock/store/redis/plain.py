@@ -9,7 +9,7 @@ from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import new_pieces
-from penstock.store.redis.runner import Runner, known
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import Request
 from penstock.store.redis.snapshot import sortable
 
@@ -30,7 +30,7 @@ def plain_put(runner: Runner, tube: Tube) -> Callable[[bytes], Record | None] | 
         now = _packed(runner.moment(None))
         packed = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
         reply = runner.servers.run(Request(script, keys, (), packed), again=False)
-        created, id = cast("list[int]", known(tube, cast("list[Reply]", reply)))
+        created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
         return _record(entry, id, created, payload)
 
     return put

@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from penstock.core.kind import CLOCK
-from penstock.core.options import Tube
+from penstock.core.options import Tube, make_tube
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube
 from penstock.store.base import Effects, Event
+from penstock.store.moving import erased_options, gone, hidden, sealed_options
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
@@ -59,17 +60,38 @@ class Runner:
             request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, again=again))
             if reply[0] != _LINKED:
-                return known(tube, reply)
+                return self.known(tube, reply)
             self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
+
+    def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
+        """The reply, unless it says that the tube is gone; then NoSuchTube says where it went."""
+        if reply[0] == _NO_TUBE:
+            if (sealed := self.sealed(tube)) is not None:
+                raise hidden(sealed)
+            what = f"tube {tube.name} does not exist (any more)"
+            raise NoSuchTube(f"{what}: open it with broker.tube(), which creates it")
+        return reply
+
+    def sealed(self, tube: Tube) -> Tube | None:
+        """The tube as one that was moved, if it was."""
+        key = self.keys.name(tube.no, "meta")
+        to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
+        if to is None:
+            return None
+        sealed = make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
+        return sealed if erased is None else make_tube(tube.no, sealed.name, tube.kind, erased_options(sealed))
 
     def on_tubes(
         self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
     ) -> list[list[Reply]]:
         """The same in several tubes, of a script that may run twice, in as few round trips as there are servers."""
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
+        found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         return [
-            self.on_tube(name, tube, *arguments, again=True, now=now) if reply[0] == _LINKED else known(tube, reply)
-            for tube, reply in zip(tubes, cast("list[list[Reply]]", replies), strict=True)
+            self.known(tube, reply)
+            if reply[0] != _LINKED
+            else self.on_tube(name, tube, *arguments, again=True, now=now)
+            for tube, reply in found
         ]
 
     def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
@@ -128,13 +150,6 @@ def _shape(tube: Tube) -> Shape:
     letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
     sort = UNLEASED if not kind.leased else LANED if kind.per_utube else PLAIN
     return Shape(letters, tube.period if clocked else tube.utube_limit, sort)
-
-
-def known(tube: Tube, reply: list[Reply]) -> list[Reply]:
-    """The reply, unless it says that the tube is gone."""
-    if reply[0] == _NO_TUBE:
-        raise NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
-    return reply
 
 
 def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:

@@ -22,11 +22,12 @@ from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
-from penstock.store.redis.location import Location
+from penstock.store.redis.location import Location, locate
+from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.plain import plain_put
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import OneServer, Servers
 from penstock.store.redis.settling import ack_all, pack_moves
 from penstock.store.redis.shards import Shards
@@ -34,14 +35,15 @@ from penstock.store.redis.steps import Steps
 from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
+from penstock.store.sql.migrations import Schema
 
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 4
+SCHEMA = 5
 
 
-class RedisStore(UnleasedCalls):
+class RedisStore(UnleasedCalls, MovingCalls):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
@@ -68,6 +70,7 @@ class RedisStore(UnleasedCalls):
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
+        self._listed = {}
         self._takes = self._make_takes()
         reset_in_child(self)
 
@@ -163,19 +166,20 @@ class RedisStore(UnleasedCalls):
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
         """Remove what is stored of a tube that is not busy, or anyhow; whether its tasks have yet to reply."""
         reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name, int(anyhow))
-        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(known(tube, cast("list[Reply]", reply))))
+        found = self._runner.known(tube, cast("list[Reply]", reply))
+        _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
         if not anyhow:
             refuse_busy(tube, taken, waiting)
         return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
-        known(tube, cast("list[Reply]", reply))
+        self._runner.known(tube, cast("list[Reply]", reply))
 
     def paused(self, tube: Tube) -> bool:
         key = self._keys.name(tube.no, "meta")
         last, paused = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, b"last", b"paused"))
-        known(tube, [-1 if last is None else 0])
+        self._runner.known(tube, [-1 if last is None else 0])
         return paused is not None
 
     # tasks
@@ -327,6 +331,23 @@ class RedisStore(UnleasedCalls):
             for tube in self._tubes.stored()
             for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
         ]
+
+
+def look_at_redis(url: str) -> Schema:
+    """Which layout a store has; nothing is changed."""
+    where = locate(url)
+    servers = _servers(where)
+    try:
+        key = Keys(where.prefix).name(TUBES, "store")
+        found = cast("bytes | None", servers.command(key, b"HGET", key, b"schema"))
+    finally:
+        servers.close()
+    stored = None if found is None else int(found)
+    return Schema(stored, SCHEMA, [f"layout {SCHEMA}"] if (stored or 0) < SCHEMA else [])
+
+
+def _servers(where: Location) -> Servers:
+    return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
 
 
 def refuse_busy(tube: Tube, taken: int, waiting: int) -> None:

@@ -11,7 +11,7 @@ from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner, known, read_pairs
+from penstock.store.redis.runner import Runner, read_pairs
 from penstock.store.redis.steps import Steps
 
 # Each is looked after first, up to a thousand tasks: more tubes than that would hold up the server for others.
@@ -52,7 +52,7 @@ class Takes:
         request = self._runner.several_request(tubes, *wanted, ADVANCE_STEP, now=now)
         code, *rest = cast("list[int]", self._runner.servers.run(request, again=False))
         if code < 0:
-            known(tubes[rest[0] - 1], [code])
+            self._runner.known(tubes[rest[0] - 1], [code])
         if not code:
             return self._in_turn(tubes, wanted, now, effects)
         for place, answer in zip(rest[::2], cast("list[list[Reply]]", rest[1::2]), strict=True):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.errors import TubeExists
+from penstock.store.moving import hidden, is_hidden, named, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
@@ -55,18 +56,49 @@ class Tubes:
         return tube
 
     def find(self, name: str) -> Tube | None:
-        """The tube of that name."""
-        tube = _tube(self._runner.on_tag("lookup", TUBES, name, again=True))
-        if tube is None or all(self._live(self.shards.of(tube)[:1])):
-            return tube
+        """The tube of that name; NoSuchTube where it is on its way, here or away from here."""
+        if name != plain_name(name):
+            return self._find_hidden(name)
+        tube = self._lookup(name)
+        if tube is None:
+            return None
+        if self._lives(tube):
+            return named([tube], name)
+        if (sealed := self._runner.sealed(tube)) is not None:
+            raise hidden(sealed)
         self.forget(tube)  # whoever dropped it died before it could
         return None
 
-    def all(self) -> list[Tube]:
-        """All tubes, by name."""
+    def _find_hidden(self, name: str) -> Tube | None:
+        """One that is arriving has its name; one that is gone is found by that which it had."""
+        tube = self._lookup(name)
+        if tube is not None:
+            return tube if self._lives(tube) else None
+        tube = self._lookup(plain_name(name))
+        sealed = None if tube is None else self._runner.sealed(tube)
+        return sealed if sealed is not None and sealed.name == name else None
+
+    def _lookup(self, name: str) -> Tube | None:
+        return _tube(self._runner.on_tag("lookup", TUBES, name, again=True))
+
+    def rename(self, tube: Tube, name: str) -> bool:
+        """Give a tube another name; False where that is in use."""
+        declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode()))
+        return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
+
+    def sealed(self) -> list[Tube]:
+        """All tubes that were moved, by name."""
+        found = (self._runner.sealed(tube) for tube in self._declared())
+        return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
+
+    def _declared(self) -> list[Tube]:
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        tubes = [make_declared(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        return [make_declared(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+
+    def all(self) -> list[Tube]:
+        """All tubes, by name, without those that are arriving or gone."""
+        tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
         lives = self._live([self.shards.of(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
@@ -86,6 +118,9 @@ class Tubes:
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
         last = cast(int, self._runner.on_tag("number", TUBES, wanted))
         return replace(tube, no=last - wanted + 1)
+
+    def _lives(self, tube: Tube) -> bool:
+        return all(self._live(self.shards.of(tube)[:1]))
 
     def _live(self, tubes: Sequence[Tube]) -> list[bool]:
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]

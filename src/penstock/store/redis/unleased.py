@@ -17,7 +17,7 @@ from penstock.store.redis.finding import unless_expired
 from penstock.store.redis.link import Reply
 from penstock.store.redis.linked import LinkedCalls
 from penstock.store.redis.record import decode
-from penstock.store.redis.runner import known, read_pairs
+from penstock.store.redis.runner import read_pairs
 
 
 class UnleasedCalls(LinkedCalls):
@@ -42,7 +42,7 @@ class UnleasedCalls(LinkedCalls):
 
     def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
         reply = self._runner.on_tag("named", tube.no, self._runner.moment(now), *names, again=True)
-        moment, *found = known(tube, cast("list[Reply]", reply))
+        moment, *found = self._runner.known(tube, cast("list[Reply]", reply))
         pairs = zip(cast("list[int]", found[::2]), cast("list[bytes | None]", found[1::2]), strict=True)
         return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in pairs]
 
@@ -55,4 +55,4 @@ class UnleasedCalls(LinkedCalls):
 
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
         reply = self._runner.on_tag("inspect", tube.no, start, count, int(pending), again=True)
-        return read_pairs(known(tube, cast("list[Reply]", reply))[1:])
+        return read_pairs(self._runner.known(tube, cast("list[Reply]", reply))[1:])

@@ -27,3 +27,17 @@ def load_migrations(package: str) -> list[Migration]:
             number, _, name = file.name.removesuffix(".sql").partition("_")
             found.append(Migration(int(number), name, file.read_text()))
     return sorted(found, key=lambda migration: migration.number)
+
+
+class Schema(msgspec.Struct, frozen=True):
+    """The schema of a store: which one it has (None: it is new), which one this penstock needs, and what is missing."""
+
+    stored: int | None
+    newest: int
+    pending: list[str]
+
+
+def schema_of(stored: int | None, migrations: list[Migration]) -> Schema:
+    """What of these migrations a store has yet to get."""
+    pending = [f"{each.number:04d}_{each.name}" for each in migrations if each.number > (stored or 0)]
+    return Schema(stored, migrations[-1].number, pending)

@@ -24,7 +24,7 @@ class Calls:
 
     def _must_live(self, db: apsw.Connection, tube: Tube) -> None:
         if db.execute(Q.tube_lives, (tube.no,)).get is None:
-            raise no_such_tube(tube)
+            raise no_such_tube(db, tube)
 
     def _step(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects) -> Step:
         self._must_live(db, tube)

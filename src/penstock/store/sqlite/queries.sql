@@ -34,7 +34,9 @@ INSERT INTO penstock_counter (tube) VALUES (?1);
 SELECT no, name, kind, options FROM penstock_tube WHERE name = ?1;
 
 -- name: all_tubes
-SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL ORDER BY name;
+-- Without those that are arriving or gone.
+SELECT no, name, kind, options FROM penstock_tube
+WHERE name IS NOT NULL AND substr(name, 1, 1) NOT IN ('<', '>') ORDER BY name;
 
 -- name: tube_by_no
 SELECT no, name, kind, options FROM penstock_tube WHERE no = ?1 AND name IS NOT NULL;
@@ -561,3 +563,49 @@ DELETE FROM penstock_outcome WHERE tube = ?1 AND key IN (SELECT key FROM penstoc
 -- name: check_moving
 SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1)
 FROM penstock_tube WHERE no = ?1;
+
+-- moving; a sealed tube's row and counters have its number with a minus, so that no step finds them
+
+-- name: hidden_tube
+SELECT no, name, kind, options FROM penstock_tube WHERE name = '<' || ?1 OR name = '>' || ?1;
+
+-- name: sealed_tubes
+SELECT no, name, kind, options FROM penstock_tube WHERE name >= '>' AND name < '?' ORDER BY name;
+
+-- name: set_options
+UPDATE penstock_tube SET options = ?2 WHERE no = ?1;
+
+-- name: any_following
+SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1;
+
+-- name: seal_tube
+UPDATE penstock_tube SET no = -no, name = ?2, options = ?3 WHERE no = ?1;
+
+-- name: seal_counter
+UPDATE penstock_counter SET tube = -tube WHERE tube = ?1 RETURNING tube;
+
+-- name: rename_tube
+UPDATE penstock_tube SET name = ?2 WHERE no = ?1;
+
+-- name: read_groups
+SELECT $group FROM penstock_group
+WHERE tube = ?1 AND no > ?2 AND state IN ('open', 'started', 'cancelling') ORDER BY no LIMIT ?3;
+
+-- name: read_outcomes
+SELECT key & 1099511627775, address, status, result, error, code, until FROM penstock_outcome
+WHERE key > ?1 AND key <= ?2 ORDER BY key LIMIT ?3;
+
+-- name: adopt
+INSERT INTO penstock_task (key, tube, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
+max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no, progress)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: adopt_outcome
+INSERT OR REPLACE INTO penstock_outcome (key, tube, address, status, result, error, code, until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+
+-- name: adopt_members
+UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
+
+-- name: set_group_total
+UPDATE penstock_group SET total = ?2 WHERE no = ?1;

@@ -33,13 +33,18 @@ _ACKED = {"taken", "done", "ack"}  # the counters of a step that did nothing but
 
 def read_counts(step: Step) -> Counts:
     """A tube's counters; NoSuchTube when it is gone."""
-    last = step.last_id()
-    taken, delayed, buried, done, *calls = step.execute(Q.counts, (step.tube.no,)).get
+    return counts_with(step.db, step.tube, step.last_id())
+
+
+def counts_with(db: apsw.Connection, tube: Tube, last: int) -> Counts:
+    """The counters that are stored, and what follows from the last id."""
+    taken, delayed, buried, done, *calls = db.execute(Q.counts, (tube.no,)).get
     return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
 
 
-def no_such_tube(tube: Tube) -> NoSuchTube:
-    """The error for a handle whose tube was dropped."""
+def no_such_tube(db: apsw.Connection, tube: Tube) -> NoSuchTube:
+    """The error for a handle whose tube was dropped or moved."""
+    tubes.must_not_hide(db, tube.name)
     return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
 
 
@@ -93,7 +98,7 @@ class Step:
         """The last id given in this tube; NoSuchTube when it is gone."""
         row = self.execute(Q.newest, (self.tube.no, self.key + (1 << ID_BITS))).get
         if row is None:
-            raise no_such_tube(self.tube)
+            raise no_such_tube(self.db, self.tube)
         floor, newest = row
         return int(max(floor, (newest or 0) - self.key, self._highest))
 
@@ -203,12 +208,12 @@ class Step:
         if self._deltas.keys() == _ACKED:
             self.execute(Q.bump_ack, (self.tube.no, self._deltas["ack"], self._highest))
             if not self.db.changes():
-                raise no_such_tube(self.tube)
+                raise no_such_tube(self.db, self.tube)
             self._deltas = {}
         elif self._deltas:
             deltas = [self._deltas.get(name, 0) for name in _BUMPED]
             if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
-                raise no_such_tube(self.tube)
+                raise no_such_tube(self.db, self.tube)
             self._deltas = {}
         return self.effects
 

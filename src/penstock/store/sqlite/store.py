@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
-from uuid import uuid4
 
 import apsw
 
@@ -17,10 +16,9 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import SchemaMismatch, TubeBusy, TubeExists
+from penstock.errors import TubeBusy, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
-from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
@@ -30,11 +28,12 @@ from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.leasing import ack_plain, lease
 from penstock.store.sqlite.linked import LinkedCalls
 from penstock.store.sqlite.looking import LookingCalls
+from penstock.store.sqlite.moving import MovingCalls
 from penstock.store.sqlite.puts import plain_put, put_one, put_planned, total_of
+from penstock.store.sqlite.schema import migrate
 from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
 
-MIGRATIONS = load_migrations("penstock.store.sqlite")
 T = TypeVar("T")
 # Seconds between looks at the change counter: a taker in another process is woken within the last. A look costs some
 # 3 µs and the thread's waking up to 100, so that the last decides what an idle taker costs (bench: idle-worker).
@@ -49,7 +48,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
+class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -60,7 +59,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
         self._clock = clock or wall_clock
         self._version, self._pause = 0, _FIRST_LOOK  # what the last look saw, and how long until the next
         try:
-            self.identity = f"sqlite:{self._migrate()}"
+            self.identity = f"sqlite:{migrate(self._db)}"
             self._remove_hidden(Effects())
         except BaseException:
             self._db.close()
@@ -96,31 +95,13 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
             self._pause = min(self._pause * 1.2, _LAST_LOOK)
         return False
 
-    def _migrate(self) -> str:
-        """Bring the schema up to date; the store's random id."""
-        with self._db.durable as db:
-            stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else 0
-            newest = MIGRATIONS[-1].number
-            if stored > newest:
-                raise SchemaMismatch(
-                    f"{self._db.path} has schema {stored}, this penstock knows up to {newest}: upgrade penstock"
-                )
-            for migration in MIGRATIONS:
-                if migration.number > stored:
-                    db.execute(migration.sql)
-                    db.execute(Q.set_meta, ("schema", str(migration.number)))
-            id = db.execute(Q.get_meta, ("id",)).get
-            if id is None:
-                id = str(uuid4())
-                db.execute(Q.set_meta, ("id", id))
-            return str(id)
-
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         with self._db.durable as db:
             row = db.execute(Q.get_tube, (name,)).get
             if row is None:
+                tubes.must_not_hide(db, name)
                 return tubes.add(db, name, kind, given)
             if not exist_ok:
                 raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
@@ -129,6 +110,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def load_tube(self, name: str) -> Tube | None:
         with self._db.reading as db:
             row = db.execute(Q.get_tube, (name,)).get
+            if row is None:
+                tubes.must_not_hide(db, name)
             return tubes.load(row) if row else None
 
     def load_tubes(self) -> list[Tube]:
@@ -162,11 +145,11 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         with self._write(tube) as db:
             if db.execute(Q.set_paused, (tube.no, int(paused))).get is None:
-                raise no_such_tube(tube)
+                raise no_such_tube(db, tube)
 
     def paused(self, tube: Tube) -> bool:
         with self._db.reading as db:
-            return bool(_known(tube, db.execute(Q.is_paused, (tube.no,)).fetchone())[0])
+            return bool(_known(db, tube, db.execute(Q.is_paused, (tube.no,)).fetchone())[0])
 
     # tasks
 
@@ -221,7 +204,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
         has groups that tasks must follow, and the next moments."""
-        row = _known(step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
+        row = _known(step.db, step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
         at, lapse, end, session, paused, moving = row
         soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
         if soonest is not None and soonest <= step.now:
@@ -364,9 +347,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, LookingCalls):
             return checks.check(db, self._clock() if now is None else now, repair=repair)
 
 
-def _known(tube: Tube, row: T | None) -> T:
+def _known(db: apsw.Connection, tube: Tube, row: T | None) -> T:
     if row is None:
-        raise no_such_tube(tube)
+        raise no_such_tube(db, tube)
     return row
 
 

@@ -8,6 +8,7 @@ import msgspec
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.core.reply import REPLY_KIND
+from penstock.store.moving import hidden
 from penstock.store.sqlite.lanes import Q
 
 # Tasks removed in one transaction by truncate and drop: some 20 ms, so that others get their turn.
@@ -26,6 +27,13 @@ def reply_tube(db: apsw.Connection, name: str) -> Tube:
     """The tube that a reply goes to, created when it is missing."""
     row = db.execute(Q.get_tube, (name,)).get
     return add(db, name, REPLY_KIND, {}) if row is None else load(row)
+
+
+def must_not_hide(db: apsw.Connection, name: str) -> None:
+    """NoSuchTube where a tube of that name is on its way, here or away from here."""
+    row = db.execute(Q.hidden_tube, (name,)).get
+    if row is not None:
+        raise hidden(load(row))
 
 
 def load(row: tuple[int, str, str, str]) -> Tube:

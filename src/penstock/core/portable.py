@@ -1,0 +1,192 @@
+"""Tasks, groups and outcomes as a file has them, a JSON object each: checked as if a program had put them.
+
+Moments are milliseconds since the epoch. Data is JSON under `data`, bytes are base64 under `base64`, and what a store
+could not read is base64 under `unreadable`. What has its default is left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from penstock.core import codec, names
+from penstock.core.ending import STATUS_OF, Ending
+from penstock.core.group import OPEN, STARTED, Group
+from penstock.core.ids import text_id
+from penstock.core.kind import Kind
+from penstock.core.numbers import number
+from penstock.core.options import callback_url
+from penstock.core.task import NO_UTUBE, UNSTARTED, Record
+from penstock.errors import BadValue
+
+_Int = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+_Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Text = Annotated[str, Meta(max_length=names.MAX_TEXT)]
+# The states that a file may name, by whether the kind leases.
+_LEASED, _UNLEASED = "rt~!" + UNSTARTED, "rt"
+
+
+class Data(Struct, omit_defaults=True):
+    """Stored bytes in one of three forms."""
+
+    data: msgspec.Raw | UnsetType = UNSET
+    base64: str | None = None
+    unreadable: str | None = None
+
+
+class TaskLine(Data, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """One task."""
+
+    id: Annotated[int, Meta(ge=1, le=2**40 - 1)]
+    state: str
+    created: _Int
+    rank: tuple[float, float] = (0, 0)
+    pri: _Small = 0
+    utube: str | None = None
+    attempts: _Small = 0
+    lease: _Small = 0
+    taken: _Int | None = None
+    expires: _Int | None = None
+    at: _Int | None = None
+    ttr: _Int | None = None
+    max_attempts: _Small | None = None
+    reason: _Text | None = None
+    callback: str | None = None
+    address: str | None = None
+    reply_to: str | None = None
+    group: _Int | None = None
+
+
+class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """One group that is not over; tasks name it by its number."""
+
+    no: _Int
+    name: str
+    state: str
+    total: _Int
+    end: Data | None = None
+    cancel: Data | None = None
+
+
+class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """How an addressed task ended."""
+
+    id: _Int
+    address: str
+    status: str
+    until: _Int
+    result: Data | None = None
+    error: _Text | None = None
+    code: str | int | None = None
+
+
+def task_line(record: Record) -> TaskLine:
+    """A task for a file; one behind its micro-queue is ready."""
+    data = data_line(record.payload)
+    return TaskLine(
+        data=data.data, base64=data.base64, unreadable=data.unreadable, id=record.id,
+        state="r" if record.state == "q" else record.state, created=record.created, rank=(record.rank1, record.rank2),
+        pri=record.pri, utube=record.utube, attempts=record.attempts, lease=record.lease, taken=record.taken,
+        expires=record.expires, at=record.at, ttr=record.ttr, max_attempts=record.max_attempts, reason=record.reason,
+        callback=record.callback, address=record.address, reply_to=record.reply_to, group=record.group_no,
+    )  # fmt: skip
+
+
+def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
+    """The task of a line; BadValue names what no program could have put. `groups`: number -> name."""
+    if line.state not in (_LEASED if kind.leased else _UNLEASED):
+        raise BadValue(f"task {line.id} has the state {names.shown(line.state)}, which kind {kind.name} has not")
+    if line.group is not None and line.group not in groups:
+        raise BadValue(f"task {line.id} is of group {line.group}, which no line before it names")
+    if line.state == UNSTARTED and line.group is None:
+        raise BadValue(f"task {line.id} waits for the start of its group, and has none")
+    if line.state == "~" and line.at is None:
+        raise BadValue(f"task {line.id} is delayed, and does not say until when (at)")
+    if line.taken is None and (line.attempts or line.lease):
+        raise BadValue(f"task {line.id} was handed out, and does not say when (taken)")
+    if kind.leased:
+        address = None if line.address is None else names.label("address", line.address)
+    else:
+        address = _own_id(kind, line)
+    return Record(
+        id=line.id, state=line.state, rank1=number("rank", line.rank[0]), rank2=number("rank", line.rank[1]),
+        pri=line.pri, utube=_utube(kind, line.utube), attempts=line.attempts, lease=line.lease, created=line.created,
+        taken=line.taken, expires=line.expires, at=line.at, ttr=line.ttr, max_attempts=line.max_attempts, owner=None,
+        reason=names.text("reason", line.reason),
+        callback=None if line.callback is None else callback_url("callback", line.callback), payload=read_data(line),
+        address=address, reply_to=None if line.reply_to is None else names.name("reply_to", line.reply_to),
+        group=None if line.group is None else groups[line.group], group_no=line.group,
+    )  # fmt: skip
+
+
+def group_line(group: Group) -> GroupLine:
+    """A group for a file."""
+    end = None if group.end is None else data_line(group.end)
+    cancel = None if group.cancel is None else data_line(group.cancel)
+    return GroupLine(no=group.no, name=group.name, state=group.state, total=group.total, end=end, cancel=cancel)
+
+
+def read_group(line: GroupLine) -> Group:
+    """The group of a line."""
+    if line.state not in (OPEN, STARTED):
+        raise BadValue(f"group {names.shown(line.name)} is {names.shown(line.state)}: files have open and started ones")
+    end = None if line.end is None else read_data(line.end)
+    cancel = None if line.cancel is None else read_data(line.cancel)
+    return Group(line.no, names.name("group", line.name), line.state, line.total, 0, end, cancel)
+
+
+def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:
+    """Result, error and code of an outcome for a file."""
+    result = None if ending.result is None else data_line(ending.result)
+    code = None if ending.code is None else msgspec.json.decode(ending.code, type=str | int)
+    return result, ending.error, code
+
+
+def read_ending(line: OutcomeLine) -> Ending:
+    """The outcome of a line."""
+    if line.status not in STATUS_OF.values():
+        raise BadValue(f"the outcome of task {line.id} has the status {names.shown(line.status)}")
+    result = None if line.result is None else read_data(line.result)
+    code = None if line.code is None else codec.encode(line.code).decode()
+    return Ending(line.status, result, names.text("error", line.error), code)
+
+
+def data_line(payload: bytes) -> Data:
+    """Stored data for a file."""
+    if codec.is_raw(payload):
+        return Data(base64=base64.b64encode(payload[1:]).decode())
+    try:
+        codec.decode(payload)
+    except BadValue:
+        return Data(unreadable=base64.b64encode(payload).decode())
+    return Data(data=msgspec.Raw(payload))
+
+
+def read_data(line: Data) -> bytes:
+    """The bytes to store; JSON is read and written anew, so that nothing but JSON can come in by it."""
+    given = [form for form in (line.data, line.base64, line.unreadable) if form is not None and form is not UNSET]
+    if len(given) != 1:
+        raise BadValue("one of data, base64 and unreadable says what a task's data is")
+    if isinstance(line.data, msgspec.Raw):
+        return codec.encode(codec.decode(bytes(line.data)))
+    try:
+        content = base64.b64decode(line.base64 or line.unreadable or "", validate=True)
+    except (binascii.Error, ValueError):
+        raise BadValue("the bytes of data are not base64") from None
+    return codec.encode(content) if line.base64 is not None else content
+
+
+def _utube(kind: Kind, utube: str | None) -> str | None:
+    if not kind.per_utube:
+        return None if utube is None else names.utube(utube)
+    return NO_UTUBE if not utube else names.utube(utube)
+
+
+def _own_id(kind: Kind, line: TaskLine) -> str:
+    if line.address is None:
+        raise BadValue(f"task {line.id} has no address, where kind {kind.name} keeps the id that people know")
+    return text_id(kind, line.address)

@@ -1,0 +1,1 @@
+"""Tubes that go from store to store, and into files and back."""
