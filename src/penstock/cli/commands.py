@@ -61,6 +61,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     "The store": {
         "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
         "check": Command("upkeep:check", "Cross-check everything stored, and mend it with --repair."),
+        "rebuild": Command("upkeep:rebuild", "Build the index of a pool anew from its database."),
         "bench": Command("bench:bench", "Measure how many tasks a second this store puts, takes and acks."),
     },
 }
