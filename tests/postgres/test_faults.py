@@ -201,17 +201,6 @@ def test_a_schema_of_another_time_is_refused(url: str, admin: psycopg.Connection
         penstock.connect(url)
 
 
-def test_an_earlier_schema_is_brought_up_to_date(url: str, admin: psycopg.Connection) -> None:
-    with penstock.connect(url) as broker:
-        broker.tube("t").put("kept")
-    schema = schema_of(url)
-    admin.execute(f"ALTER TABLE {schema}.penstock_task DROP COLUMN progress, DROP COLUMN said_in")
-    admin.execute(f"DROP FUNCTION {schema}.penstock_settle_telling, {schema}.penstock_progress")
-    admin.execute(f"UPDATE {schema}.penstock_meta SET value = '14' WHERE name = 'schema'")
-    with penstock.connect(url) as broker:
-        assert broker.tube("t").peek(1).data == "kept"
-
-
 def test_brokers_that_open_a_new_store_at_once_make_one(url: str) -> None:
     opening = [begin(lambda: penstock.connect(url)) for _ in range(6)]
     brokers = [future.result(30) for future in opening]
