@@ -10,11 +10,18 @@ from uuid import uuid4
 import pytest
 
 import penstock
+from penstock.store.open import with_pool
 from penstock.testing import Clock
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
 
 Connect = Callable[[], penstock.Broker]
+
+
+def pooled(database: str) -> str:
+    """The URL of a fresh Redis store with that database behind it."""
+    return with_pool(empty_url("redis"), database)
+
 
 # name -> the URL of a store that nobody used before; a new store joins the whole suite by one line here
 STORES: dict[str, Callable[[Path], str]] = {
@@ -24,13 +31,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "mariadb": lambda folder: empty_url("mariadb"),
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
+    "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
 }
-# The stores that have addresses, outcomes, replies and groups: all of them.
-FULL_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
-FULL = pytest.mark.parametrize("store_url", FULL_STORES, indirect=True)
-# The stores that have the kinds round and reliable: all of them.
-UNLEASED_STORES = ("memory", "sqlite", "postgres", "mariadb", "redis", "redis-cluster")
-UNLEASED = pytest.mark.parametrize("store_url", UNLEASED_STORES, indirect=True)
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 
@@ -39,10 +41,15 @@ DURABLE = tuple(name for name in STORES if name != "memory")
 # fill, what starts processes by the dozen. All else goes to whoever is free.
 _TOGETHER = {
     "postgres": "postgres", "mysql": "mysql", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli",
+    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli", "pool": "pool",
 }  # fmt: skip
 
 
+# Files of what is refused before any store is asked, and of data, which all keep alike: not tried on pools, whose front
+# is the Redis store.
+_BEFORE_STORES = frozenset(
+    {"test_bad_input", "test_codec", "test_options", "test_reliable_refusals", "test_round_refusals"}
+)
 _RESTART = "--restart-servers"
 
 
@@ -61,6 +68,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them for pytest-xdist."""
+    items[:] = [item for item in items if not (item.path.stem in _BEFORE_STORES and "pool-" in item.name)]
     for item in items:
         group = _TOGETHER.get(item.path.parent.name)
         if group is not None:

@@ -17,7 +17,7 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub"
+    "broker tube settling unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub"
     " opening seat bound stats why operating moving",
     "app worker schedule callbacks",
     "",

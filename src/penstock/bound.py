@@ -12,8 +12,8 @@ from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, Step
 from penstock.group import Group
 from penstock.opening import open_tube
+from penstock.settling import TaskOrId
 from penstock.store.base import Effects, Store
-from penstock.tube import TaskOrId
 from penstock.waiting import Topic
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class BoundTube:
 
     def put(self, data: object, **options: Unpack[PutOptions]) -> Task:
         """Put one task, as Tube.put does; a full tube raises TubeFull at once, for a transaction must not wait."""
-        return self._tube.put_many([data], **options)[0]
+        return self._tube.put_many([(data, {})], **options)[0]
 
     def put_many(self, items: Iterable[object], **shared: Unpack[PutOptions]) -> list[Task]:
         """Put many tasks, as Tube.put_many does."""
@@ -76,6 +76,9 @@ class _Transaction:
 
     def plain_put(self, tube: StoredTube) -> None:
         """A bound put is a put_many."""
+
+    def is_listened(self, tube: StoredTube) -> bool:
+        return False
 
     def after(self, effects: Effects) -> None:
         pass

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import Unpack
+from uuid import UUID
 
 from penstock.bound import Bound
 from penstock.core.numbers import span_ms
 from penstock.core.options import TubeOptions
+from penstock.core.shapes import flag
 from penstock.core.task import Task
-from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, verb
 from penstock.hub import Hub
 from penstock.opening import DEFAULT_KIND, create_tube, open_tube
@@ -28,13 +29,12 @@ DEFAULT_URL = "sqlite:///penstock.db"
 def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[[], int] | None = None) -> Broker:
     """Open the store that a URL names: PENSTOCK_URL when none is given, else one SQLite file, penstock.db.
 
+    `pool` puts a database behind a Redis: it has every task, and Redis is an index that may be lost.
     `clock` replaces the store's clock, for tests.
     """
     if url is None:
         url = os.environ.get("PENSTOCK_URL") or DEFAULT_URL
-    if pool is not None:
-        raise UnsupportedOption("pool= needs a Redis store in front: this version has sqlite:// and memory://")
-    return Broker(open_store(url, clock))
+    return Broker(open_store(url, clock, pool))
 
 
 class Broker:
@@ -51,8 +51,8 @@ class Broker:
         """
         return open_tube(self._hub, self._seat, name, kind, options)
 
-    def create_tube(self, name: str, kind: str = DEFAULT_KIND, **options: Unpack[TubeOptions]) -> Tube:
-        """Create a tube; TubeExists when it is there."""
+    def create_tube(self, name: str, kind: str | None = DEFAULT_KIND, **options: Unpack[TubeOptions]) -> Tube:
+        """Create a tube (default kind fifottl); TubeExists when it is there."""
         return create_tube(self._hub, self._seat, name, kind, options)
 
     def tubes(self) -> list[TubeInfo]:
@@ -62,7 +62,7 @@ class Broker:
 
     @verb
     def take(
-        self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None
+        self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
     ) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one; None when nothing came in time.
 
@@ -70,12 +70,12 @@ class Broker:
         """
         return (yield from self._seat.take_first(names, timeout, max_pri))
 
-    def session(self, ttr: float = 0, id: str | None = None) -> Session:
+    def session(self, ttr: float | None = 0, id: str | UUID | None = None) -> Session:
         """Begin a session, or with id join a live one; NotFound when that is unknown or has lapsed.
 
         After its end its tasks stay taken for ttr seconds, for whoever joins it in that time.
         """
-        return Session(self._hub, Seat(self._hub, ttr=span_ms("ttr", ttr), id=session_id(id)))
+        return Session(self._hub, Seat(self._hub, ttr=0 if ttr is None else span_ms("ttr", ttr), id=session_id(id)))
 
     def sessions(self) -> list[SessionInfo]:
         """The live sessions of the store, all hosts', oldest first; also those ended that can still be joined."""
@@ -92,9 +92,9 @@ class Broker:
         """
         return Bound(self._hub.store.bind(connection), self._seat)
 
-    def check(self, repair: bool = False) -> list[Finding]:
+    def check(self, repair: bool | None = False) -> list[Finding]:
         """Cross-check everything stored: every state that must not exist, and what mends it; repair mends it."""
-        return self._hub.store.check(repair)
+        return self._hub.store.check(repair is not None and flag("repair", repair))
 
     def close(self) -> None:
         """Release what its sessions still hold, wake their blocked takes, and let go of the store."""

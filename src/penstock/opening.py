@@ -31,9 +31,9 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
     return make_handle(hub, seat, stored)
 
 
-def create_tube(hub: Hub, seat: Seat, name: str, kind: str, options: Mapping[str, object]) -> Tube:
+def create_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
     """A new tube; TubeExists when the name is in use."""
-    declared = find_kind(kind)
+    declared = find_kind(DEFAULT_KIND if kind is None else kind)
     given = check_new_tube(declared, options)
     return make_handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
 

@@ -7,13 +7,14 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from penstock.core import numbers
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
+from penstock.core.shapes import several
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError, StoreUnavailable
 from penstock.flow import Call, Flow, Sleep
@@ -121,11 +122,11 @@ class Seat:
 
     # taking
 
-    def take_first(self, names: Sequence[str], timeout: float | None, max_pri: int | None) -> Flow[Task | None]:
+    def take_first(self, names: Iterable[str], timeout: float | None, max_pri: int | None) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one."""
-        if isinstance(names, str) or not names:
+        wanted = [valid_name("tube", name) for name in several("tubes", names)]
+        if isinstance(names, str) or not wanted:
             raise BadValue(f"tubes {shown(names)}: give a list of tube names, at least one")
-        wanted = [valid_name("tube", name) for name in names]
         tubes = [self._tubes[name] for name in wanted if name in self._tubes]
         if len(tubes) < len(wanted):
             tubes = yield Call(lambda: [self._tubes.get(name) or find_tube(self._hub, self, name) for name in wanted])
@@ -137,7 +138,7 @@ class Seat:
             if not self._tubes:
                 raise
             self._tubes.clear()  # dropped since it was found, and perhaps created anew
-            return (yield from self.take_first(names, timeout, max_pri))
+            return (yield from self.take_first(wanted, timeout, max_pri))
         self._tubes.update((tube.name, tube) for tube in tubes)
         return tasks[0] if tasks else None
 

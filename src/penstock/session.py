@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 import msgspec
 
@@ -52,7 +53,7 @@ class Session:
 
     @verb
     def take(
-        self, names: Sequence[str], timeout: float | None = None, *, max_pri: int | None = None
+        self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
     ) -> Flow[Task | None]:
         """The first ready task of the first of these tubes that has one; None when nothing came in time."""
         return (yield from self._seat.take_first(names, timeout, max_pri))
@@ -70,4 +71,4 @@ class Session:
 
 def session_id(value: object) -> str | None:
     """A session's id as callers may give it."""
-    return None if value is None else valid_name("session id", value)
+    return None if value is None else valid_name("session id", str(value) if isinstance(value, UUID) else value)

@@ -14,6 +14,7 @@ from penstock.flow import Step
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
+    from penstock.settling import Settling
     from penstock.tube import Tube
 
 # What a task or a move adds to the size of a call beyond its payload: some ten thousand of them fill one.
@@ -54,7 +55,7 @@ class Moves(Step):
 
     __slots__ = ("_moves", "_tube")
 
-    def __init__(self, tube: Tube, moves: Sequence[Move]) -> None:
+    def __init__(self, tube: Settling, moves: Sequence[Move]) -> None:
         self._tube = tube
         self._moves = moves
 

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
-from penstock.core.ending import encode_code
-from penstock.core.kind import kinds_with, must_have, unsupported
+from penstock.core.kind import unsupported
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions, encode_payload, make_entry, refuse_option
+from penstock.core.numbers import whole
+from penstock.core.options import PutOptions, encode_payload, make_entry
 from penstock.core.options import Tube as StoredTube
+from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
-from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
-from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, TubeFull, UnsupportedOption
+from penstock.core.task import Entry, Facts, Record, Status, Task, make_task
+from penstock.errors import BadValue, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb, verb_with
 from penstock.group import Group
 from penstock.outcome import Outcome, await_outcome
+from penstock.settling import Settling, TaskOrId
 from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
 
@@ -34,16 +34,15 @@ log = logging.getLogger("penstock")
 
 # put_many stores up to so many tasks in one step.
 CHUNK = 10_000
-MAX_PAGE = 10_000
+# tasks() gives so many unless told otherwise, and at most so many.
+PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 _ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
-TaskOrId = Facts[Place] | int | str
 
-
-class Tube:
+class Tube(Settling):
     """A named queue of one kind. Safe to use from several threads."""
 
     def __init__(self, hub: Hub, seat: Seat, stored: StoredTube) -> None:
@@ -51,16 +50,6 @@ class Tube:
         self._seat = seat
         self._stored = stored
         self._plain = hub.plain_put(stored)
-
-    @property
-    def name(self) -> str:
-        """The tube's name."""
-        return self._stored.name
-
-    @property
-    def kind(self) -> str:
-        """The name of the tube's kind."""
-        return self._stored.kind.name
 
     def __repr__(self) -> str:
         return f"<Tube {self.name} ({self.kind})>"
@@ -111,7 +100,7 @@ class Tube:
     ) -> Flow[list[Task]]:
         """As put_many; `bind` ties each entry to a group."""
         records: list[Record] = []
-        feed = iter(items)
+        feed = iter(several("items", items))
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
             records += yield from self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
         return [make_task(record, self) for record in records]
@@ -165,75 +154,11 @@ class Tube:
                 self._set_aside(record, error)
         return tasks
 
-    # settling
+    # settling, of many
 
-    @verb
-    def ack(self, task_or_id: TaskOrId, result: object = None) -> Flow[None]:
-        """Done: the task leaves the tube. NotTaken unless this session holds its live lease.
-
-        The result is kept for whoever waits for the task's address, and goes into its reply.
-        """
-        payload = None if result is None else encode_payload(self._stored, "result", result)
-        yield from self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
-
-    @verb
-    def ack_many(self, tasks: Iterable[TaskOrId]) -> Flow[list[bool] | list[str]]:
-        """Ack each that this session still holds, in one step; a bool for each, in order.
-
-        In kind reliable the ids that were really removed.
-        """
-        must_have(self._stored.kind, "ack")
-        given = list(tasks)
-        records: list[Record | None] = yield Moves(self, [self._move("ack", task) for task in given])
-        for task, record in zip(given, records, strict=True):
-            if isinstance(task, Facts) and record is not None:
-                task.status = Status.DONE
-        return self._acked(records)
-
-    def _acked(self, records: Iterable[Record | None]) -> list[bool] | list[str]:
-        return [record is not None for record in records]
-
-    @verb
-    def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> Flow[None]:
-        """Failed for good: the task leaves the tube. NotTaken unless this session holds its live lease.
-
-        Error and code are kept as ack's result is.
-        """
-        reason = names.text("error", error)
-        if reason is None:
-            raise BadValue("error is None: give a str that says what failed")
-        move = self._move("fail", task_or_id, reason=reason, code=encode_code(code))
-        yield from self._settle_leased(task_or_id, move)
-
-    @verb
-    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> Flow[None]:
-        """Back to its old place, after delay seconds if the kind has delays. NotTaken unless held."""
-        extra = span_ms("delay", 0 if delay is None else delay)
-        if extra and "delay" not in self._stored.kind.accepts:
-            refuse_option(self._stored.kind, "delay")
-        yield from self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
-
-    @verb
-    def touch(self, task_or_id: TaskOrId, seconds: float) -> Flow[None]:
-        """So many seconds more for this hand-out; nothing happens when it has no deadline. NotTaken unless held."""
-        if not self._stored.kind.timed:
-            raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
-        extra = positive_ms("seconds", seconds)
-        yield from self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
-
-    @verb
-    def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> Flow[None]:
-        """Aside, until kicked; by anyone, in any state. A Task from take must still be leased."""
-        yield from self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
-
-    @verb
-    def delete(self, task_or_id: TaskOrId) -> Flow[None]:
-        """Gone; by anyone, in any state. A Task from take must still be leased."""
-        yield from self._settle_any("delete", task_or_id)
-
-    def kick(self, count: int = 1) -> int:
+    def kick(self, count: int | None = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
-        settled = self._hub.store.kick(self._stored, whole("count", count))
+        settled = self._hub.store.kick(self._stored, 1 if count is None else whole("count", count))
         self._hub.after(settled.effects)
         return len(settled.records)
 
@@ -258,19 +183,6 @@ class Tube:
             self._hub.after(effects)
         self._hub.hint_waiters()
 
-    @verb
-    def _give_back(self, task: Facts[Place], error: BaseException) -> Flow[None]:
-        """Release a task whose `with` block raised, after the tube's back-off if it has one."""
-        backoff = self._stored.backoff
-        delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
-        reason = names.text("reason", f"{type(error).__name__}: {error}")
-        try:
-            extra = span_ms("delay", min(delay, MAX_SECONDS))
-            yield from self._settle_leased(task, self._move("release", task, extra, reason))
-        except PenstockError as lost:
-            # The block's own error matters more than that the task could not be given back.
-            log.warning("%s", lost)
-
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Bury a task that was handed out and cannot be decoded."""
         self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
@@ -288,53 +200,6 @@ class Tube:
         self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
         return settled.records
 
-    def _move(
-        self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
-        code: str | None = None,
-    ) -> Move:  # fmt: skip
-        session = self._seat.number
-        if isinstance(task, Facts):
-            record = self._own(task)
-            lease = record.lease if record.state == "t" else None
-            return Move(verb, record.id, session, lease, extra, reason, False, result, code)
-        return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
-
-    def _own(self, task: Facts[Place]) -> Record:
-        if task.tube != self.name:
-            raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
-        if task._home._stored.no != self._stored.no:
-            raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
-        return task._record
-
-    def _settle_leased(self, task: TaskOrId, move: Move) -> Flow[None]:
-        record: Record | None = (yield Moves(self, (move,)))[0]
-        if record is None:
-            raise self._not_taken(move)
-        _told(task, record)
-
-    def _not_taken(self, move: Move) -> NotTaken:
-        return NotTaken(
-            f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
-            f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
-        )
-
-    def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
-        if isinstance(task, Facts):
-            record = self._own(task)
-            return Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
-        return Move(verb, names.task_id(task), reason=reason)
-
-    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Flow[None]:
-        move = self._free_move(verb, task, reason)
-        after: Record | None = (yield Moves(self, (move,)))[0]
-        if after is None and move.lease is not None:
-            raise NotTaken(
-                f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
-            )
-        if after is None:
-            raise self._not_found(move.shown)
-        _told(task, after)
-
     # looking
 
     def peek(self, id: TaskOrId) -> Task:
@@ -343,9 +208,6 @@ class Tube:
         if record is None:
             raise self._not_found(id.id if isinstance(id, Facts) else id)
         return make_task(record, self)
-
-    def _not_found(self, id: object) -> NotFound:
-        return NotFound(f"task {id} is not in tube {self.name}: it was never put, or has left it")
 
     def _current(self, id: TaskOrId) -> Record | None:
         """The task as it stands after everything that is due has been done to it."""
@@ -365,19 +227,19 @@ class Tube:
         return id._record.id if isinstance(id, Facts) else names.task_id(id)
 
     def tasks(
-        self, status: Status | str | None = None, *, limit: int = 100, after: TaskOrId | None = None
+        self, status: Status | str | None = None, *, limit: int | None = PAGE, after: TaskOrId | None = None
     ) -> list[Task]:
         """Up to limit tasks in id order, of one status if given; go on with `after` the last one's id."""
         if status is not None and status not in list(Status):
             raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
-        whole("limit", limit, 1, MAX_PAGE)
+        most = PAGE if limit is None else whole("limit", limit, 1, MAX_PAGE)
         last = None if after is None else self._number(after)
         if status == Status.DONE:
             return []
         self._hub.tend()
         self._hub.catch_up(self._stored)
         letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, limit)]
+        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, most)]
 
     def stats(self) -> TubeStats:
         """The tube's counters now, exact; what is due is done first."""
@@ -439,14 +301,9 @@ class Tube:
         """Hand out again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
         raise unsupported(self._stored.kind, "recover")
 
-    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+    def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         """Read the undelivered or the delivered list (kind reliable)."""
         raise unsupported(self._stored.kind, "inspect")
-
-
-def _told(task: TaskOrId, record: Record) -> None:
-    if isinstance(task, Facts):
-        task._after(record)
 
 
 def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:

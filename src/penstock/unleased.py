@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from typing import cast
+from collections.abc import Callable, Iterable
+from typing import Any, cast
 
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
+from penstock.flow import Flow, verb
 from penstock.group import Group
 from penstock.outcome import Outcome
-from penstock.tube import TaskOrId, Tube
+from penstock.settling import TaskOrId
+from penstock.tube import Tube
 
 log = logging.getLogger("penstock")
+
+_ack: Callable[..., Flow[None]] = Tube.ack.flow  # type: ignore[attr-defined]
+_ack_many: Callable[..., Flow[Any]] = Tube.ack_many.flow  # type: ignore[attr-defined]
 
 
 class UnleasedTube(Tube):
     """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
 
-    def kick(self, count: int = 1) -> int:
+    def kick(self, count: int | None = 1) -> int:
         raise unsupported(self._stored.kind, "kick")
 
     def release_all(self) -> int:
@@ -71,6 +77,13 @@ class UnleasedTube(Tube):
 class ReliableTube(UnleasedTube):
     """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
 
+    @verb
+    def ack(self, task_or_id: Any, result: object = None) -> Flow[Any]:
+        """One message, NotTaken unless it is delivered; of a list or tuple the ids really removed, as ack_many."""
+        if isinstance(task_or_id, (list, tuple)):
+            return (yield from _ack_many(self, task_or_id))
+        return (yield from _ack(self, task_or_id, result))
+
     def _acked(self, records: Iterable[Record | None]) -> list[str]:
         return [record.address for record in records if record is not None and record.address is not None]
 
@@ -79,11 +92,10 @@ class ReliableTube(UnleasedTube):
         self._hub.after(recovered.effects)
         return self._handed_out(record for record in recovered.records if record is not None)
 
-    def inspect(self, start: int, count: int, pending: bool = False) -> list[Task]:
+    def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
-        if type(pending) is not bool:
-            raise BadValue(f"pending {pending!r} is no bool: True for the delivered, False for the undelivered")
-        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=pending)
+        delivered = pending is not None and flag("pending", pending)
+        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=delivered)
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from penstock import aio
 from tests.aio.helpers import PATIENCE, at_rest, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
-from tests.conftest import FULL
 
 SEEDS = (1, 2, 3)
 
@@ -230,7 +229,6 @@ def test_a_put_that_waits_for_room_can_be_cancelled() -> None:
     in_loop(main)
 
 
-@FULL
 def test_a_wait_for_an_outcome_can_be_cancelled(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
@@ -267,7 +265,6 @@ def test_a_session_that_nobody_waited_for_is_closed(store_url: str) -> None:
 
 
 @pytest.mark.parametrize("verb", ["take", "take many", "put", "ack", "several tubes", "session", "wait"])
-@FULL
 def test_cancelled_at_every_turn_of_the_loop(store_url: str, verb: str) -> None:
     """However far a call has come when it is cancelled, afterwards nothing is held and nothing is lost."""
 

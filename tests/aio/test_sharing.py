@@ -9,7 +9,6 @@ import pytest
 import penstock
 from penstock import aio
 from tests.aio.helpers import blocked, bridge_threads, calls, counts, in_loop, spied
-from tests.conftest import FULL
 
 
 def test_a_thousand_puts_are_one_store_call(store_url: str) -> None:
@@ -110,7 +109,6 @@ def test_a_tube_that_is_full_refuses_those_alone_that_do_not_fit() -> None:
     in_loop(main)
 
 
-@FULL
 def test_an_address_that_is_taken_refuses_its_put_alone(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:

@@ -13,7 +13,6 @@ import penstock
 from penstock import aio
 from penstock.testing import Clock
 from tests.aio.helpers import PATIENCE, calls, counts, in_loop, until
-from tests.conftest import FULL, UNLEASED
 from tests.test_public_names import parameters, public
 
 # What makes no sense to await: a transaction of a blocking driver, and len() and `in`.
@@ -165,7 +164,6 @@ def test_sessions(store_url: str) -> None:
     in_loop(main)
 
 
-@FULL
 def test_addresses_and_groups(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
@@ -197,7 +195,6 @@ def test_addresses_and_groups(store_url: str) -> None:
     in_loop(main)
 
 
-@UNLEASED
 def test_kinds_that_lease_nothing(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:

@@ -14,7 +14,6 @@ from penstock import aio
 from tests.aio.helpers import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied
 from tests.behaviour.helpers import begin
 from tests.behaviour.helpers import until as until_here
-from tests.conftest import FULL
 
 # Less than the scan, which would find everything, too.
 SOON = 0.8
@@ -205,7 +204,6 @@ def test_puts_wait_for_room(store_url: str) -> None:
     in_loop(main)
 
 
-@FULL
 def test_hundreds_of_waits_for_outcomes_need_few_threads(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
@@ -225,7 +223,6 @@ def test_hundreds_of_waits_for_outcomes_need_few_threads(store_url: str) -> None
     in_loop(main)
 
 
-@FULL
 def test_waits_for_groups_need_few_threads(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:

@@ -11,9 +11,6 @@ import penstock
 from penstock.app.app import App
 from penstock.testing import run_queued
 from tests.app.shapes import Mail, Point, User
-from tests.conftest import FULL
-
-pytestmark = FULL
 
 
 @pytest.fixture

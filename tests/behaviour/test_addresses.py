@@ -10,9 +10,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, TIMED_KINDS, UTUBE_KINDS, begin, calls, drain, everything, facts, take, tasks
-from tests.conftest import FULL, Connect
-
-pytestmark = FULL
+from tests.conftest import Connect
 
 BAD_ADDRESSES: list[Any] = [
     "",

@@ -162,7 +162,7 @@ def test_a_buried_task_past_its_ttl_is_not_kicked(broker: penstock.Broker, clock
     assert tasks(tube) == {"done": 1}
 
 
-@pytest.mark.parametrize("count", [-1, True, 1.5, "1", None, float("nan")])
+@pytest.mark.parametrize("count", [-1, True, 1.5, "1", float("nan")])
 def test_kick_of_a_bad_count_is_refused(broker: penstock.Broker, count: int) -> None:
     tube = broker.tube("t")
     tube.put("x")

@@ -7,9 +7,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, calls, drain, take, tasks
-from tests.conftest import FULL, Connect
-
-pytestmark = FULL
+from tests.conftest import Connect
 
 
 def cancellable(tube: penstock.Tube, items: list[object]) -> penstock.Group:

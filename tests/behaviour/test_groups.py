@@ -10,9 +10,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, TIMED_KINDS, calls, drain, everything, take, take_all, tasks
-from tests.conftest import FULL, Connect
-
-pytestmark = FULL
+from tests.conftest import Connect
 
 
 def group_of(tube: penstock.Tube, items: list[object], *, end: object = "end") -> penstock.Group:

@@ -12,9 +12,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, begin, calls, everything, take, until
-from tests.conftest import FULL, Connect
-
-pytestmark = FULL
+from tests.conftest import Connect
 
 PATIENCE = 10.0
 WEEK = 7 * 24 * 3600

@@ -7,9 +7,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import begin, calls, everything, facts, take, tasks, until, waiters
-from tests.conftest import UNLEASED, Connect
-
-pytestmark = UNLEASED
+from tests.conftest import Connect
 
 
 @pytest.fixture

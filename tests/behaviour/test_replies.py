@@ -10,9 +10,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, begin, calls, drain, take, tasks
-from tests.conftest import FULL, Connect
-
-pytestmark = FULL
+from tests.conftest import Connect
 
 PATIENCE = 10.0
 

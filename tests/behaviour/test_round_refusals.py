@@ -9,9 +9,7 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import LEASED_KINDS_VERBS, everything, take
-from tests.conftest import UNLEASED, Connect
-
-pytestmark = UNLEASED
+from tests.conftest import Connect
 
 
 @pytest.fixture

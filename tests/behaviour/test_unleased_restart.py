@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import facts
-from tests.conftest import DURABLE, UNLEASED_STORES
-
-pytestmark = pytest.mark.parametrize(
-    "durable_url", [name for name in UNLEASED_STORES if name in DURABLE], indirect=True
-)
 
 
 def test_order_deliveries_times_and_the_last_id_outlive_a_restart(durable_url: str, clock: Clock) -> None:

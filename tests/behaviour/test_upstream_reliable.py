@@ -8,15 +8,13 @@ message twice in one call.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import take, tasks
-from tests.conftest import UNLEASED
-
-pytestmark = UNLEASED
 
 
 @pytest.fixture
@@ -120,6 +118,15 @@ def test_ack_answers_all_ids_under_ideal_conditions(mq: penstock.Tube) -> None:
     ids = [task.id for task in mq.put_many(["one", "two", "three"])]
     mq.take_many(3)
     assert mq.ack_many(ids) == ids
+
+
+def test_ack_of_a_list_is_ack_many(mq: Any) -> None:
+    ids = [task.id for task in mq.put_many(["one", "two", "three"])]
+    mq.take_many(2)
+    assert mq.ack(ids) == ids[:2]
+    last = mq.take_many(1)
+    assert (mq.ack(tuple(last)), last[0].status) == (ids[2:], "-")
+    assert mq.ack(ids) == []
 
 
 def test_ack_answers_in_the_order_of_the_given_ids(mq: penstock.Tube) -> None:

@@ -11,9 +11,6 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import calls, take
-from tests.conftest import UNLEASED
-
-pytestmark = UNLEASED
 
 THREE = [("somedata", {"id": "123"}), ("somedata2", {"id": "456"}), ("somedata3", {"id": "789"})]
 

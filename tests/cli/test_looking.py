@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import penstock
+from penstock.server.http.answers import TaskAnswer
 from tests.cli.running import Shell
 
 
@@ -48,6 +49,12 @@ def test_tasks(filled: Shell) -> None:
 
 def test_what_is_shown_never_steers_the_terminal(filled: Shell) -> None:
     assert "reason    odd\\x1b[31m" in filled("peek", "mail", "1")
+
+
+def test_a_task_looks_as_it_does_in_the_http_api(filled: Shell) -> None:
+    fields = set(TaskAnswer.__struct_fields__) - {"base64", "session"}
+    assert set(filled.json("peek", "mail", "2")) == fields
+    assert set(filled.json("take", "mail", "--timeout", "0")) == fields | {"session"}
 
 
 def test_ids_are_those_of_the_kind(filled: Shell) -> None:

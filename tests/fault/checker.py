@@ -25,12 +25,14 @@ class Final:
     """What is stored at the end: attempts of each task, and the calls that the tubes counted.
 
     `answers_lost`: between a process and its server. A take whose answer is lost begins anew inside one call, and
-    what it had leased is given back: a hand-out that no history shows.
+    what it had leased is given back: a hand-out that no history shows. `leases_lost`: with what a pool's Redis forgets
+    when it is restarted or flushed, and hand-outs since the last change go uncounted.
     """
 
     attempts: dict[Key, int]
     calls: dict[str, dict[str, int]]
     answers_lost: bool = False
+    leases_lost: bool = False
 
 
 class Checker:
@@ -51,6 +53,7 @@ class Checker:
         for found in self._deliveries.values():
             found.sort(key=lambda call: (call.facts["lease"], call.begun))
         self._sweeps = [call for call in calls if call.op in ("release_all", "kick") and call.possible]
+        self._losses = [call for call in calls if final.leases_lost and call.op in ("restart", "flush")]
         self._ends = {call.facts["process"]: call for call in calls if call.op in ("kill", "close")}
 
     def violations(self) -> list[Violation]:
@@ -167,6 +170,7 @@ class Checker:
         touching = (*self._about[key], *self._sweeps)
         moments += [call.begun for call in touching if call.op != "touch" and (call.ended or 0) > delivery.begun]
         moments += [call.begun for call in touching if call.ended is None]
+        moments += [loss.begun for loss in self._losses if (loss.ended or loss.begun) > delivery.begun]
         return min(moments)
 
     def _micro_queues_in_order(self) -> Iterator[Violation]:
@@ -203,6 +207,8 @@ class Checker:
                 most = sure + sum(call.possible and not call.ok for call in calls)
                 if op == "take" and self._final.answers_lost:
                     most = counted[op]
+                if op == "take" and self._final.leases_lost:
+                    sure = 0
                 if not sure <= counted[op] <= most:
                     yield Violation("I11", f"tube {tube} counts {counted[op]} {op}, the histories {sure} to {most}")
 

@@ -87,21 +87,20 @@ def _config(kind: str) -> st.SearchStrategy[Config]:
     return options.map(lambda given: Config(kind, given))
 
 
-def configs(*, unleased: bool) -> st.SearchStrategy[Config]:
-    """Tubes of every kind that the store has; the micro-queue kinds twice: most can go wrong there."""
-    own = (*_UNLEASED, *_UNLEASED) if unleased else ()
-    return st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl", *own)).flatmap(_config)
+def configs() -> st.SearchStrategy[Config]:
+    """Tubes of every kind; the micro-queue kinds twice: most can go wrong there."""
+    return st.sampled_from((*_KINDS, "utube", "utubettl", "utubettl", *_UNLEASED, *_UNLEASED)).flatmap(_config)
 
 
-def put_options(kind: str, *, linked: bool) -> st.SearchStrategy[dict[str, Any]]:
-    """Options that the kind and the store accept, each given or not; most tasks stay plain."""
+def put_options(kind: str) -> st.SearchStrategy[dict[str, Any]]:
+    """Options that the kind accepts, each given or not; most tasks stay plain."""
     known = find_kind(kind)
     must = {name: _PUT_OPTIONS[name] for name in _NEEDED_AT_PUT.get(kind, ())}
     may = {name: draw for name, draw in _PUT_OPTIONS.items() if known.has(name) and name not in must}
     if must:
         may["on_duplicate"] = _LINKS["on_duplicate"]
     own = st.fixed_dictionaries(must, optional=may)
-    if not linked or not known.leased:
+    if not known.leased:
         return own
     links = st.fixed_dictionaries({}, optional=_LINKS)
     return st.one_of(own, st.tuples(own, links).map(lambda both: {**both[0], **both[1]}))

@@ -83,8 +83,6 @@ class Machine(RuleBasedStateMachine):
 
     make_url: ClassVar[Callable[[Path], str]]
     durable: ClassVar[bool]
-    full: ClassVar[bool]  # whether it has addresses, replies and groups
-    unleased: ClassVar[bool]  # whether it has the kinds round and reliable
 
     def __init__(self) -> None:
         super().__init__()
@@ -123,7 +121,7 @@ class Machine(RuleBasedStateMachine):
     @initialize(draw=st.data())
     def create(self, draw: st.DataObject) -> None:
         for name in NAMES:
-            config = self.configs[name] = draw.draw(configs(unleased=type(self).unleased))
+            config = self.configs[name] = draw.draw(configs())
             self.both(_creation(name, config))
             self._put_many(name, 0, draw)
 
@@ -147,19 +145,17 @@ class Machine(RuleBasedStateMachine):
         arguments = draw.draw(ARGUMENTS[action], label=action)
         if action in ("settle", "ack_many") and not self.model.tasks:
             return
-        if action == "link" and not type(self).full:
-            return
         getattr(self, action)(draw=draw, **arguments) if action == "work" else getattr(self, action)(**arguments)
 
     def work(self, verb: str, name: str, who: int, draw: st.DataObject) -> None:
         getattr(self, f"_{verb}")(name, who, draw)
 
     def _put(self, name: str, who: int, draw: st.DataObject) -> None:
-        value, options = draw.draw(data), draw.draw(put_options(self.configs[name].kind, linked=type(self).full))
+        value, options = draw.draw(data), draw.draw(put_options(self.configs[name].kind))
         self.both(lambda side: side.tube(who, name).put(value, **options))
 
     def _put_many(self, name: str, who: int, draw: st.DataObject) -> None:
-        item = st.tuples(data, put_options(self.configs[name].kind, linked=type(self).full))
+        item = st.tuples(data, put_options(self.configs[name].kind))
         items = draw.draw(st.lists(item, min_size=2, max_size=8))
         self.both(lambda side: side.tube(who, name).put_many(items))
 

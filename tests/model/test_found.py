@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
-from tests.conftest import FULL, Connect
+from tests.conftest import Connect
 
 
 @pytest.mark.parametrize("ways", ["stats", "kick", "take"])
@@ -108,7 +108,6 @@ def test_a_drop_that_is_refused_swallows_no_event(broker: penstock.Broker, clock
     assert told == ["put", "take", "put", "ttl"]
 
 
-@FULL
 def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock.Broker) -> None:
     """It was replaced as the head that it was before the call, and its micro-queue had two."""
     tube = broker.tube("t", kind="utubettl")

@@ -14,7 +14,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 import penstock
 from penstock.core import kind as known
-from tests.conftest import DURABLE, FULL_STORES, STORES, UNLEASED_STORES
+from tests.conftest import DURABLE, STORES
 from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
 
@@ -46,12 +46,6 @@ def surroundings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.timeout(24 * 3600 if CAMPAIGN == "long" else 600)
 @pytest.mark.parametrize("store", [name for name in STORES if name != "memory"])
 def test_the_store_answers_what_the_model_answers(store: str) -> None:
-    traits = {
-        "make_url": STORES[store],
-        "durable": store in DURABLE,
-        "full": store in FULL_STORES,
-        "unleased": store in UNLEASED_STORES,
-    }
-    machine = type(f"Machine_{store}", (Machine,), traits)
+    machine = type(f"Machine_{store}", (Machine,), {"make_url": STORES[store], "durable": store in DURABLE})
     quick = QUICK if store == "sqlite" else SERVER
     run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else quick)

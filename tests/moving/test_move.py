@@ -11,12 +11,13 @@ from penstock.moving.move import all_tubes, shown_url
 from penstock.testing import Clock
 from tests.behaviour.helpers import begin, until
 from tests.conftest import STORES
+from tests.moving.conftest import MOVABLE
 from tests.moving.tubes import FILLED, exported, imported, moved, opened, order, seen
 
 NEW = "postgresql://me@new.example/jobs"
 
 
-@pytest.fixture(params=[*((name, "sqlite") for name in STORES), *(("sqlite", name) for name in STORES)], ids="-".join)
+@pytest.fixture(params=[*((name, "sqlite") for name in MOVABLE), *(("sqlite", name) for name in MOVABLE)], ids="-".join)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """The URLs of two stores, from every sort to SQLite and from it to every sort."""
     folders = tmp_path / "old", tmp_path / "new"
@@ -136,6 +137,19 @@ def test_a_tube_of_several_shards_stays_where_it_is(store_url: str, clock: Clock
             other.tube("split", shards=3)
             imported(redis, exported(other, "split"))
         assert redis.tubes() == []
+
+
+def test_a_tube_of_a_pool_stays_where_it_is(tmp_path: Path, clock: Clock) -> None:
+    url = STORES["pool-sqlite"](tmp_path)
+    with opened(url, clock) as pool, opened("memory://other", clock) as other:
+        for broker, to in ((pool, other), (other, pool)):
+            broker.tube("jobs").put_many(range(3))
+            with pytest.raises(penstock.UnsupportedOption, match="tube jobs is in a pool"):
+                moved(broker, to, "jobs")
+            assert [task.data for task in broker.tube("jobs").take_many(3)] == [0, 1, 2]
+            assert to.tubes() == []
+            broker.tube("jobs").truncate()
+            broker.tube("jobs").drop()
 
 
 def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:

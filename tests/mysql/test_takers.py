@@ -41,17 +41,47 @@ def test_a_put_in_progress_does_not_hold_takers_up(broker: penstock.Broker, own:
     assert tube.stats().calls.put == 1
 
 
+@pytest.mark.parametrize("due", [0, 2])
+def test_who_does_what_is_due_locks_nothing_beyond(broker: penstock.Broker, own: Connection, due: int) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["due"] * due, ttr=60)
+    assert len(tube.take_many(9)) == due
+    tube.put("ready")
+    _read_committed(own).execute(f"CALL penstock_due({tube._stored.no}, 1000, {2**51}, @count)")
+    task = begin(lambda: tube.take(0)).result(5)
+    own.rollback()
+    assert task is not None
+    assert task.data == "ready"
+
+
+@pytest.mark.parametrize("there", [1, 2])
+def test_a_take_of_the_urgent_locks_nothing_less_urgent(broker: penstock.Broker, own: Connection, there: int) -> None:
+    tube = broker.tube("t")
+    tube.put_many([("urgent", {"pri": 0}), ("slow", {"pri": 5})][-there:])
+    lease = f"CALL penstock_lease({tube._stored.no}, 9, 4, 1, 1, 0, 0, 1, 0, 'lease', {2**40}, @got)"
+    _read_committed(own).execute(lease)
+    task = begin(lambda: tube.take(0)).result(5)
+    own.rollback()
+    assert task is not None
+    assert task.data == "slow"
+
+
 def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, own: Connection) -> None:
     tube = broker.tube("t")
     tube.put_many(range(200))
-    own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # as all our connections are
-    own.begin()
-    own.cursor().execute("CALL penstock_fold()")
+    _read_committed(own).execute("CALL penstock_fold()")
     for task in begin(lambda: tube.take_many(100)).result(5):
         begin(task.ack).result(5)
     own.commit()
     assert tube.stats().tasks.done == 100
     assert broker.check() == []
+
+
+def _read_committed(own: Connection) -> pymysql.cursors.Cursor:
+    """A transaction that is begun, with the isolation that all our connections have."""
+    own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")
+    own.begin()
+    return own.cursor()
 
 
 @pytest.fixture

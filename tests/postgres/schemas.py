@@ -13,6 +13,7 @@ from uuid import uuid4
 import psycopg
 
 import penstock
+from penstock.store.postgres.location import locate
 
 _EMPTY = """DO $$
 DECLARE place text;
@@ -35,6 +36,13 @@ def emptied_url(base: str) -> str:
     with psycopg.connect(base) as connection:
         connection.execute(_EMPTY.format(schema=schema, id=uuid4()))
     return f"{base}?schema={schema}"
+
+
+def damage(url: str, statement: str) -> None:
+    """Run a statement in the store's schema, behind its back."""
+    with psycopg.connect(locate(url).conninfo) as connection:
+        connection.execute(f"SET search_path = {locate(url).quoted}")
+        connection.execute(statement.encode())
 
 
 @cache

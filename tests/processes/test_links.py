@@ -11,12 +11,12 @@ import pytest
 import penstock
 from penstock import keeper
 from tests.behaviour.helpers import begin, drain, take, until
-from tests.conftest import DURABLE, FULL_STORES
+from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import in_processes
 from tests.processes.peer import Peer
 
-pytestmark = pytest.mark.parametrize("url", [name for name in FULL_STORES if name in DURABLE], indirect=True)
+pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TASKS = 400
 PATIENCE = 30.0

@@ -10,12 +10,12 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters
-from tests.conftest import DURABLE, UNLEASED_STORES
+from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
 
-pytestmark = pytest.mark.parametrize("url", [name for name in UNLEASED_STORES if name in DURABLE], indirect=True)
+pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 PERIOD = 0.15
 ELEMENTS = 12

@@ -57,7 +57,7 @@ def test_every_is_the_same_for_all_who_ask() -> None:
         (lambda app: app.cron("61 * * * *"), "cannot be read"),
         (lambda app: app.cron(5), "cron 5 is an int"),
         (lambda app: app.cron("* * * * *", timezone="Mars/Olympus"), "timezone 'Mars/Olympus' is unknown"),
-        (lambda app: app.cron("* * * * *", timezone=None), "timezone None is unknown"),
+        (lambda app: app.cron("* * * * *", timezone=5), "timezone 5 is unknown"),
         (lambda app: app.cron("* * * * *", catch_up="some"), "catch_up 'some' is unknown: give none, one, all"),
         (lambda app: app.every(0), "every 0 is out of range"),
         (lambda app: app.every(0.01), "too often"),

@@ -12,7 +12,6 @@ from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Tick, find_due
 from penstock.testing import Clock
 from penstock.tube import Tube
 from penstock.worker.feeder import is_double
-from tests.conftest import FULL
 
 NOW = 1_000_000
 
@@ -67,7 +66,6 @@ def runs(tube: Tube) -> list[float]:
     return found
 
 
-@FULL
 def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
     @app.every(2)
     def tick() -> None: ...
@@ -84,7 +82,6 @@ def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
     assert len(ran) >= 5
 
 
-@FULL
 @pytest.mark.parametrize("catch_up", ["none", "all"])
 def test_a_worker_that_slept_over_its_put_runs_nothing_twice(app: App, clock: Clock, catch_up: str) -> None:
     @app.every(2, catch_up=catch_up)
@@ -101,7 +98,6 @@ def test_a_worker_that_slept_over_its_put_runs_nothing_twice(app: App, clock: Cl
     assert runs(tube) == []
 
 
-@FULL
 @pytest.mark.parametrize(("catch_up", "missed"), [("none", 0), ("one", 1), ("all", 5)])
 def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up: str, missed: int) -> None:
     @app.every(2, catch_up=catch_up)
@@ -120,7 +116,6 @@ def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up:
     assert ran == sorted(set(ran))
 
 
-@FULL
 def test_a_paused_tube_misses_its_ticks(app: App, clock: Clock) -> None:
     @app.every(2, catch_up="one")
     def tick() -> None: ...

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from uuid import uuid4
 
 from tests.servers.base import Server, listens
 
@@ -57,3 +58,12 @@ class Mariadb(Server):
         from tests.mysql.databases import fresh_url
 
         return fresh_url(self.url)
+
+    def bare_url(self) -> str:
+        """The URL of a new database, for what creates no procedures."""
+        import pymysql
+
+        name = f"t{uuid4().hex[:12]}"
+        with pymysql.connect(host="127.0.0.1", port=self.port, user="root") as connection:
+            connection.cursor().execute(f"CREATE DATABASE {name}")
+        return f"{self.url.removesuffix('penstock')}{name}"

@@ -95,6 +95,13 @@ def test_a_refused_put_leaves_the_rest_of_the_transaction(broker: penstock.Broke
     assert [task.data for task in broker.tube("mail").tasks()] == ["fits"]
 
 
+def test_a_pair_is_no_data_of_one_put(broker: penstock.Broker, own: apsw.Connection) -> None:
+    own.execute("BEGIN IMMEDIATE")
+    with pytest.raises(penstock.BadValue, match="tuple"):
+        broker.bind(own).tube("mail").put(("x", {"pri": 1}))
+    own.execute("ROLLBACK")
+
+
 def test_a_tube_created_inside_is_gone_at_a_rollback(broker: penstock.Broker, own: apsw.Connection) -> None:
     own.execute("BEGIN IMMEDIATE")
     broker.bind(own).tube("fresh", "fifo").put("x")

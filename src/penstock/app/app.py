@@ -65,22 +65,28 @@ class App:
         return self._add(function, options)
 
     def cron(
-        self, expression: str, *, timezone: str = "UTC", catch_up: str = "none", **options: Unpack[TaskOptions]
+        self,
+        expression: str,
+        *,
+        timezone: str | None = "UTC",
+        catch_up: str | None = "none",
+        **options: Unpack[TaskOptions],
     ) -> Decorator:
         """Have a worker call the function at the times of a cron expression in a time zone.
 
         catch_up says what becomes of times at which no worker was there, or the tube was paused: none of them is
         run, one for all, or all. The other options are those of `task`.
         """
-        return self._schedule(Cron(expression, timezone), catch_up, options)
+        return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, options)
 
-    def every(self, seconds: float, *, catch_up: str = "none", **options: Unpack[TaskOptions]) -> Decorator:
+    def every(self, seconds: float, *, catch_up: str | None = "none", **options: Unpack[TaskOptions]) -> Decorator:
         """Have a worker call the function every so many seconds, at multiples of them since the epoch."""
         return self._schedule(Every(seconds), catch_up, options)
 
-    def _schedule(self, plan: Plan, catch_up: str, options: TaskOptions) -> Decorator:
-        checked = check_catch_up(catch_up)
-        where: TaskOptions = {**options, "tube": options.get("tube") or SCHEDULE_TUBE}
+    def _schedule(self, plan: Plan, catch_up: str | None, options: TaskOptions) -> Decorator:
+        checked = check_catch_up("none" if catch_up is None else catch_up)
+        tube = options.get("tube")
+        where: TaskOptions = {**options, "tube": SCHEDULE_TUBE if tube is None else tube}
 
         def decorate(function: Any) -> Any:
             handler = function if isinstance(function, Handler) else self._add(function, where)
@@ -93,7 +99,8 @@ class App:
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
         if not callable(function):
             raise BadValue(f"{names.shown(function)} is no function: @app.task stands before a def or an async def")
-        name = names.name("task name", options.get("name") or function.__name__)
+        given = options.get("name")
+        name = names.name("task name", getattr(function, "__name__", None) if given is None else given)
         if name in self.handlers:
             raise BadValue(f"this app has a task {name} already: give one of them another name=")
         rules = make_rules(name, function, options)

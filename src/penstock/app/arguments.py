@@ -34,7 +34,7 @@ class Arguments:
         self._name = name
         self._what = f"the arguments of {name}"
         self._function = function
-        self._signature = inspect.signature(function)
+        self._signature = _signature(name, function)
         self._parameters = list(self._signature.parameters.values())
         _check(name, self._parameters)
         plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
@@ -100,6 +100,13 @@ class Arguments:
     def _read(self, stored: object) -> msgspec.Struct:
         found: msgspec.Struct = values.read(self._what, stored, self._struct)
         return found
+
+
+def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError) as error:
+        raise BadValue(f"the parameters of {name} cannot be told ({error}): wrap it in a def that names them") from None
 
 
 def _check(name: str, parameters: Sequence[Parameter]) -> None:

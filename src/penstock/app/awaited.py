@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
 from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
 from penstock.app.link import Link
+from penstock.core.names import task_id
 from penstock.flow import Call as Blocking
 from penstock.flow import Flow, flow_of
 from penstock.outcome import Outcome
@@ -38,7 +39,7 @@ class AwaitedHandler(Generic[P, R]):
 
     def handle(self, id: int) -> AwaitedHandle[R]:
         """A handle on the task with that id, for a program that did not put it."""
-        return AwaitedHandle(self._handler, id)
+        return AwaitedHandle(self._handler, task_id(id))
 
     async def _put(self, calls: list[Call]) -> list[AwaitedHandle[R]]:
         handles = await _carried(self._handler.link, flow_of(self._handler._put)(self._handler, calls))

@@ -13,7 +13,9 @@ from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.link import Link
 from penstock.app.rules import Rules
+from penstock.core.names import task_id
 from penstock.core.options import PutOptions
+from penstock.core.shapes import several
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube
 from penstock.flow import Call as Blocking
@@ -94,7 +96,7 @@ class Handler(Generic[P, R, C]):
     def calls(self, items: Iterable[object], shared: CallOptions) -> list[Call]:
         """What the items of put_many stand for."""
         self._must_be_options("put_many", shared)
-        return [(args, {**shared, **keywords}) for args, keywords in map(_parts, items)]
+        return [(args, {**shared, **keywords}) for args, keywords in map(_parts, several("items", items))]
 
     @property
     def aio(self) -> AwaitedHandler[P, R]:
@@ -113,7 +115,7 @@ class Handler(Generic[P, R, C]):
 
     def handle(self, id: int) -> Handle[R]:
         """A handle on the task with that id, for a program that did not put it."""
-        return Handle(self, self.link.tube(self.rules.tube), id)
+        return Handle(self, self.link.tube(self.rules.tube), task_id(id))
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""

@@ -6,6 +6,8 @@ import threading
 from typing import TYPE_CHECKING
 
 from penstock.broker import Broker, connect
+from penstock.core.names import shown
+from penstock.errors import BadValue
 from penstock.store.forks import reset_in_child
 from penstock.tube import Tube
 
@@ -19,6 +21,8 @@ class Link:
     """One broker, and the tubes that were opened with it."""
 
     def __init__(self, url: str | None) -> None:
+        if url is not None and not isinstance(url, str):
+            raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
         self.url = url
         self._lock = threading.Lock()
         self._broker: Broker | None = None

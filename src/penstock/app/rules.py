@@ -49,8 +49,9 @@ def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) ->
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")
-    tube = names.name("tube", options.get("tube") or DEFAULT_TUBE)
-    return Rules(tube, _executor(name, function, options.get("executor")), backoff, puts)
+    tube = options.get("tube")
+    name_of_tube = names.name("tube", DEFAULT_TUBE if tube is None else tube)
+    return Rules(name_of_tube, _executor(name, function, options.get("executor")), backoff, puts)
 
 
 def _executor(name: str, function: Callable[..., Any], executor: str | None) -> str:

@@ -61,6 +61,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     "The store": {
         "doctor": Command("doctor:doctor", "Look at the store: version, durability, speed, what waits, what to fix."),
         "check": Command("upkeep:check", "Cross-check everything stored, and mend it with --repair."),
+        "rebuild": Command("upkeep:rebuild", "Build the index of a pool anew from its database."),
         "migrate": Command("upkeep:migrate", "Bring the store's schema up to date, and say what that took."),
         "export": Command("moving:export_tube", "Write a tube into a file."),
         "import": Command("moving:import_tube", "Read a tube from a file."),

@@ -11,6 +11,7 @@ import penstock
 from penstock.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
 from penstock.cli.wording import for_a_shell
+from penstock.store.open import with_pool
 
 EXIT_FAILED = 1  # the command could not do it, or found something wrong
 EXIT_USAGE = 2  # click's own, for a command line it cannot read
@@ -21,9 +22,10 @@ EXIT_INTERRUPTED = 130
 @click.option(
     "--url", envvar="PENSTOCK_URL", default=DEFAULT_URL, show_default=True, help="The store; else PENSTOCK_URL."
 )
+@click.option("--pool", help="A database behind a Redis: its URL.")
 @click.version_option(penstock.__version__, prog_name="penstock")
 @click.pass_context
-def cli(context: click.Context, url: str) -> None:
+def cli(context: click.Context, url: str, pool: str | None) -> None:
     """A durable work queue that starts on one SQLite file.
 
     \b
@@ -31,7 +33,7 @@ def cli(context: click.Context, url: str) -> None:
     penstock take mail --timeout 5
     penstock ack mail 1 --session ID        the ID that take printed
     """
-    context.obj = url
+    context.obj = url if pool is None else with_pool(url, pool)
 
 
 def main() -> None:

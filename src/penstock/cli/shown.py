@@ -16,7 +16,7 @@ from penstock.tube import Tube
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
-_TASK = "pri utube attempts lease created taken due expires address group reason".split()
+_TASK = "pri utube attempts lease created taken due expires address group progress reason".split()
 # Data in a list of tasks is cut here.
 WIDE = 60
 

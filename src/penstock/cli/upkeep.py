@@ -1,14 +1,16 @@
-"""`penstock check` and `migrate`: states that must not exist and what mends them, and the schema."""
+"""`penstock check`, `migrate` and `rebuild`: what must not exist, the schema, and the index of a pool made anew."""
 
 from __future__ import annotations
 
 import sys
 
 import click
+from rich.console import Console
+from rich.progress import Progress
 
 import penstock
 from penstock.cli import shown
-from penstock.store.open import look_at_schema, open_store
+from penstock.store.open import look_at_schema, open_store, rebuild_index
 from penstock.store.sql.migrations import Schema
 
 
@@ -85,3 +87,30 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
         click.echo("everything fits together")
     elif repair:
         click.echo("all of it is mended" if not left else f"{len(left):,} could not be mended")
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def rebuild(url: str, as_json: bool) -> None:
+    """Build the index of a pool anew from its database.
+
+    \b
+    penstock --url redis://localhost/0 --pool postgresql:///jobs rebuild
+
+    Every program that uses the pool does that by itself when it finds Redis empty. Leases end with it.
+    """
+    loaded = 0
+
+    def show(done: int, total: int) -> None:
+        nonlocal loaded
+        loaded = done
+        bar.update(task, completed=done, total=max(done, total))
+
+    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task("rebuilding", total=None)
+        rebuild_index(url, show)
+    if as_json:
+        shown.as_json({"tasks": loaded})
+    else:
+        click.echo(f"the index is whole, {loaded:,} tasks")

@@ -59,10 +59,10 @@ def worker(
     """
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     settings = make_settings(
-        tubes=tuple(name.strip() for name in tubes.split(",")) if tubes else (),
+        tubes=() if tubes is None else tuple(name.strip() for name in tubes.split(",")),
         concurrency=concurrency,
         processes=processes,
-        limits=dict(map(_limit, limits)),
+        limits=_limits(limits),
         grace=grace,
     )
     url = own_url or _given_url(context)
@@ -141,9 +141,14 @@ def _words(context: click.Context) -> list[str]:
     return words
 
 
-def _limit(text: str) -> tuple[int, int]:
-    pri, _, most = text.partition("=")
-    try:
-        return int(pri), int(most)
-    except ValueError:
-        raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, as 5=4") from None
+def _limits(given: tuple[str, ...]) -> dict[int, int]:
+    limits: dict[int, int] = {}
+    for text in given:
+        pri, _, most = text.partition("=")
+        try:
+            place, number = int(pri), int(most)
+        except ValueError:
+            raise BadValue(f"limit {text!r} is not P=N: give a priority and a number, as 5=4") from None
+        if limits.setdefault(place, number) != number:
+            raise BadValue(f"limit {text!r} comes after {place}={limits[place]}: give one limit for a priority")
+    return limits

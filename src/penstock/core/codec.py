@@ -88,6 +88,10 @@ def decode_as(payload: bytes, kind: type[T]) -> T:
     except (msgspec.MsgspecError, ValueError) as error:
         shape = getattr(kind, "__name__", str(kind))
         raise BadValue(f"data does not fit {shape}: {error}") from error
+    except TypeError as error:
+        raise BadValue(
+            f"data cannot be decoded as {shown(kind)} ({error}): give a dataclass or another type"
+        ) from error
 
 
 def _plain(value: object, depth: int = 0) -> object:

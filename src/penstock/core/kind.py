@@ -42,24 +42,28 @@ class Kind(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         names.name("kind", self.name)
         if self.hand_out not in (LEASE, CLOCK, DELIVER):
-            raise BadValue(f"kind {self.name} has hand_out={self.hand_out!r}: leave it out")
+            raise BadValue(f"kind {self.name} has hand_out={names.shown(self.hand_out)}: leave it out")
         accepts = self._words("accepts", self.accepts, ACCEPTABLE | {"id"} if self.hand_out == CLOCK else ACCEPTABLE)
         order = self._words("order", self.order, ORDER_KEYS)
         if not 1 <= len(order) <= 2:
             raise BadValue(f"kind {self.name} orders by {len(order)} keys: give one or two")
         if type(self.per_utube) is not bool:
-            raise BadValue(f"kind {self.name} has per_utube={self.per_utube!r}: give True or False")
+            raise BadValue(f"kind {self.name} has per_utube={names.shown(self.per_utube)}: give True or False")
         implied = {"rank"} & set(order) | ({"utube"} if self.per_utube else set())
         msgspec.structs.force_setattr(self, "accepts", frozenset(accepts) | implied)
         msgspec.structs.force_setattr(self, "order", tuple(order))
 
     def _words(self, field: str, words: object, known: frozenset[str]) -> list[str]:
         if isinstance(words, str) or not isinstance(words, Iterable):
-            raise BadValue(f"kind {self.name} has {field}={words!r}: give a collection of {', '.join(sorted(known))}")
+            raise BadValue(
+                f"kind {self.name} has {field}={names.shown(words)}: give a collection of {', '.join(sorted(known))}"
+            )
         listed = list(words)
         for word in listed:
-            if word not in known:
-                raise BadValue(f"kind {self.name} has {word!r} in {field}: known are {', '.join(sorted(known))}")
+            if not isinstance(word, str) or word not in known:
+                raise BadValue(
+                    f"kind {self.name} has {names.shown(word)} in {field}: known are {', '.join(sorted(known))}"
+                )
         return listed
 
     def has(self, option: str) -> bool:

@@ -12,6 +12,7 @@ from penstock.core import codec, names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
 from penstock.core.numbers import number, positive_ms, span_ms, whole
+from penstock.core.shapes import flag
 from penstock.core.shards import check_shards, refuse_group, refuse_with_shards
 from penstock.core.task import NO_UTUBE, Entry, Rank
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
@@ -103,12 +104,6 @@ def callback_url(what: str, value: object) -> str:
     return text
 
 
-def _flag(what: str, value: object) -> bool:
-    if type(value) is not bool:
-        raise BadValue(f"{what} {names.shown(value)} is {names.kind_of(value)}: give True or False")
-    return value
-
-
 def _backoff(what: str, value: object) -> Backoff:
     if not isinstance(value, Backoff):
         raise BadValue(f"{what} {names.shown(value)} is {names.kind_of(value)}: give a penstock.Backoff")
@@ -132,12 +127,12 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "pri": _pri,
     "callback": callback_url,
     "capacity": whole,
-    "temporary": _flag,
+    "temporary": flag,
     "max_attempts": whole,
     "backoff": _backoff,
     "period": _period,
     "utube_limit": whole,
-    "fair": _flag,
+    "fair": flag,
     "aging": positive_ms,
     "retention": positive_ms,
     "max_payload": whole,

@@ -2,35 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from urllib.parse import parse_qsl, unquote, urlsplit
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.core.names import shown
-from penstock.errors import BadValue, StoreUnavailable
+from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.base import Store
 from penstock.store.sql.migrations import Schema
+
+if TYPE_CHECKING:
+    from penstock.store.pool.vault import Database
 
 Clock = Callable[[], int]
 
 
-def open_store(url: str, clock: Clock | None = None) -> Store:
-    """Open the store; BadValue for a URL that names none."""
+def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
+    """Open the store; BadValue for a URL that names none.
+
+    `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
+    """
     if not isinstance(url, str):
         raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
     scheme, separator, _ = url.partition("://")
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         raise BadValue(f"store URL {shown(url)} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
-    return opener(url, clock)
+    url, pool = _split_pool(url, pool)
+    if pool is None:
+        return opener(url, clock)
+    database = _vault(url, pool)
+    from penstock.store.pool.open import open_pool
+
+    return open_pool(url, database, clock)
+
+
+def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
+    """Build the index of a pool anew; `progress` is told how many of how many tasks are loaded."""
+    url, pool = _split_pool(url, None)
+    if pool is None:
+        raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
+    database = _vault(url, pool)
+    from penstock.store.pool.open import rebuild_pool
+
+    rebuild_pool(url, database, progress)
+
+
+def with_pool(url: str, pool: str) -> str:
+    """One URL for both, as its parameter `pool`."""
+    return f"{url}{'&' if '?' in url else '?'}{urlencode({'pool': pool})}"
+
+
+def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
+    """The URL without its parameter `pool`, and what that or the argument says."""
+    parts = urlsplit(url)
+    given = parse_qsl(parts.query, keep_blank_values=True)
+    named = [value for name, value in given if name == "pool"]
+    if not named:
+        return url, pool
+    if pool is not None or len(named) > 1:
+        raise BadValue("the pool is given twice: name it by pool= or in the URL")
+    rest = urlencode([(name, value) for name, value in given if name != "pool"])
+    return urlunsplit(parts._replace(query=rest)), named[0]
+
+
+def _vault(url: str, pool: object) -> Database:
+    """The database that a pool names, for the Redis of a URL, whose driver is there."""
+    scheme = url.partition("://")[0]
+    if _OPENERS.get(scheme) is not _open_redis:
+        raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
+    if not isinstance(pool, str):
+        raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
+    behind = _VAULTS.get(pool.partition("://")[0])
+    if behind is None:
+        known = ", ".join(f"{name}://" for name in _VAULTS)
+        raise BadValue(f"pool {shown(pool.partition('://')[0])} is no database that can stand behind: use {known}")
+    with _driver(scheme, "redis", "redis"):
+        import penstock.store.redis.store  # noqa: F401
+    return behind(pool)
+
+
+def _sqlite_vault(url: str) -> Database:
+    from penstock.store.sqlite.vault import SqliteVault
+
+    path, durable = _sqlite_file(url)
+    return SqliteVault(path, durable=durable)
+
+
+def _postgres_vault(url: str) -> Database:
+    with _driver("postgresql", "psycopg", "postgres"):
+        from penstock.store.postgres.vault import PostgresVault
+    return PostgresVault(url)
+
+
+def _mysql_vault(url: str) -> Database:
+    with _driver("mysql", "PyMySQL", "mysql"):
+        from penstock.store.mysql.vault import MysqlVault
+    return MysqlVault(url)
+
+
+@contextmanager
+def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
+    """Say how to install what is missing."""
+    try:
+        yield
+    except ImportError as error:
+        raise StoreUnavailable(
+            f"store URL {scheme}:// needs the {driver} driver ({error}): pip install 'penstock[{extra}]'"
+        ) from error
 
 
 def look_at_schema(url: str) -> Schema:
     """Which schema a store has, and what opening it would change; nothing is changed here."""
+    if _split_pool(url, None)[1] is not None:
+        raise UnsupportedOption(
+            "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
+        )
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from penstock.store.sqlite.schema import look as look_at_sqlite
 
-        return look_at_sqlite(_sqlite_path(url))
+        return look_at_sqlite(_sqlite_file(url)[0])
     if scheme == "postgresql":
         from penstock.store.postgres.schema import look as look_at_postgres
 
@@ -54,14 +147,14 @@ def _open_memory(url: str, clock: Clock | None) -> Store:
 
 
 def _open_sqlite(url: str, clock: Clock | None) -> Store:
-    path = _sqlite_path(url)
-    given = _parameters(url, {"durability": ("full", "relaxed")})
+    path, durable = _sqlite_file(url)
     from penstock.store.sqlite.store import SqliteStore
 
-    return SqliteStore(path, durable=given.get("durability", "full") == "full", clock=clock)
+    return SqliteStore(path, durable=durable, clock=clock)
 
 
-def _sqlite_path(url: str) -> str:
+def _sqlite_file(url: str) -> tuple[str, bool]:
+    """The file that a URL names, and whether a commit is on disk."""
     parts = urlsplit(url)
     path = unquote(parts.path)[1:]
     if parts.netloc or not path or path.startswith(":"):
@@ -69,36 +162,25 @@ def _sqlite_path(url: str) -> str:
             f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
             "(absolute), or memory:// for a queue that ends with the process"
         )
-    return path
+    given = _parameters(url, {"durability": ("full", "relaxed")})
+    return path, given.get("durability", "full") == "full"
 
 
 def _open_redis(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver(url.partition("://")[0], "redis", "redis"):
         from penstock.store.redis.sharded import open_redis
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL {url.partition('://')[0]}:// needs the redis driver ({error}): pip install 'penstock[redis]'"
-        ) from error
     return open_redis(url, clock)
 
 
 def _open_mysql(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver("mysql", "PyMySQL", "mysql"):
         from penstock.store.mysql.store import open_mysql
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL mysql:// needs the PyMySQL driver ({error}): pip install 'penstock[mysql]'"
-        ) from error
     return open_mysql(url, clock)
 
 
 def _open_postgres(url: str, clock: Clock | None) -> Store:
-    try:
+    with _driver("postgresql", "psycopg", "postgres"):
         from penstock.store.postgres.store import PostgresStore
-    except ImportError as error:
-        raise StoreUnavailable(
-            f"store URL postgresql:// needs the psycopg driver ({error}): pip install 'penstock[postgres]'"
-        ) from error
     return PostgresStore(url, clock=clock)
 
 
@@ -119,4 +201,10 @@ _OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {
     "postgresql": _open_postgres,
     "mysql": _open_mysql,
     **dict.fromkeys(("redis", "rediss", "redis+sentinel", "redis+cluster"), _open_redis),
+}
+# The databases that can stand behind a pool.
+_VAULTS: dict[str, Callable[[str], Database]] = {
+    "sqlite": _sqlite_vault,
+    "postgresql": _postgres_vault,
+    "mysql": _mysql_vault,
 }

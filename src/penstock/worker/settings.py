@@ -37,7 +37,7 @@ def make_settings(
     return Settings(
         tuple(name("tube", tube) for tube in tubes),
         whole("concurrency", concurrency, 1, 100_000),
-        whole("processes", processes or Settings().processes, 1, 1000),
+        whole("processes", Settings().processes if processes is None else processes, 1, 1000),
         ordered,
         span_ms("grace", grace) / 1000,
     )

@@ -10,7 +10,6 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters
-from tests.conftest import UNLEASED
 from tests.server.http.serving import Serving
 
 MAIL = "/api/tubes/mail"
@@ -186,7 +185,6 @@ def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
         assert waiting.result(15).status_code == 201
 
 
-@UNLEASED
 def test_ids_of_the_other_kinds_are_text(server: Serving) -> None:
     server.post("/api/tubes", {"name": "feeds", "kind": "round", "period": 1})
     assert server.post("/api/tubes/feeds/tasks", {"data": 1, "id": "a/b c"}).json()["id"] == "a/b c"

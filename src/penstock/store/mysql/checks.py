@@ -14,6 +14,7 @@ from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import make_record
 from penstock.store.mysql.unleased_checks import check_unleased
+from penstock.store.sql.lane_checks import EMPTY, make_lane
 
 
 def check(link: Link, now: int, *, repair: bool) -> list[Finding]:
@@ -67,39 +68,15 @@ def _lanes(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
     stored = {utube: (tuple(numbers), turn) for utube, *numbers, turn in link.rows(Q.stored_lanes, (tube.no,))}
     true = {utube: tuple(numbers) for utube, *numbers in link.rows(Q.true_lanes, (tube.no,))}
     for utube in true.keys() | stored.keys():
-        taken, heads, waiting = true.get(utube, (0, 0, 0))
-        numbers, turn = stored.get(utube, ((0, 0, 0), 0))
-        wanted = min(max(tube.utube_limit - taken, 0), heads + waiting)
-        label = f"micro-queue {utube.decode() or '(none)'}"
-        wrong = []
-        if numbers != (taken, heads, waiting):
-            wrong.append(f"{label} counts {numbers}, there are {(taken, heads, waiting)}")
-        if heads != wanted or _misplaced(link, tube, utube, wanted):
-            wrong.append(f"{label} must have its first {wanted} ready tasks takeable and has not")
-        for what in wrong:
+        places = link.rows(Q.lane_order, (tube.no, utube))
+        lane = make_lane(tube, true.get(utube, EMPTY), stored.get(utube, (EMPTY, 0)), places)
+        faults = lane.faults(utube.decode())
+        for what in faults:
             yield Finding(tube.name, None, what, "set its heads and numbers anew")
-        if repair and wrong:
-            _set_lane(link, tube, utube, taken, wanted, turn)
-
-
-def _misplaced(link: Link, tube: Tube, utube: bytes, wanted: int) -> bool:
-    order = _lane_order(link, tube, utube)
-    return any((state == "r") != (place < wanted) for place, (_, state, *_) in enumerate(order))
-
-
-def _lane_order(link: Link, tube: Tube, utube: bytes) -> list[tuple[int, str, float, float]]:
-    rows = link.rows(Q.lane_order, (tube.no, utube))
-    return rows if tube.fair else sorted(rows, key=lambda row: (row[2], row[3], row[0]))
-
-
-def _set_lane(link: Link, tube: Tube, utube: bytes, taken: int, wanted: int, turn: int) -> None:
-    order = _lane_order(link, tube, utube)
-    for place, (id, _, _, rank2) in enumerate(order):
-        state = "r" if place < wanted else "q"
-        if tube.fair:
-            rank2 = turn if state == "r" else 0
-        link.change(Q.set_head, (state, state, rank2, tube.no, id))
-    link.change(Q.save_lane, (tube.no, utube, taken, min(wanted, len(order)), max(len(order) - wanted, 0), turn))
+        if repair and faults:
+            for id, state, rank2 in lane.mended():
+                link.change(Q.set_head, (state, state, rank2, tube.no, id))
+            link.change(Q.save_lane, (tube.no, utube, *lane.numbers(), lane.turn))
 
 
 def _counters(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:

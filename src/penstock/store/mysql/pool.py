@@ -114,6 +114,10 @@ class Link:
         """How many rows one statement changed."""
         return int(self._cursor.execute(sql, tuple(arguments) or None))
 
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """One statement for each of these rows, as many as fit in one round trip."""
+        self._cursor.executemany(sql, [tuple(row) for row in rows])
+
     @property
     def last_number(self) -> int:
         """The number that the last INSERT was given."""

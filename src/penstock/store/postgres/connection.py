@@ -7,7 +7,8 @@ import random
 import select
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -18,6 +19,7 @@ from penstock.store.postgres import faults
 from penstock.store.postgres.location import Location
 
 Row = tuple[object, ...]
+T = TypeVar("T")
 # How long a call waits for a connection: a server that restarts is back by then.
 WAIT_SECONDS = 5.0
 # A deadlock's victim tries again so often; each try ends a second of waiting in the server.
@@ -67,6 +69,22 @@ class Connections:
                     raise faults.unknown(self.location.place) from error
                 if failures >= TRIES:
                     raise faults.lost(self.location.place) from error
+            finally:
+                self._return(db)
+            time.sleep(random.random() * 0.02 * failures)
+
+    def transact(self, work: Callable[[psycopg.Connection], T]) -> T:
+        """Do the work in one transaction; it is done again after a deadlock or on a connection that broke."""
+        failures = 0
+        while True:
+            db = self._borrow(None)
+            try:
+                with db.transaction():
+                    return work(db)
+            except psycopg.Error as error:
+                failures += 1
+                if failures >= TRIES or not (db.broken or isinstance(error, faults.AGAIN)):
+                    raise faults.translated(error, self.location.place) from error
             finally:
                 self._return(db)
             time.sleep(random.random() * 0.02 * failures)

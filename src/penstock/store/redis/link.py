@@ -69,6 +69,8 @@ class Link:
         self._idle: list[Wire] = []
         self._room = threading.BoundedSemaphore(MOST_CONNECTIONS)
         self._closed = False
+        #: Looks at every new connection before it is used; what it raises, the call raises, and nothing was sent.
+        self.greet: Callable[[Connection], None] | None = None
 
     def call(self, command: Command) -> Reply:
         """The server's answer; its errors are raised. Unsent and Unheard tell how a connection broke."""
@@ -85,7 +87,7 @@ class Link:
             wire = self._wire()
             done = False
             try:
-                replies = _exchange(wire.connection, commands)
+                replies = exchange_on(wire.connection, commands)
                 done = True
                 return replies
             finally:  # also when the thread is interrupted: then answers are still to come on this one
@@ -134,10 +136,17 @@ class Link:
             wire.connect()
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise Unsent from error
+        if self.greet is not None:
+            try:
+                self.greet(wire.connection)
+            except BaseException:
+                wire.connection.disconnect()
+                raise
         return wire
 
 
-def _exchange(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    """All answers to some commands over one connection."""
     packed: list[bytes] = []
     for command in commands:
         packed += [command] if isinstance(command, bytes) else connection.pack_command(*command)

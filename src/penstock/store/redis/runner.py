@@ -109,7 +109,7 @@ class Runner:
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""
         shape = self.shape(tube)
-        script = load_script(name, sort=shape.sort, linked=tube.no in self._linked, modern=self.modern)
+        script = self.script(name, shape.sort, tube.no in self._linked)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
@@ -120,6 +120,10 @@ class Runner:
         """The same, to be run later."""
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
+
+    def script(self, name: str, sort: str, linked: bool) -> Script:
+        """The script of that name for such a tube."""
+        return load_script(name, sort=sort, linked=linked, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""

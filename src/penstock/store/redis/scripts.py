@@ -15,7 +15,8 @@ from importlib.resources import files
 # What parts may define for others; nil where the part is not there.
 _SHARED = (
     "local moved, save_lanes, forget_idle, spot_of, lease, leavers, save_last, gate, left, cancelled, hold, unhold, "
-    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out, bury_unreadable"
+    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out, bury_unreadable, "
+    "mark, lease_floor"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, LANED, UNLEASED = "plain", "laned", "unleased"
@@ -39,10 +40,12 @@ class Script:
 
 
 @cache
-def load_script(name: str, *, sort: str = PLAIN, linked: bool = False, modern: bool = True) -> Script:
+def load_script(
+    name: str, *, sort: str = PLAIN, linked: bool = False, modern: bool = True, epoch: str | None = None
+) -> Script:
     """The script for a sort of tubes; `linked` for those whose tasks have addresses, replies or groups, `modern` for
-    servers that know script flags (7 and later)."""
-    keys, body = _body(name, sort, linked)
+    servers that know script flags (7 and later), `epoch` for the index of a pool in that epoch."""
+    keys, body = _body(name, sort, linked, epoch)
     flags = _words("FLAGS", _file(name))
     return Script(name, keys, "\n".join([*_head(flags, modern), body]), reads="no-writes" in flags)
 
@@ -61,10 +64,12 @@ def load_several(sorts: tuple[tuple[str, bool], ...], *, modern: bool = True) ->
     return Script("several", (), "\n".join([*lines, _file("several")]), reads=False)
 
 
-def _body(name: str, sort: str, linked: bool) -> tuple[tuple[str, ...], str]:
+def _body(name: str, sort: str, linked: bool, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
     """A script without its head, and its keys."""
     own = _file(name)
     parts = [_file(part) for part in _parts(own, sort, linked)]
+    if epoch is not None and "base" in _words("WITH", own):
+        parts.insert(parts.index(_file("base")) + 1, f"local EPOCH = '{epoch}'\n{_file('pooled')}")
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
     names = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))

@@ -50,39 +50,67 @@ class RedisStore(UnleasedCalls, MovingCalls):
     remote = True
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
-        self._servers = _servers(where)
+        self._servers = self._reach(where)
         self._keys = Keys(where.prefix)
         self._clock = clock
         self._closed = False
         try:
             facts = promise.gather(Runner(self._servers, self._keys, clock, modern=True))
-            self._runner = Runner(self._servers, self._keys, clock, modern=promise.is_modern(facts))
-            self.identity = f"redis:{self._open()}"
+            self._runner = self._make_runner(promise.is_modern(facts))
+            self.identity = self._open()
         except BaseException:
             self._servers.close()
             raise
-        for warning in promise.warnings(facts):
+        for warning in self._warnings(facts):
             log.warning("%s: %s", self._servers.label, warning)
-        self._shards = Shards()
-        self._tubes = Tubes(self._runner, self._shards)
-        self._outbox = Outbox(self._runner, self._tubes)
+        self._shards = self._make_shards()
+        self._tubes = self._make_tubes()
+        self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
         self._listed = {}
-        self._takes = Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
+        self._takes = self._make_takes()
         reset_in_child(self)
 
+    # What it is made of; a pool has its own.
+
+    def _reach(self, where: Location) -> Servers:
+        return _servers(where)
+
+    def _make_runner(self, modern: bool) -> Runner:
+        return Runner(self._servers, self._keys, self._clock, modern=modern)
+
+    def _make_shards(self) -> Shards:
+        return Shards()
+
+    def _make_tubes(self) -> Tubes:
+        return Tubes(self._runner, self._shards)
+
+    def _make_outbox(self) -> Outbox:
+        return Outbox(self._runner, self._tubes)
+
+    def _make_takes(self) -> Takes:
+        return Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
+
+    def _warnings(self, facts: promise.Facts) -> list[str]:
+        return promise.warnings(facts)
+
     def _open(self) -> str:
-        """The store's random id; SchemaMismatch when a newer penstock wrote it."""
+        """The store's identity; SchemaMismatch when a newer penstock wrote it, or it is the index of a pool."""
         reply = self._runner.on_tag("open", TUBES, str(uuid4()), SCHEMA, again=True)
-        id, schema = cast("tuple[bytes, bytes]", reply)
+        id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
+        if pool is not None:
+            raise SchemaMismatch(
+                f"{self._servers.label} prefix {self._keys.prefix} is the index of a pool: connect with pool=, the URL "
+                "of its database, or choose another prefix"
+            )
         if int(schema) > SCHEMA:
             raise SchemaMismatch(
                 f"{self._servers.label} has schema {int(schema)}, this penstock knows {SCHEMA}: upgrade penstock"
             )
-        return id.decode()
+        return f"redis:{id.decode()}"
 
     def close(self) -> None:
         if not self._closed:

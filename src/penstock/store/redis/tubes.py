@@ -17,14 +17,16 @@ from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 
 
-class _Declared(msgspec.Struct):
+class Declared(msgspec.Struct):
+    """A tube as it is stored."""
+
     name: str
     kind: Kind
     given: str
 
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
-_decode = msgspec.json.Decoder(_Declared).decode
+encode_declared = msgspec.json.Encoder(order="deterministic").encode
+_decode = msgspec.json.Decoder(Declared).decode
 
 
 class Tubes:
@@ -42,7 +44,7 @@ class Tubes:
             made = self._numbered(make_tube(0, name, kind, given))
             for stored in self.shards.of(made):
                 self._runner.on_tag("create", stored.no, again=True)
-            declared = _encode(_Declared(name, kind, encode_given(given).decode()))
+            declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
             tube = _tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
             assert tube is not None
             if tube.no == made.no:
@@ -81,7 +83,7 @@ class Tubes:
 
     def rename(self, tube: Tube, name: str) -> bool:
         """Give a tube another name; False where that is in use."""
-        declared = _encode(_Declared(name, tube.kind, encode_given(tube.given).decode()))
+        declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode()))
         return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
 
     def sealed(self) -> list[Tube]:
@@ -92,7 +94,7 @@ class Tubes:
     def _declared(self) -> list[Tube]:
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        return [_made(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        return [make_declared(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
 
     def all(self) -> list[Tube]:
         """All tubes, by name, without those that are arriving or gone."""
@@ -128,9 +130,10 @@ class Tubes:
 
 def _tube(reply: object) -> Tube | None:
     found = cast("list[object]", reply)
-    return _made(cast(int, found[0]), cast(bytes, found[1])) if found else None
+    return make_declared(cast(int, found[0]), cast(bytes, found[1])) if found else None
 
 
-def _made(no: int, stored: bytes) -> Tube:
+def make_declared(no: int, stored: bytes) -> Tube:
+    """The tube of that number, from what is stored."""
     declared = _decode(stored)
     return make_tube(no, declared.name, declared.kind, decode_given(declared.given))

@@ -11,6 +11,7 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Effects, Finding
+from penstock.store.sql.lane_checks import EMPTY, make_lane
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.link_checks import check_links
@@ -49,39 +50,14 @@ def _lanes(db: apsw.Connection, tube: Tube, repair: bool) -> Iterator[Finding]:
     true = {utube: tuple(numbers) for utube, *numbers in db.execute(Q.true_lanes, (tube.no,))}
     stored = {utube: (tuple(numbers), turn) for utube, *numbers, turn in db.execute(Q.stored_lanes, (tube.no,))}
     for utube in true.keys() | stored.keys():
-        taken, heads, waiting = true.get(utube, (0, 0, 0))
-        numbers, turn = stored.get(utube, ((0, 0, 0), 0))
-        wanted = min(max(tube.utube_limit - taken, 0), heads + waiting)
-        label = f"micro-queue {utube or '(none)'}"
-        wrong = []
-        if numbers != (taken, heads, waiting):
-            wrong.append(f"{label} counts {numbers}, there are {(taken, heads, waiting)}")
-        if heads != wanted or _misplaced(db, tube, utube, wanted):
-            wrong.append(f"{label} must have its first {wanted} ready tasks takeable and has not")
-        for what in wrong:
+        places = db.execute(Q.lane_order, (tube.no, utube))
+        lane = make_lane(tube, true.get(utube, EMPTY), stored.get(utube, (EMPTY, 0)), places)
+        faults = lane.faults(utube)
+        for what in faults:
             yield Finding(tube.name, None, what, "set its heads and numbers anew")
-        if repair and wrong:
-            _set_lane(db, tube, utube, taken, wanted, turn)
-
-
-def _misplaced(db: apsw.Connection, tube: Tube, utube: str, wanted: int) -> bool:
-    order = _lane_order(db, tube, utube)
-    return any((state == "r") != (place < wanted) for place, (_, state, *_) in enumerate(order))
-
-
-def _lane_order(db: apsw.Connection, tube: Tube, utube: str) -> list[tuple[int, str, float, float]]:
-    rows = list(db.execute(Q.lane_order, (tube.no, utube)))
-    return rows if tube.fair else sorted(rows, key=lambda row: (row[2], row[3], row[0]))
-
-
-def _set_lane(db: apsw.Connection, tube: Tube, utube: str, taken: int, wanted: int, turn: int) -> None:
-    order = _lane_order(db, tube, utube)
-    for place, (key, _, _, rank2) in enumerate(order):
-        head = place < wanted
-        if tube.fair:
-            rank2 = turn if head else 0
-        db.execute(Q.set_head, (key, "r" if head else "q", rank2))
-    db.execute(Q.save_lane, (tube.no, utube, taken, min(wanted, len(order)), max(len(order) - wanted, 0), turn))
+        if repair and faults:
+            db.executemany(Q.set_head, lane.mended())
+            db.execute(Q.save_lane, (tube.no, utube, *lane.numbers(), lane.turn))
 
 
 def _counters(db: apsw.Connection, tube: Tube, repair: bool) -> Iterator[Finding]:

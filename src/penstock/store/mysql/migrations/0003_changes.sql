@@ -162,15 +162,16 @@ BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_lanes, v_fair INT;
     SELECT lanes, fair INTO v_lanes, v_fair FROM penstock_tube WHERE no = p_tube;
-    IF v_lanes THEN
-        -- Unlocked: their lanes must be locked first, and the sweep looks again.
+    -- Unlocked: InnoDB would lock the record behind the range, too, which takers then pass by. In tubes with lanes these
+    -- must be locked first, and the sweep looks again.
+    SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.at, d.id), ']'), COUNT(*) INTO v_ids, p_count
+    FROM (SELECT id, at FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = p_tube AND at <= p_now
+        ORDER BY at, id LIMIT p_limit) d;
+    IF p_count > 0 AND NOT v_lanes THEN
         SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.at, d.id), ']'), COUNT(*) INTO v_ids, p_count
-        FROM (SELECT id, at FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = p_tube AND at <= p_now
-            ORDER BY at, id LIMIT p_limit) d;
-    ELSE
-        SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.at, d.id), ']'), COUNT(*) INTO v_ids, p_count
-        FROM (SELECT id, at FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = p_tube AND at <= p_now
-            ORDER BY at, id LIMIT p_limit FOR UPDATE SKIP LOCKED) d;
+        FROM (SELECT t.id, t.at FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+            STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+            WHERE t.at <= p_now FOR UPDATE SKIP LOCKED) d;
     END IF;
     IF p_count > 0 THEN
         CALL penstock_sweep(p_tube, 'due', v_ids, NULL, p_now);

@@ -163,8 +163,9 @@ BEGIN
     DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
     IF p_lanes THEN
         CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_taking, p_fair, p_limit, p_moving, p_now, v_ids);
-    ELSEIF p_moving THEN
-        -- Passes by what is cancelled without a lock, and then locks what is left.
+    ELSEIF p_moving OR (p_max < 1e300 AND p_hand_out = 'lease') THEN
+        -- Passes by what is cancelled or not urgent enough without a lock, and then locks what is left: a range that ends
+        -- before the last task locks the one behind it, too.
         SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
         FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
             WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)

@@ -6,6 +6,7 @@ local function add(rec)
   fetched[key] = rec
   if moved and rec.state == 'r' then moved(key, rec, nil, newest) end
   save(key, rec)
+  if mark then mark('t' .. key) end
   set_timer(key, nil, rec.at)
   enter(key, rec)
   return key

@@ -3,7 +3,7 @@
 -- ARGV: now, name, 1: anyhow
 -- Answer: now, taken, waiting, 1 when it left a ghost; taken and waiting 0: it is gone
 -- KEYS: tasks ready due buried taken delivered lanes queue idle lapses handles ends stones waits
--- KEYS: addresses outcomes kept groups members moving outbox inbox
+-- KEYS: addresses outcomes kept groups members moving outbox inbox marks
 -- WITH: moment base
 -- FLAGS: allow-oom
 local taken = redis.call('ZCARD', k_taken) + redis.call('ZCARD', k_delivered)

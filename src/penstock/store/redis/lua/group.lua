@@ -37,6 +37,7 @@ end
 local function save_groups()
   for no in pairs(touched) do
     local group = groups[no]
+    if mark then mark('g' .. key_of(no)) end
     local numbers = struct.pack('>I6I6I6', group.total, group.left, group.over)
     redis.call('HSET', k_groups, 'g' .. key_of(no), group.state .. numbers .. group.name)
   end

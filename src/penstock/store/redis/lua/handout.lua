@@ -11,6 +11,7 @@ local function hand_over(keys, recs, found)
     rec.attempts, rec.taken, rec.rank1 = rec.attempts + 1, now, clocked and now or serial
     if not clocked then rec.state = 't' end
     local value = encode(rec)
+    if mark then mark('t' .. keys[i]) end
     tasks[2 * i - 1], tasks[2 * i] = keys[i], value
     places[2 * i - 1], places[2 * i] = rec.rank1, keys[i]
     found[#found + 1] = id_of(keys[i])

@@ -2,7 +2,7 @@
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
 local function hand_out(key, rec, session)
-  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, rec.lease + 1, now
+  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, math.max(rec.lease, lease_floor or 0) + 1, now
   rec.owner, rec.at = session, rec.ttr and now + rec.ttr or nil
 end
 

@@ -22,7 +22,7 @@ end
 -- takes a closer look. Not decoding them is most of what makes a take of many cheap.
 local function handed_out(value, owner)
   local state, high, low = string.byte(value or '', 1, 3)
-  if state ~= 114 or not low then return nil end -- r
+  if mark or state ~= 114 or not low then return nil end -- r; leases of a pool begin at its epoch's floor
   local flags = high * 256 + low
   local plan = plans[flags]
   if plan == nil then

@@ -15,6 +15,7 @@ local function set_free(key, rec)
   set_timer(key, timer, rec.at)
   enter(key, rec)
   save(key, rec)
+  if mark then mark('t' .. key) end
 end
 
 for i = 4, #ARGV, 2 do

@@ -10,5 +10,6 @@ if rec then
   end
   rec.owner = nil
   save(ARGV[4], rec)
+  if mark then mark('t' .. ARGV[4]) end
 end
 return { now }

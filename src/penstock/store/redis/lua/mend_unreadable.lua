@@ -24,6 +24,7 @@ for i = 4, #ARGV, 4 do
     local no = tonumber(ARGV[i + 2])
     if no and redis.call('ZSCORE', k_members, key_of(no) .. 'm' .. key) then rec.group_no, rec.group = no, ARGV[i + 3] end
     save(key, rec)
+    if mark then mark('t' .. key) end
   end
 end
 return { now }

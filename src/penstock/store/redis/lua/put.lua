@@ -24,6 +24,7 @@ for _, run in ipairs(runs) do
       rec = made(spec, id)
       lead = encode(rec)
     end
+    if mark then mark('t' .. key) end
     tasks[#tasks + 1] = key
     tasks[#tasks + 1] = lead .. ARGV[5 + id - first + 1]
     if rec.state == 'r' then

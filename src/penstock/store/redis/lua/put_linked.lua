@@ -92,6 +92,7 @@ end
 
 -- New data alone, or also delay, pri and ttl, at the place these give it; all else stays.
 local function replace(key, rec, entry, payload)
+  if mark then mark('t' .. key) end
   if entry[3] == 'refresh' then
     rec.payload = payload
     return save(key, rec)

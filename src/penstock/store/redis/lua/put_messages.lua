@@ -20,6 +20,7 @@ for _, run in ipairs(runs) do
     id = id + 1
     local key, rec, n = key_of(id), made(run[1], id), #tasks
     rec.address, rec.payload = shown_mark(ms, seq + id - first + 1), ARGV[5 + id - first + 1]
+    if mark then mark('t' .. key) end
     tasks[n + 1], tasks[n + 2] = key, encode(rec)
     ready[n + 1], ready[n + 2] = rec.rank1, key
     named[n + 1], named[n + 2] = rec.address, key

@@ -8,4 +8,5 @@ if not group or not live(group) then return { now, 0 } end
 for i, letter in ipairs({ 'e', 'c' }) do
   if ARGV[4 + i] ~= '' then redis.call('HSET', k_groups, letter .. key_of(no), ARGV[4 + i]) end
 end
+if mark then mark('g' .. key_of(no)) end
 return { now, 1 }

@@ -109,6 +109,7 @@ end
 bury_unreadable = function(key, value)
   local rec = unreadable(value)
   save(key, rec)
+  if mark then mark('t' .. key) end
   enter(key, rec)
   count('bury', 1)
   note('bury', key, rec)
@@ -131,6 +132,7 @@ local function change(key, rec, to)
   else
     save(key, rec)
   end
+  if mark and not (before == 't' and rec.state == 't') then mark('t' .. key) end -- a touch is the lease's business
   enter(key, rec)
   for event in string.gmatch(to.events, '%a+') do count(event, 1) end
   if left and rec.state == '-' then left(key, rec, to) end

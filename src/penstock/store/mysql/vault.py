@@ -1,0 +1,38 @@
+"""MySQL and MariaDB as the database behind a pool."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import TypeVar
+
+from penstock.store.mysql.database import Database
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.pool import Link
+from penstock.store.sql.queries import load_queries
+
+T = TypeVar("T")
+_OWN = load_queries("penstock.store.mysql", "vault.sql")
+
+
+class MysqlVault:
+    """Keeps the contract of `store.pool.vault.Database` in one database."""
+
+    def __init__(self, url: str) -> None:
+        self._database = Database(parse(url))
+        self.label = f"MySQL {self._database.name}"
+        self.own: SimpleNamespace = _OWN
+        # Every byte may need two in a statement; the rest is for what stands beside the data.
+        self.most_bytes = (self.run(lambda link: link.max_packet) - 2**16) // 2
+
+    def placed(self, sql: str) -> str:
+        return sql
+
+    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
+        return self._database.read(sql, tuple(arguments))
+
+    def run(self, work: Callable[[Link], T]) -> T:
+        return self._database.run(work, safe=True)
+
+    def close(self) -> None:
+        self._database.close()

@@ -1,0 +1,96 @@
+"""The Redis server in front, never spoken to without knowing that it still is the one that the index was built on.
+
+A server that was started again may have forgotten its last moments, and a replica that took over, too: their run id is
+another one, and every connection to them is a new one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar, cast
+
+from penstock.errors import StoreUnavailable
+from penstock.store.redis.link import Argument, Command, Connection, Reply, exchange_on
+from penstock.store.redis.location import Location
+from penstock.store.redis.promise import read_facts
+from penstock.store.redis.servers import OneServer, Request
+
+T = TypeVar("T")
+
+
+class Interrupted(StoreUnavailable):
+    """The index was lost meanwhile; nothing was done by the step that raises this."""
+
+    def __init__(self) -> None:
+        super().__init__("the index of the pool was lost meanwhile: try again")
+
+
+class WatchedServer(OneServer):
+    """One server; `recover` is called, and what was to be sent is sent again, when it is not the run that it was."""
+
+    #: A script of several tubes would have to know the epochs of all of them.
+    together = False
+
+    def __init__(self, where: Location) -> None:
+        super().__init__(where)
+        self.run_id: str | None = None
+        self.recover: Callable[[], object] | None = None
+        self._thread = threading.local()
+        self._link.greet = self._greet
+
+    @contextmanager
+    def trusted(self) -> Iterator[None]:
+        """In here new connections of this thread are taken as they are: whoever recovers must speak to it."""
+        self._thread.trusts = True
+        try:
+            yield
+        finally:
+            self._thread.trusts = False
+
+    @contextmanager
+    def strictly(self) -> Iterator[None]:
+        """In here this thread recovers nothing: it raises Interrupted, because it holds what recovering needs."""
+        self._thread.strict = True
+        try:
+            yield
+        finally:
+            self._thread.strict = False
+
+    @property
+    def strict(self) -> bool:
+        """Whether this thread is in `strictly`."""
+        return getattr(self._thread, "strict", False)
+
+    def run_now(self) -> str:
+        """The id of the server's run."""
+        return read_facts(cast(bytes, self.command(b"", b"INFO", b"server")))["run_id"]
+
+    def run(self, request: Request, *, again: bool) -> Reply:
+        return self._watched(lambda: super(WatchedServer, self).run(request, again=again))
+
+    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
+        return self._watched(lambda: super(WatchedServer, self).run_all(requests))
+
+    def command(self, key: bytes, *words: Argument) -> Reply:
+        return self._watched(lambda: super(WatchedServer, self).command(key, *words))
+
+    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
+        return self._watched(lambda: super(WatchedServer, self).command_all(commands))
+
+    def _watched(self, call: Callable[[], T]) -> T:
+        while True:
+            try:
+                return call()
+            except Interrupted:
+                if self.recover is None or self.strict:
+                    raise
+                self.recover()
+
+    def _greet(self, connection: Connection) -> None:
+        if self.run_id is None or getattr(self._thread, "trusts", False):
+            return
+        [reply] = exchange_on(connection, [(b"INFO", b"server")])
+        if isinstance(reply, bytes) and read_facts(reply).get("run_id") != self.run_id:
+            raise Interrupted

@@ -1,0 +1,211 @@
+"""The store of a pool: the scripts of the Redis store on an index without data, and a vault that has everything.
+
+A call is a step in Redis and then a commit in the vault, and returns after both; a take of leased tasks reads from
+the vault and writes nothing. What a crash leaves between the two is marked in Redis, and written by whoever comes next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import cast
+
+from penstock.core.ending import Sought
+from penstock.core.group import Group
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
+from penstock.errors import PenstockError, UnsupportedOption
+from penstock.store import base
+from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
+from penstock.store.moving import Tally, plain_name
+from penstock.store.pool.checks import Differences, differences
+from penstock.store.pool.index import Progress
+from penstock.store.pool.taking import TakingCalls
+from penstock.store.redis import promise
+
+
+class PoolStore(TakingCalls):
+    """Keeps the contract of `store.base` on one Redis server and a database."""
+
+    def rebuild(self, progress: Progress | None = None) -> None:
+        """Build the index anew from the vault, once the vault has all that is marked."""
+        for tube in self._tubes.all():
+            with suppress(PenstockError):  # of an index that is lost anyway
+                self._mirror.write(tube, str(self._runner.epoch))
+        self._index.rebuild(progress)
+
+    def describe(self) -> base.Description:
+        found = super().describe()
+        return base.Description(
+            f"{found.store}, with a pool",
+            found.version,
+            f"{found.where}, pool in {self._vault.label}",
+            f"a put that returned is committed in {self._vault.label}, whose own settings say what that survives; all "
+            "of Redis may be lost",
+            found.schema,
+            self._warnings(promise.gather(self._runner)),
+        )
+
+    # tubes
+
+    def drop_tube(self, tube: Tube) -> Effects:
+        effects = Effects()
+        with self._runner.gathering() as dirty:
+            self._catch_up(tube, effects)
+            self._data.fill(tube.no, [], effects)
+            replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
+            dirty.pop(tube.no, None)
+            if replies:
+                self._outbox.drain(tube.no, effects, None)
+            self._mirror.write_all(dirty)
+        return effects
+
+    def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
+        with self._servers.strictly():
+            return super()._drop(tube, anyhow=anyhow)
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        self._look(tube, partial(super().pause_tube, tube, paused))
+        self._mirror.write(tube, str(self._runner.epoch), whole=True)
+
+    def paused(self, tube: Tube) -> bool:
+        return self._look(tube, partial(super().paused, tube))
+
+    # moving
+
+    def tally(self, tube: Tube) -> Tally:
+        """UnsupportedOption, which whoever would move, export or import a tube meets before anything has changed."""
+        name = plain_name(tube.name)
+        raise UnsupportedOption(f"tube {name} is in a pool, whose tubes cannot be exported, imported or moved")
+
+    def erase_tube(self, tube: Tube) -> None:
+        """Nothing came in."""
+
+    def load_sealed(self) -> list[Tube]:
+        return []
+
+    # tasks
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        self._must_fit(*(entry.payload for entry in entries))
+        return self._step(partial(super().put, tube, entries, now=now), tube)
+
+    def plain_put(self, tube: Tube) -> None:
+        """There is no shorter way than `put`."""
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+        """As the contract says; being brief spares no script, but the data that nobody wants."""
+        self._must_fit(*(move.result for move in moves))
+        return self._step(partial(super().settle, tube, moves, now=now), tube, told=not brief)
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().kick, tube, count, now=now), tube)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().release_all, tube, now=now), tube)
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        self._mirror.tidy(tube)
+        with self._runner.gathering() as dirty:
+            advanced = super().advance(tube, limit=limit, now=now)
+            self._tell(advanced.effects, dirty)
+            return advanced
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        return self._step(partial(super().truncate, tube, now=now), tube)
+
+    # looking
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        return self._data.complete(tube.no, self._look(tube, partial(super().get, tube, ids, now=now)))
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        found = self._look(tube, partial(super().find, tube, status, after, limit, now=now))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        return self._data.complete(tube.no, self._look(tube, partial(super().named, tube, names, now=now)))
+
+    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
+        found = self._look(tube, partial(super().inspect, tube, start, count, pending=pending))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def count(self, tube: Tube) -> Counts:
+        return self._look(tube, partial(super().count, tube))
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        return self._look(tube, partial(super().ahead, tube, record))
+
+    def lane(self, tube: Tube, utube: str) -> base.Lane:
+        return self._look(tube, partial(super().lane, tube, utube))
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        found = self._look(tube, partial(super().lane_holders, tube, utube, limit))
+        return cast("list[Record]", self._data.complete(tube.no, found))
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        tubes = self._tubes.all()
+        for tube in tubes:
+            self._look(tube, lambda: None)  # a new one has no index yet
+        found = self._step(partial(super().check, repair, now=now))
+        for tube in tubes:
+            self._mirror.write(tube, str(self._runner.epoch), whole=repair)
+        apart = [differences(self._runner, self._vault, tube) for tube in tubes]
+        if repair:
+            self._bring_together(apart, now)
+        return found + [finding for each in apart for finding in each.findings()]
+
+    def _bring_together(self, apart: Sequence[Differences], now: int | None) -> None:
+        """The vault is believed: what it does not have is deleted, what only it has is loaded."""
+        for each in apart:
+            self.settle(each.tube, [Move("delete", id) for id in each.strange], now=now)
+        if any(each.missing for each in apart):
+            self.rebuild()
+
+    # what tasks are tied to
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        return self._look(tube, partial(super().seek, tube, address, now=now))
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        return self._look(tube, partial(super().sought, tube, id, now=now))
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        return self._step(partial(super().open_group, tube, name, now=now))
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return self._look(tube, partial(super().live_groups, tube, after, limit))
+
+    def set_group_work(
+        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
+    ) -> bool:
+        self._must_fit(end, cancel)
+        return self._step(partial(super().set_group_work, tube, no, end=end, cancel=cancel, now=now))
+
+    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+        return self._step(partial(super().turn_group, tube, no, to, now=now), tube)
+
+    # sessions
+
+    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+        """As the contract says; its number is of the epoch."""
+        while True:
+            joined = super().join(presence, session, ttr, now=now)
+            if self._index.is_whole():
+                return joined
+            self._index.ensure()
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        if not self._index.is_whole():
+            self._index.ensure()
+        return super().beat(handles, now=now)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        with self._runner.gathering() as dirty:
+            effects = super().leave(handles, locus=locus, now=now)
+            self._tell(effects, dirty)
+            return effects

@@ -1,0 +1,235 @@
+"""The database behind: every task with its data, and what else an index is built anew from. Knows no Redis.
+
+All writes about a tube are made under the lock of its row, so that whoever writes last has looked last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Protocol, TypeVar, cast
+from uuid import uuid4
+
+import msgspec
+
+from penstock.errors import SchemaMismatch
+from penstock.store.sql.queries import load_queries
+
+T = TypeVar("T")
+Rows = list[tuple[object, ...]]
+# The layout of the tables. A later one refuses to touch what an older penstock would misread.
+FORMAT = 1
+# Ids in one statement: few enough for every server's limit of parameters.
+_CHUNK = 500
+_COMMON = load_queries("penstock.store.pool")
+
+
+class Session(Protocol):
+    """One transaction under way."""
+
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
+        """The rows of one statement."""
+
+    def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
+        """How many rows one statement changed."""
+
+    def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
+        """One statement for each of these rows, in few round trips."""
+
+
+class Database(Protocol):
+    """What a vault needs of PostgreSQL, MySQL or SQLite."""
+
+    #: For messages, never with a password.
+    label: str
+    #: The longest data that a row can have.
+    most_bytes: int
+    #: The queries of its vault.sql; those named create_… are made at every open, in their order.
+    own: SimpleNamespace
+
+    def placed(self, sql: str) -> str:
+        """A common query as this database is told it."""
+
+    def read(self, sql: str, arguments: Sequence[object]) -> Rows:
+        """The rows of one query, which waits for nobody."""
+
+    def run(self, work: Callable[[Session], T]) -> T:
+        """Do the work in one transaction; the work may be done twice."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """A tube as the vault has it. `beside`: what it keeps beside its tasks; None until it was first written."""
+
+    no: int
+    declared: bytes
+    beside: bytes | None
+
+
+class Changes(msgspec.Struct):
+    """What became of a tube since the vault last heard of it. A task's data is None where the vault has it."""
+
+    beside: bytes
+    tasks: list[tuple[int, bytes, bytes | None]] = []
+    gone: list[int] = []
+    links: list[tuple[bytes, bytes]] = []
+    unlinked: list[bytes] = []
+
+
+class Vault:
+    """The tables of one pool."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self.label = database.label
+        self.most_bytes = database.most_bytes
+        common = {name: database.placed(sql) for name, sql in vars(_COMMON).items()}
+        self._ask = SimpleNamespace(**common, **vars(database.own))
+        self.name = self._open()
+
+    def _open(self) -> str:
+        def create(session: Session) -> Rows:
+            for name, sql in vars(self._db.own).items():
+                if name.startswith("create_"):
+                    session.change(sql)
+            session.change(self._ask.add_store, (uuid4().hex.encode(), FORMAT))
+            return session.rows(self._ask.get_store)
+
+        [(name, written)] = cast("list[tuple[bytes, int]]", self._db.run(create))
+        if written > FORMAT:
+            raise SchemaMismatch(f"the pool in {self.label} has format {written}, not {FORMAT}: upgrade penstock")
+        return bytes(name).decode()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._db.close()
+
+    # epochs
+
+    def epoch(self) -> int:
+        """The newest epoch: how often the index was built."""
+        return cast(int, self._rows(self._ask.get_epoch)[0][0])
+
+    def raise_epoch(self, known: int) -> bool:
+        """Begin the next epoch; False when another was faster."""
+        return self._db.run(lambda session: session.change(self._ask.raise_epoch, (known,))) == 1
+
+    # tubes
+
+    def add_tube(self, name: str, declared: bytes) -> tuple[Shelf, bool]:
+        """The tube of that name, and whether this call made it."""
+
+        def add(session: Session) -> tuple[Shelf, bool]:
+            made = session.change(self._ask.add_tube, (name.encode(), declared)) == 1
+            return _shelf(session.rows(self._ask.find_tube, (name.encode(),))[0]), made
+
+        return self._db.run(add)
+
+    def tube(self, no: int) -> Shelf | None:
+        """The tube of that number."""
+        found = self._rows(self._ask.get_tube, (no,))
+        return _shelf(found[0]) if found else None
+
+    def find_tube(self, name: str) -> Shelf | None:
+        """The tube of that name."""
+        found = self._rows(self._ask.find_tube, (name.encode(),))
+        return _shelf(found[0]) if found else None
+
+    def tubes(self) -> list[Shelf]:
+        """All tubes."""
+        return [_shelf(row) for row in self._rows(self._ask.all_tubes)]
+
+    def drop_tube(self, no: int, drop: Callable[[], T]) -> T:
+        """Remove a tube and all of it, once `drop`, which may refuse, has removed its index."""
+
+        dropped: list[T] = []
+
+        def remove(session: Session) -> T:
+            session.rows(self._ask.lock_tube, (no,))
+            if not dropped:  # else the transaction is begun anew
+                dropped.append(drop())
+            for query in (self._ask.drop_tasks, self._ask.drop_links, self._ask.drop_tube):
+                session.change(query, (no,))
+            return dropped[0]
+
+        return self._db.run(remove)
+
+    def settle_down(self, no: int) -> Shelf | None:
+        """The tube, once every write that is under way has ended."""
+
+        def look(session: Session) -> Rows:
+            session.rows(self._ask.lock_tube, (no,))
+            return session.rows(self._ask.get_tube, (no,))
+
+        found = self._db.run(look)
+        return _shelf(found[0]) if found else None
+
+    # tasks
+
+    def write(self, no: int, look: Callable[[Session], Iterable[Changes]]) -> bool:
+        """Write what `look` finds, which it looks for once nobody else writes; False when there is no such tube."""
+
+        def apply(session: Session) -> bool:
+            if not session.rows(self._ask.lock_tube, (no,)):
+                return False
+            for changes in look(session):
+                self._apply(session, no, changes)
+            return True
+
+        return self._db.run(apply)
+
+    def _apply(self, session: Session, no: int, changes: Changes) -> None:
+        if changes.tasks:
+            session.many(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
+        if changes.links:
+            session.many(self._ask.save_links, [(no, *link) for link in changes.links])
+        for ids in _chunks(changes.gone):
+            session.change(_among(self._ask.remove_tasks, ids), (no, *ids))
+        for names in _chunks(changes.unlinked):
+            session.change(_among(self._ask.remove_links, names), (no, *names))
+        session.change(self._ask.set_beside, (changes.beside, no))
+
+    def data(self, no: int, ids: Sequence[int], session: Session | None = None) -> dict[int, bytes]:
+        """The data of those of these tasks that are there."""
+        read = self._rows if session is None else session.rows
+        found: dict[int, bytes] = {}
+        for some in _chunks(ids):
+            rows = read(_among(self._ask.read_data, some), (no, *some))
+            found.update((cast(int, id), bytes(cast(bytes, data))) for id, data in rows if data is not None)
+        return found
+
+    def count(self) -> int:
+        """How many tasks there are in all."""
+        return cast(int, self._rows(self._ask.count_tasks)[0][0])
+
+    def tasks(self, no: int, page: int) -> Iterator[list[tuple[int, bytes]]]:
+        """The records of a tube in pages, by id."""
+        after = 0
+        while rows := cast("list[tuple[int, bytes]]", self._rows(self._ask.scan_tasks, (no, after, page))):
+            after = rows[-1][0]
+            yield [(id, bytes(record)) for id, record in rows]
+
+    def links(self, no: int, page: int) -> Iterator[list[tuple[bytes, bytes]]]:
+        """What a tube's tasks are tied to, in pages, by name."""
+        after = b""
+        while rows := cast("list[tuple[bytes, bytes]]", self._rows(self._ask.scan_links, (no, after, page))):
+            after = bytes(rows[-1][0])
+            yield [(bytes(name), bytes(value)) for name, value in rows]
+
+    def _rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
+        return self._db.read(sql, arguments)
+
+
+def _shelf(row: tuple[object, ...]) -> Shelf:
+    no, declared, beside = cast("tuple[int, bytes, bytes | None]", row)
+    return Shelf(no, bytes(declared), None if beside is None else bytes(beside))
+
+
+def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (values[start : start + _CHUNK] for start in range(0, len(values), _CHUNK))
+
+
+def _among(sql: str, values: Sequence[object]) -> str:
+    return f"{sql} ({', '.join(['%s'] * len(values))})"

@@ -1,0 +1,79 @@
+"""What an application refuses, before anything is stored; the store does not matter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from tests.behaviour.helpers import tasks
+
+
+@pytest.fixture
+def app() -> Iterator[App]:
+    with penstock.connect("memory://bad-input"):  # the store lives as long as this
+        app = penstock.App("memory://bad-input")
+        yield app
+        app.close()
+
+
+def send(to: str = "ada", copies: int = 1) -> str:
+    return to * copies
+
+
+@pytest.mark.parametrize("url", [5, True, b"memory://x", ["memory://x"]])
+def test_a_url_that_is_no_text(url: Any) -> None:
+    with pytest.raises(penstock.BadValue, match="URL"):
+        penstock.App(url)
+
+
+@pytest.mark.parametrize("option", ["name", "tube"])
+@pytest.mark.parametrize("value", ["", 0, False, [], "a b", "x" * 201, "\ud800", 5])
+def test_a_bad_name(app: App, option: str, value: Any) -> None:
+    options: Any = {option: value}
+    for decorate in (app.task, lambda **options: app.every(5, **options)):
+        with pytest.raises(penstock.BadValue, match=option):
+            decorate(**options)(send)
+    assert (app.handlers, app.schedules) == ({}, [])
+
+
+@pytest.mark.parametrize("function", [5, "send", None, type, dict])
+def test_what_cannot_be_called_with_known_arguments(app: App, function: Any) -> None:
+    with pytest.raises(penstock.BadValue):
+        app.task()(function)
+    assert app.handlers == {}
+
+
+BAD_PUTS: dict[str, Callable[[Any], object]] = {
+    "put_many of a number": lambda handler: handler.put_many(5),
+    "put_many of None": lambda handler: handler.put_many(None),
+    "put_many with a bad item": lambda handler: handler.put_many(["ada", ("bob", "many")]),
+    "a wrong type": lambda handler: handler.put("ada", copies="many"),
+    "one too many": lambda handler: handler.put("ada", 1, 2),
+    "an unknown one": lambda handler: handler.put(whom="ada"),
+    "a bad option": lambda handler: handler.put("ada", delay=float("nan")),
+    "a bad timeout": lambda handler: handler.put("ada", timeout=-1),
+    "a handle of a text": lambda handler: handler.handle("1"),
+    "a handle of a bool": lambda handler: handler.handle(True),
+    "a handle of None": lambda handler: handler.handle(None),
+    "an awaited handle of a text": lambda handler: handler.aio.handle("1"),
+}
+
+
+@pytest.mark.parametrize("call", BAD_PUTS.values(), ids=BAD_PUTS)
+def test_a_bad_call_stores_nothing(app: App, call: Callable[[Any], object]) -> None:
+    handler = app.task(tube="mail")(send)
+    with pytest.raises(penstock.BadValue):
+        call(handler)
+    assert tasks(app.broker.tube("mail")) == {}
+
+
+def test_none_is_as_if_not_given(app: App) -> None:
+    nothing: Any = None
+    named = app.task(name=nothing, tube=nothing, executor=nothing, backoff=nothing, pri=nothing)(send)
+    assert (named.name, named.rules.tube) == ("send", "default")
+    app.cron("* * * * *", timezone=nothing, catch_up=nothing, tube=nothing)(named)
+    assert app.schedules[0].plan.text == "cron * * * * * in UTC"

@@ -1,0 +1,82 @@
+"""Collections, flags and types that verbs cannot use are refused, alike on every store; None is as if not given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import everything, take, tasks
+
+NO_COLLECTIONS: list[Any] = [None, 0, 5, 1.5, True, object(), penstock.Task]
+COLLECTING: dict[str, Callable[[penstock.Broker, Any], object]] = {
+    "put_many": lambda broker, given: broker.tube("mail").put_many(given),
+    "put_many of a group": lambda broker, given: broker.tube("mail").group("g").put_many(given),
+    "ack_many": lambda broker, given: broker.tube("mail").ack_many(given),
+    "broker.take": lambda broker, given: broker.take(given, timeout=0),
+    "session.take": lambda broker, given: broker.session().take(given, timeout=0),
+}
+
+
+@pytest.mark.parametrize("verb", COLLECTING.values(), ids=COLLECTING)
+def test_what_is_no_collection_is_refused(
+    broker: penstock.Broker, verb: Callable[[penstock.Broker, Any], object]
+) -> None:
+    tube = broker.tube("mail")
+    tube.put("x")
+    before = everything(tube)
+    for given in NO_COLLECTIONS:
+        with pytest.raises(penstock.BadValue, match="give a list"):
+            verb(broker, given)
+    assert everything(tube) == before
+
+
+def test_any_other_collection_will_do(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    for given in (["x"], ("x",), {"x"}, "x", iter(["x"]), {"x": 1}.keys(), range(1)):
+        tube.put_many(given)
+    assert broker.take((name for name in ["mail"]), timeout=0) is not None
+    assert tube.ack_many(iter([1, 2])) == [True, False]
+    assert tasks(tube) == {"ready": 6, "done": 1, "total": 6}
+
+
+@pytest.mark.parametrize("repair", [1, 0, "no", "", 1.5, [], "\ud800", "x" * 5000], ids=ascii)
+def test_only_a_bool_says_whether_to_repair(broker: penstock.Broker, repair: Any) -> None:
+    with pytest.raises(penstock.BadValue, match=r"^repair .{1,80}: give True or False$"):
+        broker.check(repair)
+
+
+@pytest.mark.parametrize("kind", [5, "Mail", [], object(), penstock.connect])
+def test_a_type_to_decode_as_must_be_one(broker: penstock.Broker, kind: Any) -> None:
+    task = broker.tube("mail").put({"a": 1})
+    with pytest.raises(penstock.BadValue, match="decode"):
+        task.decode(kind)
+
+
+def test_none_is_as_if_not_given(broker: penstock.Broker) -> None:
+    anything: Any = None
+    tube = broker.create_tube("mail", anything, ttl=anything, fair=anything)
+    tube.put_many(["x", "y"], pri=anything, delay=anything, on_duplicate=anything)
+    tube.bury(1, anything)
+    assert (tube.kind, tube.kick(anything), len(tube.tasks(anything, limit=anything, after=anything))) == (
+        "fifottl",
+        1,
+        2,
+    )
+    with broker.session(ttr=anything, id=anything) as session:
+        session.tube("mail").release(take(session.tube("mail")), anything)
+    queue = broker.tube("q", kind="reliable")
+    queue.put("z")
+    assert [task.data for task in queue.inspect(0, 1, anything)] == ["z"]
+    assert broker.check(anything) == []
+
+
+def test_a_session_is_joined_by_the_text_of_its_id_or_by_the_uuid_itself(broker: penstock.Broker) -> None:
+    with broker.session() as session:
+        id: Any = UUID(session.id)
+        assert str(id) == session.id
+        with broker.session(id=id) as joined:
+            assert joined.id == session.id

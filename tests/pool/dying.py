@@ -1,0 +1,67 @@
+"""A process that dies at its nth step between Redis and the database, and tells how far it came."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import penstock
+from penstock.store.redis.servers import OneServer
+from penstock.store.sqlite.connection import Connection
+
+Say = Callable[[str], object]
+Story = Callable[[penstock.Broker, Say], object]
+
+
+def die_at(step: int, front: str, database: str, story: Story) -> tuple[list[str], bool]:
+    """Tell the story in a child that is killed at that step; what it said, and whether it came to its end."""
+    heard, said = os.pipe()
+    child = os.fork()
+    if not child:
+        _live(step, front, database, story, said)
+    os.close(said)
+    with os.fdopen(heard) as lines:
+        words = lines.read().split()
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, words
+    return words, not os.WIFSIGNALED(status)
+
+
+def _live(step: int, front: str, database: str, story: Story, said: int) -> None:
+    status = 1
+    try:
+        with penstock.connect(front, pool=database) as broker:
+            _count_down(step)
+            story(broker, lambda word: os.write(said, f"{word}\n".encode()))
+            status = 0
+            os._exit(0)  # not by closing, which would release what it holds
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _count_down(step: int) -> None:
+    """Every script and every commit is a step, and begins only if any are left."""
+    left = [step]
+
+    def stepping(owner: type, name: str) -> None:
+        real = getattr(owner, name)
+
+        def stepped(*arguments: Any, **options: Any) -> Any:
+            _step(left)
+            return real(*arguments, **options)
+
+        setattr(owner, name, stepped)
+
+    stepping(OneServer, "run")
+    stepping(Connection, "end")
+
+
+def _step(left: list[int]) -> None:
+    left[0] -= 1
+    if left[0] < 0:
+        os.kill(os.getpid(), signal.SIGKILL)

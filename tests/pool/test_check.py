@@ -1,0 +1,64 @@
+"""What somebody else did to Redis or to the database is found, and mended in favour of the database."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.store.pool.store import PoolStore
+from tests.behaviour.helpers import take
+from tests.servers.redis import Redis
+
+
+def pool_of(broker: penstock.Broker) -> PoolStore:
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    return store
+
+
+def forget_row(broker: penstock.Broker, id: int) -> None:
+    pool_of(broker)._vault._db.run(
+        lambda session: session.change("DELETE FROM penstock_pool_task WHERE id = %s", (id,))
+    )
+
+
+def test_a_task_without_a_row_is_found_and_removed(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["a", "b"])
+    forget_row(broker, 1)
+    [finding] = broker.check()
+    assert (finding.tube, finding.id) == ("t", 1)
+    assert finding.what == "is in Redis, but not in the database of the pool"
+    assert broker.check(repair=True) == [finding]
+    assert [task.data for task in tube.tasks()] == ["b"]
+
+
+def test_a_task_without_a_row_is_buried_by_who_takes_it(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["a", "b"])
+    forget_row(broker, 1)
+    assert [task.data for task in tube.take_many(2)] == ["b"]
+    buried = tube.peek(1)
+    assert (buried.status, buried.reason) == ("!", "its data is not in the database of the pool")
+
+
+def test_a_row_without_a_task_is_found_and_loaded(broker: penstock.Broker, server: Redis) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["a", "b"])
+    tasks = pool_of(broker)._keys.name(tube._stored.no, "tasks").decode()
+    assert server.ask("DEL", tasks) == "1"
+    found = broker.check()
+    assert {finding.id for finding in found if "not in Redis" in finding.what} == {1, 2}
+    broker.check(repair=True)
+    assert [take(tube).data, take(tube).data] == ["a", "b"]
+
+
+def test_an_index_that_is_lost_in_part_is_built_anew(broker: penstock.Broker, server: Redis) -> None:
+    tube, other = broker.tube("t"), broker.tube("other")
+    tube.put("a")
+    other.put("b")
+    old = take(other)
+    assert server.ask("DEL", pool_of(broker)._keys.name(tube._stored.no, "meta").decode()) == "1"
+    assert take(tube).data == "a"
+    with pytest.raises(penstock.NotTaken):
+        old.ack()

@@ -1,0 +1,72 @@
+"""Two URLs make a pool: what is accepted, and what is refused before anything is stored."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.store.open import with_pool
+from tests.behaviour.helpers import take
+from tests.servers.redis import Redis
+
+
+def test_one_url_may_name_both(front: str, database: str) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        broker.tube("t").put("a")
+    with penstock.connect(with_pool(front, database)) as broker:
+        assert take(broker.tube("t")).data == "a"
+
+
+@pytest.mark.parametrize("url", ["memory://x", "sqlite:///x.db", "postgresql://h/d", "mysql://h/d"])
+def test_only_a_redis_can_stand_in_front(url: str, database: str) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match="give a redis:// URL"):
+        penstock.connect(url, pool=database)
+
+
+def test_a_cluster_cannot_stand_in_front(database: str) -> None:
+    with pytest.raises(penstock.UnsupportedOption, match="not a cluster"):
+        penstock.connect("redis+cluster://localhost", pool=database)
+
+
+@pytest.mark.parametrize("pool", ["memory://x", "redis://localhost", "x.db", "", 7, "sqlite://", "mysql://h"])
+def test_only_a_database_can_stand_behind(front: str, pool: object) -> None:
+    with pytest.raises(penstock.BadValue):
+        penstock.connect(front, pool=pool)  # type: ignore[arg-type]
+
+
+def test_a_pool_is_named_once(front: str, database: str) -> None:
+    with pytest.raises(penstock.BadValue, match="twice"):
+        penstock.connect(with_pool(front, database), pool=database)
+
+
+def test_the_prefix_of_another_store_is_refused(front: str, database: str) -> None:
+    with penstock.connect(front) as broker:
+        broker.tube("t").put("a")
+    with pytest.raises(penstock.BadValue, match="belongs to another store"):
+        penstock.connect(front, pool=database)
+    with penstock.connect(front) as broker:
+        assert take(broker.tube("t")).data == "a"
+
+
+def test_an_index_is_not_opened_without_its_database(front: str, database: str) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        broker.tube("t").put("a")
+        with pytest.raises(penstock.SchemaMismatch, match="connect with pool="):
+            penstock.connect(front)
+
+
+def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, database: str) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        broker._hub.store._vault._db.run(  # type: ignore[attr-defined]
+            lambda session: session.change("UPDATE penstock_pool_store SET format = 9")
+        )
+    with pytest.raises(penstock.SchemaMismatch, match="format 9"):
+        penstock.connect(server.fresh_url(), pool=database)
+
+
+def test_what_it_promises_is_told(front: str, database: str) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        told = broker._hub.store.describe()
+    assert told.store == "Redis, with a pool"
+    assert "pool in SQLite" in told.where
+    assert "all of Redis may be lost" in told.durability

@@ -1,0 +1,121 @@
+"""kill -9 at every step between Redis and the database: nothing is lost, stranded or doubled, nor if Redis goes too."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+import penstock
+from penstock.core.options import plain_entry
+from penstock.store.pool.store import PoolStore
+from penstock.store.redis.store import RedisStore
+from tests.behaviour.helpers import take
+from tests.pool.conftest import Connect
+from tests.pool.dying import Say, die_at
+from tests.servers.redis import Redis
+
+Contents = list[tuple[object, str]]
+
+
+def tell_of_plain_tasks(broker: penstock.Broker, say: Say) -> None:
+    tube = broker.tube("t")
+    say("begun")
+    tube.put_many(["a", "b"])
+    say("put")
+    task = take(tube)
+    say("taken")
+    task.ack()
+    say("acked")
+    take(tube).release(delay=60)
+    say("delayed")
+    tube.bury(2, "why")
+    say("buried")
+    tube.kick(1)
+    say("kicked")
+    tube.delete(2)
+    say("deleted")
+
+
+# what was said last -> what is there: data and status; what a dead process had taken is ready
+PLAIN: dict[str, Contents] = {
+    "": [],
+    "begun": [],
+    "put": [("a", "r"), ("b", "r")],
+    "taken": [("a", "r"), ("b", "r")],
+    "acked": [("b", "r")],
+    "delayed": [("b", "~")],
+    "buried": [("b", "!")],
+    "kicked": [("b", "r")],
+    "deleted": [],
+}
+
+
+def tell_of_ties(broker: penstock.Broker, say: Say) -> None:
+    tube = broker.tube("t")
+    group = tube.group("g")
+    group.on_end("end")
+    say("begun")
+    group.put("member", address="a", reply_to="t")
+    say("put")
+    group.start()
+    say("started")
+    take(tube).ack("fine")
+    say("acked")
+
+
+REPLY = {"id": 1, "address": "a", "status": "done", "result": "fine"}
+TIES: dict[str, Contents] = {
+    "": [],
+    "begun": [],
+    "put": [("member", "~")],
+    "started": [("member", "r")],
+    "acked": [(REPLY, "r"), ("end", "r")],
+}
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+@pytest.mark.parametrize(("story", "states"), [(tell_of_plain_tasks, PLAIN), (tell_of_ties, TIES)])
+def test_a_process_may_die_at_any_step(
+    server: Redis, database: str, lost: bool, story: object, states: dict[str, Contents]
+) -> None:
+    path, parameters = database.removesuffix("?durability=relaxed"), "?durability=relaxed"
+    for step in count():
+        front, behind = server.fresh_url(), f"{path}.{step}{parameters}"
+        words, ended = die_at(step, front, behind, story)  # type: ignore[arg-type]
+        if lost:
+            server.ask("FLUSHALL")
+        with penstock.connect(front, pool=behind) as broker:
+            _judge(broker, words, states)
+            if not lost:
+                server.ask("FLUSHALL")
+                assert broker.tube("t").tasks() == [], f"step {step}: what was acked came back"
+        if ended:
+            break
+
+
+def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents]) -> None:
+    """What is there is as after the last word or the next, and what is ready can all be taken, once."""
+    names = list(states)
+    last = names.index(words[-1] if words else "")
+    tube = broker.tube("t")
+    broker._hub.reap()  # as every penstock process on the host does, twice a second
+    there = [(task.data, str(task.status)) for task in tube.tasks()]
+    assert sorted(map(str, there)) in [sorted(map(str, states[name])) for name in names[last : last + 2]], words
+    ready = [data for data, status in there if status == "r"]
+    taken = tube.take_many(9)
+    assert sorted(map(str, ready)) == sorted(str(task.data) for task in taken), words
+    assert tube.ack_many(taken) == [True] * len(taken)
+    assert broker.check() == []
+    while tube.tasks():  # what goes may leave a reply
+        tube.truncate()
+
+
+def test_what_a_dead_process_left_behind_is_written_by_the_next_take(connect: Connect, server: Redis) -> None:
+    one, other = connect(), connect()
+    tube, store = one.tube("t")._stored, one._hub.store
+    assert isinstance(store, PoolStore)
+    RedisStore.put(store, tube, [plain_entry(tube, b'"left"')])  # the step of a put, by one who dies before its commit
+    assert take(other.tube("t")).data == "left"
+    server.ask("FLUSHALL")
+    assert [task.data for task in other.tube("t").tasks()] == ["left"]

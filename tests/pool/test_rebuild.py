@@ -1,0 +1,96 @@
+"""`penstock rebuild`, and the start of a program that finds Redis empty."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.store.open import rebuild_index, with_pool
+from penstock.store.pool.store import PoolStore
+from tests.behaviour.helpers import take
+from tests.cli.running import Shell
+from tests.pool.conftest import Connect
+from tests.servers.redis import Redis
+
+
+def epoch_of(broker: penstock.Broker) -> int:
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    return store._runner.epoch
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["whole", "lost"])
+def test_the_command_builds_the_index_anew(
+    front: str, database: str, server: Redis, tmp_path: Path, lost: bool
+) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        tube = broker.tube("t")
+        tube.put_many(range(450))
+        old = take(tube)
+        if lost:
+            server.ask("FLUSHALL")
+        assert Shell(tmp_path, front)("--pool", database, "rebuild") == "the index is whole, 450 tasks"
+        with pytest.raises(penstock.NotTaken):
+            old.ack()
+        assert [task.data for task in tube.take_many(1000)] == list(range(450))
+        assert broker.check() == []
+
+
+def test_progress_is_told_page_by_page(front: str, database: str) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        broker.tube("a").put_many(range(250))
+        broker.tube("b").put("x")
+    told: list[tuple[int, int]] = []
+    rebuild_index(with_pool(front, database), lambda done, total: told.append((done, total)))
+    assert told == [(200, 251), (250, 251), (251, 251)]
+
+
+def test_the_command_prints_json(front: str, database: str, tmp_path: Path) -> None:
+    assert Shell(tmp_path, with_pool(front, database)).json("rebuild") == {"tasks": 0}
+
+
+def test_a_store_without_an_index_is_refused(tmp_path: Path) -> None:
+    refusal = Shell(tmp_path, "memory://").refused("rebuild")
+    assert refusal.startswith("only a pool has an index to rebuild")
+
+
+def test_the_next_start_builds_a_lost_index(front: str, database: str, server: Redis) -> None:
+    with penstock.connect(front, pool=database) as broker:
+        broker.tube("t").put("a")
+    server.ask("FLUSHALL")
+    with penstock.connect(front, pool=database) as broker:
+        assert epoch_of(broker) == 2
+        assert take(broker.tube("t")).data == "a"
+
+
+def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -> None:
+    brokers = [connect() for _ in range(4)]
+    brokers[0].tube("t").put_many(range(300))
+    server.ask("FLUSHALL")
+    threads = [threading.Thread(target=lambda broker=broker: broker.tube("t").stats()) for broker in brokers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {epoch_of(broker) for broker in brokers} == {2}
+    assert brokers[1].tube("t").stats().tasks.ready == 300
+
+
+def test_an_index_that_is_lost_while_it_is_built_is_built_again(connect: Connect, server: Redis) -> None:
+    broker = connect()
+    tube = broker.tube("t")
+    tube.put_many(range(300))
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    flushes = iter([server.ask])
+
+    def flush_once(done: int, total: int) -> None:
+        for ask in flushes:
+            ask("FLUSHALL")
+
+    store.rebuild(flush_once)
+    assert [task.data for task in tube.take_many(1000)] == list(range(300))
+    assert broker.check() == []
