@@ -125,8 +125,8 @@ def test_ack_of_a_list_is_ack_many(mq: Any) -> None:
     mq.take_many(2)
     assert mq.ack(ids) == ids[:2]
     last = mq.take_many(1)
-    assert (mq.ack(tuple(last)), last[0].status) == (ids[2:], "-")
-    assert mq.ack(ids) == []
+    assert (mq.ack(last), last[0].status) == (ids[2:], "-")
+    assert mq.ack(tuple(ids)) == []
 
 
 def test_ack_answers_in_the_order_of_the_given_ids(mq: penstock.Tube) -> None:

@@ -1,4 +1,4 @@
-"""The stores that tubes can leave and come to: all but pools."""
+"""The stores that tubes leave and come into: all but the pool, which says so (tests/pool/test_moving.py)."""
 
 from __future__ import annotations
 

@@ -139,19 +139,6 @@ def test_a_tube_of_several_shards_stays_where_it_is(store_url: str, clock: Clock
         assert redis.tubes() == []
 
 
-def test_a_tube_of_a_pool_stays_where_it_is(tmp_path: Path, clock: Clock) -> None:
-    url = STORES["pool-sqlite"](tmp_path)
-    with opened(url, clock) as pool, opened("memory://other", clock) as other:
-        for broker, to in ((pool, other), (other, pool)):
-            broker.tube("jobs").put_many(range(3))
-            with pytest.raises(penstock.UnsupportedOption, match="tube jobs is in a pool"):
-                moved(broker, to, "jobs")
-            assert [task.data for task in broker.tube("jobs").take_many(3)] == [0, 1, 2]
-            assert to.tubes() == []
-            broker.tube("jobs").truncate()
-            broker.tube("jobs").drop()
-
-
 def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         store = broker._hub.store

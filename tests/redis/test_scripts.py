@@ -50,8 +50,7 @@ def test_a_script_for_tubes_without_leases_has_its_keys(name: str) -> None:
 
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
     needs_room = {"put", "put_plain", "put_laned", "put_linked", "put_messages", "set_group_work"}
-    needs_room |= {"name", "number", "create", "sender", "begin", "load", "load_links"}
-    needs_room |= {"adopt", "land", "rename"}
+    needs_room |= {"name", "number", "create", "sender", "begin", "load", "load_links", "adopt", "land", "rename"}
     for name in SCRIPTS:
         text = load_script(name, sort=SORTS.get(name, PLAIN)).text
         flagged = text.startswith((b"#!lua flags=allow-oom", b"#!lua flags=no-writes"))

@@ -1,4 +1,4 @@
-"""`penstock check`, `migrate` and `rebuild`: what must not exist, the schema, and the index of a pool made anew."""
+"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and a pool's index made anew."""
 
 from __future__ import annotations
 

@@ -48,7 +48,18 @@ class PoolStore(TakingCalls):
             self._warnings(promise.gather(self._runner)),
         )
 
-    # tubes
+    # tubes; they neither leave a pool nor come into one
+
+    def tally(self, tube: Tube) -> Tally:
+        raise UnsupportedOption(
+            f"tube {plain_name(tube.name)} is in a pool, which tubes neither leave nor come into: drain it there"
+        )
+
+    def erase_tube(self, tube: Tube) -> None:
+        """There is nothing: what would come is refused before anything has."""
+
+    def load_sealed(self) -> list[Tube]:
+        return []
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
@@ -72,19 +83,6 @@ class PoolStore(TakingCalls):
 
     def paused(self, tube: Tube) -> bool:
         return self._look(tube, partial(super().paused, tube))
-
-    # moving
-
-    def tally(self, tube: Tube) -> Tally:
-        """UnsupportedOption, which whoever would move, export or import a tube meets before anything has changed."""
-        name = plain_name(tube.name)
-        raise UnsupportedOption(f"tube {name} is in a pool, whose tubes cannot be exported, imported or moved")
-
-    def erase_tube(self, tube: Tube) -> None:
-        """Nothing came in."""
-
-    def load_sealed(self) -> list[Tube]:
-        return []
 
     # tasks
 
