@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
+import pytest
 
 import penstock
 from tests.cli.running import Shell
@@ -85,6 +86,7 @@ def test_migrate(shell: Shell, tmp_path: Path) -> None:
     assert shell("migrate", "--check") == f"the schema is {found['newest']}, and up to date"
 
 
+@pytest.mark.parametrize("durable_url", ["sqlite", "postgres", "mariadb", "redis", "redis-cluster"], indirect=True)
 def test_the_schema_of_every_store_is_told(durable_url: str, tmp_path: Path) -> None:
     shell = Shell(tmp_path, durable_url)
     assert shell.json("migrate")["pending"] == []

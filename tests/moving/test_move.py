@@ -11,12 +11,13 @@ from penstock.moving.move import all_tubes, shown_url
 from penstock.testing import Clock
 from tests.behaviour.helpers import begin, until
 from tests.conftest import STORES
+from tests.moving.conftest import MOVABLE
 from tests.moving.tubes import FILLED, exported, imported, moved, opened, order, seen
 
 NEW = "postgresql://me@new.example/jobs"
 
 
-@pytest.fixture(params=[*((name, "sqlite") for name in STORES), *(("sqlite", name) for name in STORES)], ids="-".join)
+@pytest.fixture(params=[*((name, "sqlite") for name in MOVABLE), *(("sqlite", name) for name in MOVABLE)], ids="-".join)
 def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """The URLs of two stores, from every sort to SQLite and from it to every sort."""
     folders = tmp_path / "old", tmp_path / "new"

@@ -115,6 +115,10 @@ def _driver(scheme: str, driver: str, extra: str) -> Iterator[None]:
 
 def look_at_schema(url: str) -> Schema:
     """Which schema a store has, and what opening it would change; nothing is changed here."""
+    if _split_pool(url, None)[1] is not None:
+        raise UnsupportedOption(
+            "a pool makes what it needs in its database when it is opened: there is nothing to migrate"
+        )
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
         from penstock.store.sqlite.schema import look as look_at_sqlite

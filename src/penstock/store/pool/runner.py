@@ -39,6 +39,9 @@ class PoolRunner(Runner):
         self.restore: Callable[[Tube], bool] | None = None
         self._thread = threading.local()
 
+    def sealed(self, tube: Tube) -> Tube | None:
+        """No tube of a pool was moved away: see `PoolStore.tally`."""
+
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
     ) -> list[Reply]:

@@ -19,7 +19,7 @@ from penstock.core.task import Entry, Record
 from penstock.errors import PenstockError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
-from penstock.store.moving import Tally
+from penstock.store.moving import Tally, plain_name
 from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.index import Progress
 from penstock.store.pool.taking import TakingCalls
@@ -52,11 +52,14 @@ class PoolStore(TakingCalls):
 
     def tally(self, tube: Tube) -> Tally:
         raise UnsupportedOption(
-            f"tube {tube.name} is in a pool, which tubes neither leave nor come into: drain it there"
+            f"tube {plain_name(tube.name)} is in a pool, which tubes neither leave nor come into: drain it there"
         )
 
     def erase_tube(self, tube: Tube) -> None:
         """There is nothing: what would come is refused before anything has."""
+
+    def load_sealed(self) -> list[Tube]:
+        return []
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()

@@ -77,7 +77,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
     # What it is made of; a pool has its own.
 
     def _reach(self, where: Location) -> Servers:
-        return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
+        return _servers(where)
 
     def _make_runner(self, modern: bool) -> Runner:
         return Runner(self._servers, self._keys, self._clock, modern=modern)
