@@ -33,6 +33,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "held_ids": ((TUBE, 1), ("penstock_aside (tube=? AND state=? AND owner=?)",)),
     "held": ((TUBE, 1), ("penstock_aside (tube=? AND state=? AND owner=?)",)),
     "any_taken": ((TUBE,), ("penstock_aside (tube=? AND state=?",)),
+    "read_outcomes": ((KEY, END, 5000), ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
     "page": ((KEY, END, 5000), ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
     "page_keys": ((KEY, END, 5000), ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
     "delete_range": ((KEY, KEY), ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
@@ -144,4 +145,6 @@ RARE = {
     "true_lanes", "stored_lanes", "lane_order", "stray_waiting", "forget_outcomes", "forget_groups", "replies_in_range",
     "all_groups", "recount_group", "early_members", "stray_members", "free_strays", "early_outcomes",
     "forget_early_outcomes", "check_moving", "unsound", "newest_record", "mend", "last_mark", "set_last_mark",
+    "hidden_tube", "sealed_tubes", "rename_tube", "set_options", "seal_tube", "seal_counter", "any_following",
+    "read_groups", "adopt", "adopt_outcome", "adopt_members", "set_group_total",
 }  # fmt: skip
