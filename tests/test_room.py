@@ -67,6 +67,17 @@ def test_hints_wake_only_one_at_a_time(room: Room) -> None:
     assert (awake(first), awake(second)) == (True, False)
 
 
+def test_a_hint_during_a_look_makes_it_look_again(room: Room) -> None:
+    waiter = room.enter((READY,))
+    room.wake(READY, hint=True)
+    assert awake(waiter)
+    room.wake(READY, hint=True)  # its look may have been too early for this one
+    room.again(waiter)
+    assert awake(waiter)
+    room.again(waiter)
+    assert not awake(waiter)
+
+
 def test_a_token_during_a_hinted_look_is_the_lookers(room: Room) -> None:
     first, second = room.enter((READY,)), room.enter((READY,))
     room.wake(READY, hint=True)

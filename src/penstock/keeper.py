@@ -13,6 +13,7 @@ from typing import Protocol
 
 from penstock.errors import PenstockError
 from penstock.store.base import LAPSE_MS, Store
+from penstock.store.wake import Wake
 
 log = logging.getLogger("penstock")
 
@@ -47,7 +48,7 @@ class Keeper:
 
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
-        self._wake = threading.Event()
+        self._wake = Wake()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False

@@ -28,7 +28,7 @@ class Waiter:
         self.shares = False  # it sleeps without a thread, and its looks are made together with others'
         self.woken = False
         self.hinted = False
-        self.owed = False  # a token that came while it was awake for a hint
+        self.owed = False  # something came while it was awake: it looks again
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
@@ -155,7 +155,8 @@ class Room:
                     gone.append(waiter)
             elif hint:
                 if not past_awake:
-                    break  # the first one is awake already and will pass the hint on
+                    waiter.owed = True  # its look may have been too early; with work it passes the hint on
+                    break
             elif waiter.hinted and not waiter.owed:
                 waiter.owed = True  # its look may have been too early for this one
                 count -= 1

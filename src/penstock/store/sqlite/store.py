@@ -33,12 +33,9 @@ from penstock.store.sqlite.puts import plain_put, put_one, put_planned, total_of
 from penstock.store.sqlite.schema import migrate
 from penstock.store.sqlite.step import Step, no_such_tube
 from penstock.store.sqlite.unleased import UnleasedCalls
+from penstock.store.sqlite.watching import Watch
 
 T = TypeVar("T")
-# Seconds between looks at the change counter: a taker in another process is woken within the last. A look costs some
-# 3 µs and the thread's waking up to 100, so that the last decides what an idle taker costs (bench: idle-worker).
-_FIRST_LOOK = 0.001
-_LAST_LOOK = 0.016
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
 
@@ -57,7 +54,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
         self._db = Connection(os.path.abspath(path), durable=durable)
         self._clock = clock or wall_clock
-        self._version, self._pause = 0, _FIRST_LOOK  # what the last look saw, and how long until the next
+        self._watch = Watch(self._db.path, self._db.data_version)
         try:
             self.identity = f"sqlite:{migrate(self._db)}"
             self._remove_hidden(Effects())
@@ -66,6 +63,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             raise
 
     def close(self) -> None:
+        self._watch.close()
         self._db.close()
 
     def now(self) -> int:
@@ -84,15 +82,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             return describe(db, self._db.path, self._db.durable.synchronous, schema)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """As the contract says: a look at the file's change counter, often after a change and then ever less."""
-        ends = time.monotonic() + seconds
-        while (left := ends - time.monotonic()) > 0:
-            if wake.wait(min(left, self._pause) if watch else left):
-                return False
-            if watch and (version := self._db.data_version()) != self._version:
-                self._version, self._pause = version, _FIRST_LOOK
-                return True
-            self._pause = min(self._pause * 1.2, _LAST_LOOK)
+        if watch:
+            return self._watch.wait(wake, seconds)
+        wake.wait(seconds)
         return False
 
     # tubes

@@ -1,0 +1,103 @@
+"""Sleeping until another process writes: the kernel tells of writes to the log (inotify), and looks do the rest.
+
+A commit can be seen a moment after its last write, when it is on disk. So a write begins a while of looks at the
+file's change counter, often at first and then ever less, during which writes are not listened to: they may be our
+own. When nothing was written for a while, the kernel watches alone. Without inotify the looks go on.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from penstock.store.forks import reset_in_child
+from penstock.store.wake import Wake
+
+# Seconds between looks; one costs some 170 µs on an idle machine. A taker is woken within the last.
+_FIRST_LOOK = 0.001
+_LAST_LOOK = 0.016
+# Looks go on for so long after a write. A commit that takes longer is found by the regular scan.
+_ALERT_SECONDS = 0.5
+_IN_MODIFY = 0x2
+_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
+
+
+class Watch:
+    """Of one store's file, for its keeper."""
+
+    def __init__(self, path: str, version: Callable[[], int]) -> None:
+        self._log = f"{os.path.realpath(path)}-wal"  # a link is followed: the log lies beside the real file
+        self._look = version
+        self._seen = 0
+        self._pause = _FIRST_LOOK
+        self._written = time.monotonic()
+        self._fd: int | None = None
+        self._blind = not sys.platform.startswith("linux")
+        reset_in_child(self)
+
+    def wait(self, wake: threading.Event, seconds: float) -> bool:
+        """True when another connection has committed; False when woken, or when the time is over."""
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            if self._pause < _LAST_LOOK or not self._hears(wake):
+                woken = wake.wait(min(left, self._pause))
+            else:
+                alert = time.monotonic() - self._written < _ALERT_SECONDS
+                woken = self._sleep(wake, min(left, _LAST_LOOK) if alert else left)
+            if woken:
+                return False
+            if (version := self._look()) != self._seen:
+                self._seen, self._pause = version, _FIRST_LOOK
+                return True
+            self._pause = min(self._pause * 1.2, _LAST_LOOK)
+        return False
+
+    def close(self) -> None:
+        """Let go of the kernel's watch."""
+        if self._fd is not None:
+            os.close(self._fd)
+        self._fd, self._blind = None, True
+
+    def after_fork(self) -> None:
+        """The parent's watch would take its news away."""
+        blind = self._blind
+        self.close()
+        self._blind = blind
+
+    def _hears(self, wake: threading.Event) -> bool:
+        """Whether the kernel tells of writes."""
+        if not self._blind and self._fd is None:
+            self._fd = _watch_writes(self._log)
+            self._blind = self._fd is None
+        return not self._blind and isinstance(wake, Wake)
+
+    def _sleep(self, wake: threading.Event, seconds: float) -> bool:
+        """Until somebody writes; True when woken."""
+        assert self._fd is not None
+        assert isinstance(wake, Wake)
+        poll = select.poll()
+        poll.register(wake.fileno(), select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
+        ready = {fd for fd, _ in poll.poll(seconds * 1000)}
+        if self._fd in ready:
+            with suppress(BlockingIOError):
+                os.read(self._fd, 4096)
+            self._written, self._pause = time.monotonic(), _FIRST_LOOK
+        return wake.fileno() in ready
+
+
+def _watch_writes(path: str) -> int | None:
+    """A descriptor that is readable after a write; None where the kernel has no more of them."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
+    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:
+        return fd
+    if fd >= 0:
+        os.close(fd)
+    return None

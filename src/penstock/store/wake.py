@@ -1,0 +1,36 @@
+"""An Event that `poll` can wait for beside other descriptors, where the system has eventfd (Linux)."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+
+
+class Wake(threading.Event):
+    """As an Event. A wake-up is never lost; one may come for nothing."""
+
+    _fd: int | None = None
+
+    def fileno(self) -> int:
+        """Readable while it is set; made at first use."""
+        if self._fd is None:
+            self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            if self.is_set():  # whoever sets it from now on sees the descriptor
+                os.eventfd_write(self._fd, 1)
+        return self._fd
+
+    def set(self) -> None:
+        super().set()
+        if self._fd is not None:
+            os.eventfd_write(self._fd, 1)
+
+    def clear(self) -> None:
+        if self._fd is not None:
+            with suppress(BlockingIOError):
+                os.eventfd_read(self._fd)
+        super().clear()
+
+    def __del__(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)

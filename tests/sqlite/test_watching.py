@@ -1,0 +1,97 @@
+"""Who waits for another process's commit sleeps until the kernel tells of a write, and looks only then."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from penstock.store.sqlite import watching
+from penstock.store.sqlite.watching import Watch
+from penstock.store.wake import Wake
+from tests.behaviour.helpers import begin
+
+
+class File:
+    """A database with two connections: one that looks, and counts its looks, and one that writes."""
+
+    def __init__(self, path: Path) -> None:
+        self._writing = apsw.Connection(str(path))
+        self._writing.pragma("journal_mode", "wal")
+        self._writing.execute("CREATE TABLE t (n)")
+        self._looking = apsw.Connection(str(path))
+        self.looks = 0
+        self.watch = Watch(str(path), self._look)
+
+    def _look(self) -> int:
+        self.looks += 1
+        return int(self._looking.execute("PRAGMA data_version").get)
+
+    def write(self) -> None:
+        self._writing.execute("INSERT INTO t VALUES (1)")
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[File]:
+    monkeypatch.setattr(watching, "_ALERT_SECONDS", 0.0)
+    file = File(tmp_path / "queue.db")
+    assert file.watch.wait(Wake(), 30), "the first look sees what was there"
+    yield file
+    file.watch.close()
+
+
+def test_nobody_looks_while_nothing_is_written(file: File) -> None:
+    assert not file.watch.wait(Wake(), 0.5)  # looks ever less often, then none
+    before = file.looks
+    assert not file.watch.wait(Wake(), 1.0)
+    assert file.looks - before == 1, "at the end of its time"
+
+
+def test_a_write_of_another_connection_ends_the_sleep(file: File) -> None:
+    assert not file.watch.wait(Wake(), 0.5)
+    found = begin(lambda: file.watch.wait(Wake(), 30))
+    file.write()
+    assert found.result(timeout=20) is True
+
+
+def test_a_write_between_two_sleeps_is_seen(file: File) -> None:
+    assert not file.watch.wait(Wake(), 0.5)
+    file.write()
+    assert file.watch.wait(Wake(), 30)
+
+
+def test_it_is_woken_in_its_sleep(file: File) -> None:
+    wake = Wake()
+    assert not file.watch.wait(wake, 0.5)
+    found = begin(lambda: file.watch.wait(wake, 30))
+    wake.set()
+    assert found.result(timeout=20) is False
+
+
+def test_without_the_kernel_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "_watch_writes", lambda path: None)
+    file = File(tmp_path / "queue.db")
+    assert file.watch.wait(Wake(), 30)
+    assert not file.watch.wait(Wake(), 0.3)
+    file.write()
+    assert file.watch.wait(Wake(), 30)
+    assert file.looks > 5
+
+
+def test_a_wake_can_be_polled_as_long_as_it_is_set() -> None:
+    wake = Wake()
+    wake.set()
+    poll = select.poll()
+    poll.register(wake.fileno(), select.POLLIN)
+    assert poll.poll(0)
+    wake.clear()
+    assert not poll.poll(0)
+    assert not wake.is_set()
+    wake.set()
+    wake.set()
+    assert poll.poll(0)
+    wake.clear()
+    assert not poll.poll(0)
