@@ -45,11 +45,6 @@ _TOGETHER = {
 }  # fmt: skip
 
 
-# Files of what is refused before any store is asked, and of data, which all keep alike: not tried on pools, whose front
-# is the Redis store.
-_BEFORE_STORES = frozenset(
-    {"test_bad_input", "test_codec", "test_options", "test_reliable_refusals", "test_round_refusals"}
-)
 _RESTART = "--restart-servers"
 
 
@@ -68,7 +63,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark them for pytest-xdist."""
-    items[:] = [item for item in items if not (item.path.stem in _BEFORE_STORES and "pool-" in item.name)]
     for item in items:
         group = _TOGETHER.get(item.path.parent.name)
         if group is not None:

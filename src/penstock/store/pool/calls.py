@@ -113,7 +113,7 @@ class PoolCalls(RedisStore):
             if self._index.is_open(tube, epoch):
                 return answer
             if not self._index.restore(tube):
-                self._runner.known(tube, [-1])
+                raise self._runner.missing(tube)
 
     def _tell(self, effects: Effects, dirty: Dirty) -> None:
         """What the clock or a session's end did: nobody's call fails for it."""

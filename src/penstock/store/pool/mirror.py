@@ -93,7 +93,7 @@ class Mirror:
 
         with self._locks[tube.no]:
             if not self._vault.write(tube.no, look):
-                self._runner.known(tube, [-1])
+                raise self._runner.missing(tube)
             if looks.found:
                 self._clear(tube, epoch, looks.version)
 

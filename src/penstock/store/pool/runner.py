@@ -16,7 +16,6 @@ from penstock.store.redis.scripts import Script, load_script
 
 # How a script answers that the tube's index is of another epoch.
 _OTHER_EPOCH = -3
-_NO_TUBE = -1
 # The places of the log in an answer, and of what a take handed out.
 _LOG, _LEASED = 3, 7
 # Scripts that change what the database must hear of, without a log.
@@ -54,7 +53,7 @@ class PoolRunner(Runner):
                 if self.servers.strict or self.restore is None:
                     raise
                 if not self.restore(tube):
-                    self.known(tube, [_NO_TUBE])
+                    raise self.missing(tube) from None
                 continue
             if _changed(name, tube, reply):
                 self.note(tube, epoch)

@@ -81,7 +81,7 @@ class TakingCalls(PoolCalls):
                 if not isinstance(error, Interrupted):
                     raise
                 if not self._index.restore(tube):
-                    self._runner.known(tube, [-1])
+                    raise self._runner.missing(tube) from None
 
     def _fill(self, taken: Taken, now: int | None) -> None:
         """Give what was taken its data. When there is none to be had it all goes back, and the call fails."""

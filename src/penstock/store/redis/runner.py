@@ -64,13 +64,16 @@ class Runner:
             self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
-        """The reply, unless it says that the tube is gone; then NoSuchTube says where it went."""
+        """The reply, unless it says that the tube is gone."""
         if reply[0] == _NO_TUBE:
-            if (sealed := self.sealed(tube)) is not None:
-                raise hidden(sealed)
-            what = f"tube {tube.name} does not exist (any more)"
-            raise NoSuchTube(f"{what}: open it with broker.tube(), which creates it")
+            raise self.missing(tube)
         return reply
+
+    def missing(self, tube: Tube) -> NoSuchTube:
+        """The error for a tube that is gone: it says where it went."""
+        if (sealed := self.sealed(tube)) is not None:
+            return hidden(sealed)
+        return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
 
     def sealed(self, tube: Tube) -> Tube | None:
         """The tube as one that was moved, if it was."""
