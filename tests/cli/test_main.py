@@ -40,10 +40,13 @@ def test_every_command_has_its_line_examples_and_json(name: str) -> None:
 
 
 def test_a_mistyped_command_or_option_is_a_usage_error(shell: Shell) -> None:
-    assert "there is no command 'putt': did you mean 'put'?" in shell.run("putt").stderr
-    assert shell.run("putt").returncode == 2
-    assert shell.run("put", "mail").returncode == 2
-    assert shell.run("take", "mail", "--timeout", "soon").returncode == 2
+    for words, line in {
+        ("putt",): "there is no command 'putt': did you mean 'put'?",
+        ("put", "mail"): "missing argument 'DATA': penstock put --help shows how",
+        ("take", "mail", "--timeout", "soon"): "invalid value for '--timeout': 'soon' is not a valid float: "
+        "penstock take --help shows how",
+    }.items():
+        assert shell.refused(*words, code=2) == line
 
 
 @pytest.mark.parametrize(

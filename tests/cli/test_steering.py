@@ -31,6 +31,7 @@ def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
 def test_pause_resume_truncate_drop(shell: Shell) -> None:
     shell("put", "mail", "-", "--lines", stdin="a\nb\n")
     assert shell("pause", "mail") == "pause mail"
+    assert shell("tubes").splitlines()[1].endswith("  paused")
     assert shell.json("take", "mail", "--timeout", "0") is None
     assert shell.json("resume", "mail") == {"tube": "mail", "verb": "resume"}
     shell("take", "mail", "--timeout", "0")

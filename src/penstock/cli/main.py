@@ -42,7 +42,7 @@ def main() -> None:
         cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        error.show()
+        _show_usage(error)
         sys.exit(EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
@@ -55,6 +55,16 @@ def main() -> None:
         if os.environ.get("PENSTOCK_DEBUG"):
             raise
         _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows where)")
+
+
+def _show_usage(error: click.ClickException) -> None:
+    """One line, as of all other errors; the help of that command is the remedy. Without any word it is the help."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    message = " ".join(error.format_message().split()).removesuffix(".")
+    if context is None or len(sys.argv) == 1:
+        return error.show()
+    remedy = "" if message.endswith("?") else f": {context.command_path} --help shows how"
+    return click.echo(f"penstock: {message[:1].lower()}{message[1:]}{remedy}", err=True)
 
 
 def _complain(message: str) -> None:
