@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.store.open import with_pool
 from penstock.testing import Clock
+from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
 
@@ -56,6 +57,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settle_in_memory()
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
 
