@@ -14,6 +14,7 @@ from penstock.store.open import with_pool
 from penstock.testing import Clock
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
+from tests.servers.vaults import empty_vault
 
 Connect = Callable[[], penstock.Broker]
 
@@ -32,6 +33,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
     "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
+    "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
+    "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
