@@ -16,6 +16,7 @@ from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
 from tests.sharing import Units, place
+from tests.servers.vaults import empty_vault
 
 Connect = Callable[[], penstock.Broker]
 
@@ -34,6 +35,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
     "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
+    "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
+    "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
