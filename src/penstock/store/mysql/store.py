@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pymysql
 
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube
+from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
@@ -23,7 +23,8 @@ from penstock.store.mysql.describe import describe
 from penstock.store.mysql.linked import LinkedCalls
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.moving import MovingCalls
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.plain import make_plain_put
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
@@ -33,6 +34,7 @@ from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
+from penstock.store.mysql.wire import Rows
 from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
@@ -145,13 +147,22 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         return self._stored(tube, entries, rows)
 
     def _put_one(self, tube: Tube, entry: Entry, now: int | None) -> Stored:
-        """A plain put without a result set: id and moment come in the numbers that an OK has room for."""
-        statements = records.single(tube, entry, self._moment(now))
-        id, moment, _ = self._db.run(lambda link: link.numbers(*statements), committed=True)
-        if not id:
-            raise self._no_such_tube(tube)
-        record = records.stored(tube, id, entry, self._heard(moment), None)
+        with self._refusals(tube):
+            record = make_plain_put(tube, entry, self._moment(now)).run(self._db, entry)
+        self._heard(record.created)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        entry = plain_entry(tube, b"")
+        if self._clock is not None or not stands_alone(tube, entry):
+            return None
+        plain = make_plain_put(tube, entry, None)
+
+        def put(payload: bytes) -> Record:
+            with self._refusals(tube):
+                return plain.run(self._db, plain_entry(tube, payload))
+
+        return put
 
     def _stored(self, tube: Tube, entries: Sequence[Entry], rows: Rows) -> Stored:
         report = Report()

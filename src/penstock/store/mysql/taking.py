@@ -13,8 +13,8 @@ from penstock.errors import OutcomeUnknown
 from penstock.store.base import Blocked, Event, Taken
 from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.calls import Calls
-from penstock.store.mysql.pool import Rows
 from penstock.store.mysql.records import Report, shown
+from penstock.store.mysql.wire import Rows
 from penstock.store.sql.waiters import Waiter, Waiters
 
 # Above every rank, for a take without max_pri.
