@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from penstock.core.options import Tube
 from penstock.store import base
 from penstock.store.mysql import faults
@@ -35,8 +33,7 @@ def moment_of(rows: Rows) -> int:
     """The moment of a settle, which is in its last row; 0 where it did nothing."""
     if not rows:
         return 0
-    name, number, *_ = rows[-1]
-    return int(msgspec.json.decode(number)[0] if name.endswith("*") else number)
+    return int(rows[-1][1])
 
 
 def sql(value: int | None) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from pymysql.converters import escape_string
@@ -28,26 +27,13 @@ INSERT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
 
 def make_record(record: str, data: bytes) -> Record:
     """A task from the two columns of penstock_record."""
-    return _made(_decode(record), data)
-
-
-def _made(fields: list[Any], data: bytes) -> Record:
+    fields = _decode(record)
     return Record(*fields[:_DATA], data, *fields[_DATA:])  # type: ignore[call-arg]
 
 
 def shown(rows: Rows, what: str) -> list[tuple[int, Record]]:
     """The tasks that penstock_show answered under that name, each with its number, in their order."""
-    found: list[tuple[int, Record]] = []
-    for name, number, listed, data in rows:
-        if name == what:
-            found.append((int(number), make_record(listed, data)))
-        elif name == what + "*":
-            first, *lengths = _decode(number)
-            start = 0
-            for record, length in zip(_decode(listed), lengths, strict=True):
-                found.append((first, _made(record, data[start : start + length])))
-                start += length
-    return found
+    return [(int(number), make_record(record, data)) for name, number, record, data in rows if name == what]
 
 
 # putting

@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
+from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored
 from penstock.store.moving import named
 from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, sql
@@ -29,7 +29,7 @@ from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
 from penstock.store.mysql.schema import migrate
-from penstock.store.mysql.settling import settling
+from penstock.store.mysql.settling import acked, acking, are_acks, settling
 from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import UnleasedCalls
@@ -182,8 +182,12 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
+        brief = brief and tube.kind.leased and are_acks(tube, moves)
         with self._refusals(tube):
-            rows = self._db.call(settling(tube, moves, self._moment(now)))
+            rows = self._db.call((acking if brief else settling)(tube, moves, self._moment(now)))
+        if brief and (gone := acked(moves, rows)) is not None:
+            found = [GONE if move.id in gone else None for move in moves]
+            return Settled(found, Effects(removed={tube.no: len(gone)} if gone else {}))
         moment = moment_of(rows)
         report = Report()
         report.swept(rows, moment)
