@@ -15,8 +15,8 @@ from penstock.testing import Clock
 from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
-from tests.sharing import Units, place
 from tests.servers.vaults import empty_vault
+from tests.sharing import Units, place
 
 Connect = Callable[[], penstock.Broker]
 
