@@ -12,8 +12,11 @@ import pytest
 import penstock
 from penstock.store.open import with_pool
 from penstock.testing import Clock
+from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
+from tests.servers.vaults import empty_vault
+from tests.sharing import Units, place
 
 Connect = Callable[[], penstock.Broker]
 
@@ -32,17 +35,11 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
     "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
+    "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
+    "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
-
-
-# What runs in one worker, one after the other, by the folder of the tests: what shares a table that takes seconds to
-# fill, what starts processes by the dozen. All else goes to whoever is free.
-_TOGETHER = {
-    "postgres": "postgres", "mysql": "mysql", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli", "pool": "pool",
-}  # fmt: skip
 
 
 _RESTART = "--restart-servers"
@@ -56,17 +53,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settle_in_memory()
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them for pytest-xdist."""
-    for item in items:
-        group = _TOGETHER.get(item.path.parent.name)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    config.option.loadscopereorder = False  # xdist's order is by number of tests
+    return Units(config, log)
 
 
 @pytest.fixture(params=STORES)

@@ -27,9 +27,12 @@ class Postgres(Server):
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
             "max_connections": "200",
-            "fsync": "on",
+            "fsync": "off",  # no test cuts the power
+            "full_page_writes": "off",
             "synchronous_commit": self.synchronous_commit,
             "shared_buffers": "64MB",
+            "max_wal_size": "256MB",
+            "shared_preload_libraries": "plpgsql",  # else every connection of every test loads it
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         return [self.binary, "-D", str(self.folder / "data"), "-p", str(self.port), *options]

@@ -41,9 +41,11 @@ def main() -> None:
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
-        _show_usage(error)
+    except click.exceptions.NoArgsIsHelpError as nothing:
+        nothing.show()
         sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        _complain(_usage(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # whoever read us has enough; what is still in the buffer must not be tried again
@@ -57,16 +59,13 @@ def main() -> None:
         _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows where)")
 
 
-def _show_usage(error: click.ClickException) -> None:
-    """One line, as of all other errors; the help of that command is the remedy. Without any word it is the help."""
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with the command line, and which help has it right."""
     context = error.ctx if isinstance(error, click.UsageError) else None
-    message = " ".join(error.format_message().split()).removesuffix(".")
-    if context is None or len(sys.argv) == 1:
-        return error.show()
-    remedy = "" if message.endswith("?") else f": {context.command_path} --help shows how"
-    return click.echo(f"penstock: {message[:1].lower()}{message[1:]}{remedy}", err=True)
+    help = "" if context is None else f" ({context.command_path} --help)"
+    return error.format_message().rstrip(".") + help
 
 
-def _complain(message: str) -> None:
+def _complain(message: str, code: int = EXIT_FAILED) -> None:
     click.echo(f"penstock: {' '.join(message.split())}", err=True)
-    sys.exit(EXIT_FAILED)
+    sys.exit(code)
