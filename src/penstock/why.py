@@ -27,10 +27,10 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
             return f"task {record.id} is buried{reason}: kick() makes it ready again"
     if store.paused(tube):
         return f"task {record.id} is ready, but tube {tube.name} is paused: resume() lets it go"
-    ahead = _ahead(store.ahead(tube, record))
     if record.state == "q":
+        ahead = _ahead(store.ahead(tube, record))
         return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {ahead}"
-    return f"task {record.id} is ready: {ahead}; the next take after them gets it"
+    return f"task {record.id} is ready: {_turn(store.ahead(tube, record))}"
 
 
 def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
@@ -42,7 +42,7 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     wait = clock_wait(tube, record.rank1, now)
     if wait is not None:
         return f"ready, but {since}: it may be handed out again in {_span(wait)}"
-    return f"ready: {_ahead(store.ahead(tube, record))}; the next take after them gets it"
+    return f"ready: {_turn(store.ahead(tube, record))}"
 
 
 def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
@@ -64,6 +64,10 @@ def _held(store: Store, record: Record, now: int) -> str:
         return f"held{since} by a session that has ended{until}"
     who = f"session {owner.id} on host {owner.host} (pid {owner.pid}), last beat {_span(now - owner.heartbeat)} ago"
     return f"held{since} by {who}{until}"
+
+
+def _turn(count: int) -> str:
+    return f"{_ahead(count)}; the next take {'after them ' if count else ''}gets it"
 
 
 def _ahead(count: int) -> str:
