@@ -52,11 +52,9 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
 
 
 def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
-    worker = start()
+    worker = start("--grace", "600")
     until(lambda: any(session.waits for session in app.broker.sessions()), PATIENCE)
-    began = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - began < 5
     assert app.broker.sessions() == []
 
 
@@ -82,7 +80,7 @@ def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, hea
     first.kill()
     killed = time.monotonic()
     assert heard() == ["began", "one", second.pid]
-    assert time.monotonic() - killed < 3
+    assert time.monotonic() - killed < 10  # the heartbeat would tell after 15
     tell("one")
     assert handle.result(PATIENCE) == "one"
 
