@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 from contextlib import suppress
@@ -88,6 +90,10 @@ class Signals:
         self.stop = threading.Event()
         self.hurry = threading.Event()
         self.crashed = False
+        self._woken, self._waking = socket.socketpair()
+        for end in (self._woken, self._waking):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
 
@@ -95,6 +101,16 @@ class Signals:
         """The worker itself has to stop."""
         self.crashed = True
         self.stop.set()
+        self._waking.send(b"\0")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether to stop; comes back as soon as that is known, and after so long in any case.
+
+        By a socket, because a thread that sleeps in Event.wait may sleep on when two signals come at once.
+        """
+        if not self.stop.is_set() and select.select([self._woken], [], [], seconds)[0]:
+            self._woken.recv(4096)
+        return self.stop.is_set()
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
@@ -105,7 +121,7 @@ def run(worker: Worker, signals: Signals, status: Status) -> None:
     status.banner()
     worker.start()
     with status.shown():
-        while not signals.stop.wait(status.pause):
+        while not signals.wait(status.pause):
             status.look()
         status.look("stopping")
         worker.stop()
