@@ -15,6 +15,7 @@ from penstock.testing import Clock
 from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
+from tests.servers.vaults import empty_vault
 from tests.sharing import Units, place
 
 Connect = Callable[[], penstock.Broker]
@@ -34,6 +35,8 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
     "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
+    "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
+    "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")

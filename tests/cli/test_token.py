@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -27,6 +28,13 @@ def test_a_token_is_made_and_known(tmp_path: Path) -> None:
     assert first not in file.read_text()
     assert file.read_text().splitlines()[1].endswith(" grafana")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
+def test_as_json_it_says_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    made = json.loads(make(str(file), "--role", "admin", "--name", "ada", "--json"))
+    assert {**made, "token": ""} == {"token": "", "role": "admin", "name": "ada", "file": str(file)}
+    assert Tokens(file).check(made["token"]) is Role.ADMIN
 
 
 def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:

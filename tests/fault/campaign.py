@@ -109,7 +109,7 @@ class Campaign:
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
             }
             counted = {name: _calls(tube) for name, tube in tubes.items()}
-            forgetful = self._outages is not None and self._outages.name == "pool"
+            forgetful = self._outages is not None and self._outages.pooled
             final = Final(attempts, counted, answers_lost=self._outages is not None, leases_lost=forgetful)
             found += Checker(read(self.folder), final, ttr=TTR, limit=LIMIT).violations()
             return found + [violation for tube in tubes.values() for violation in _drained(tube)]

@@ -114,7 +114,8 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], ob
     from rich.console import Console  # only here: its import takes longer than a put
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
+    of = "" if total is None else f" of {total:,}"
+    columns = (TextColumn(what), BarColumn(), TextColumn(f"{{task.completed:,.0f}}{of} tasks"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         counter = progress.add_task(what, total=total)
         yield lambda count: progress.advance(counter, count)
