@@ -131,6 +131,13 @@ def broker(connect: Connect, restart: Callable[[], None]) -> Iterator[penstock.B
 
 
 @pytest.fixture
+def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
+    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
+
+
+@pytest.fixture
 def live(store_url: str, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
     """A broker in real time, for what waits and is woken."""
     with penstock.connect(store_url) as broker:

@@ -67,7 +67,7 @@ def _held(store: Store, record: Record, now: int) -> str:
 
 
 def _turn(ahead: int) -> str:
-    return f"{_ahead(ahead)}; the next take {'after them ' if ahead else ''}gets it"
+    return f"{_ahead(ahead)}; the {'take after that' if ahead else 'next take'} gets it"
 
 
 def _ahead(count: int) -> str:

@@ -12,7 +12,7 @@ from tests.behaviour.helpers import take
 def test_a_ready_task_is_told_how_many_come_before(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c"])
-    assert tube.why(3) == "task 3 is ready: 2 tasks ahead of it; the next take after them gets it"
+    assert tube.why(3) == "task 3 is ready: 2 tasks ahead of it; the take after that gets it"
     assert tube.why(1) == "task 1 is ready: no task is ahead of it; the next take gets it"
 
 
