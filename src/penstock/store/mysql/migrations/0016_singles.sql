@@ -58,7 +58,7 @@ BEGIN
             CALL penstock_fold();
         END IF;
     ELSE
-        CALL penstock_ack(p_tube, p_session, JSON_ARRAY(JSON_ARRAY(p_id, p_lease)), 0, v_now);
+        CALL penstock_ack(p_tube, p_session, JSON_ARRAY(JSON_ARRAY(p_id, p_lease)), v_now);
         SELECT 'settled', v_now, NULL, NULL;
     END IF;
 END;
