@@ -141,16 +141,6 @@ def made(entries: Sequence[Entry], row: Row) -> list[Record]:
     return records
 
 
-def made_plain(entry: Entry, payload: bytes, row: Row) -> Record:
-    """The record of one put whose place is known before its id and its time."""
-    moment, (id,) = cast("tuple[int, list[int]]", row[:2])
-    expires = None if entry.ttl is None else moment + entry.ttl
-    return Record(
-        id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires, expires,
-        entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
-    )  # fmt: skip
-
-
 def _value(rank: Rank, id: int, moment: int) -> float:
     return rank.value(id, moment) if rank.clock or rank.newest else rank.base
 

@@ -1,7 +1,7 @@
 -- Taking and settling, and what the clock demands before: one call, one transaction.
 
 -- Do what is due in a tube, at most p_limit tasks (penstock_timer). What others are at, they do.
-CREATE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_keys bigint[] := ARRAY(
@@ -21,7 +21,7 @@ END $$;
 
 -- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
 -- done, others are at, and the next look is a little later.
-CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_at bigint;
@@ -31,7 +31,7 @@ BEGIN
 END $$;
 
 -- Everything that is due, and all tasks that must follow their group, however many.
-CREATE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_done bigint;
@@ -48,7 +48,7 @@ END $$;
 
 -- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
 -- tasks of cancelled groups, which may not be removed yet.
-CREATE FUNCTION {schema}.penstock_lease(
+CREATE OR REPLACE FUNCTION {schema}.penstock_lease(
     t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint,
     p_cancelled integer[]
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
@@ -99,7 +99,7 @@ END $$;
 
 -- Advance the tubes, then hand out tasks of the first that has any. The last row has no tube: its id is the time until
 -- the next known moment, its events say whether the session lives.
-CREATE FUNCTION {schema}.penstock_take(
+CREATE OR REPLACE FUNCTION {schema}.penstock_take(
     p_tubes integer[], p_count integer, p_handle text, p_top double precision, p_call bigint, p_blocked text,
     p_waiter bigint, p_process text, p_notify text, p_now bigint
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
@@ -175,7 +175,7 @@ END $$;
 
 -- Undo a take whose answer was lost, whether it was done or not: what it leased is released, unstarted, and it waits no
 -- more. The lock of the handle is had alone, so that the take is not under way any more.
-CREATE FUNCTION {schema}.penstock_give_back(
+CREATE OR REPLACE FUNCTION {schema}.penstock_give_back(
     p_tubes integer[], p_handle text, p_call bigint, p_waiter bigint, p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
@@ -194,7 +194,7 @@ BEGIN
 END $$;
 
 -- Apply guarded moves, given as JSON in the fields of core.lifecycle.Move.
-CREATE FUNCTION {schema}.penstock_settle(p_tube integer, p_moves text, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_settle(p_tube integer, p_moves text, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -211,7 +211,7 @@ END $$;
 
 -- Acks of one session, each of another task: the most frequent way to settle. The ids are in order, a lease of 0 is
 -- whichever there is; p_results is NULL where there are none.
-CREATE FUNCTION {schema}.penstock_ack(
+CREATE OR REPLACE FUNCTION {schema}.penstock_ack(
     p_tube integer, p_ids bigint[], p_leases integer[], p_places integer[], p_results bytea[], p_session integer,
     p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$

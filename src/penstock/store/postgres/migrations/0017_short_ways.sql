@@ -1,0 +1,1 @@
+-- Functions alone: a put of a plain task, and acks that nobody listens to.
