@@ -124,7 +124,7 @@ SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
 SELECT shown.*, $progress FROM {schema}.penstock_settle_telling(%s, %s, %s, %s) shown
 
 -- name: ack
-SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s)
+SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s, %s)
 
 -- name: kick
 SELECT * FROM {schema}.penstock_kick(%s, %s, %s, %s)

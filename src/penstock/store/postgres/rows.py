@@ -15,11 +15,12 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
 from penstock.core.task import Entry, Rank, Record
-from penstock.store.base import Effects, Event, Finding
+from penstock.store.base import GONE, Effects, Event, Finding
 from penstock.store.postgres.connection import Row
 
 # A penstock_effect: tube, place, events, ready; then the fields of a Record, in its order.
 _RECORD = 4
+_REASON = _RECORD + Record.__struct_fields__.index("reason")
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -46,6 +47,10 @@ def gather(rows: Iterable[Row], effects: Effects | None = None) -> Gathered:
         if events == "told":
             told = True
             continue
+        if events == "acked":
+            effects.removed[tube] = effects.removed.get(tube, 0) + ready
+            placed += [(place, GONE) for place in _acked_places(ready, cast("str | None", row[_REASON]))]
+            continue
         after = record(row)
         if events == "over":
             effects.ended.append(("group", tube, cast(int, after.group_no)))
@@ -64,6 +69,10 @@ def gather(rows: Iterable[Row], effects: Effects | None = None) -> Gathered:
         if gain > 0:
             effects.readied[tube] = effects.readied.get(tube, 0) + gain
     return Gathered(effects, placed, told)
+
+
+def _acked_places(count: int, places: str | None) -> Iterable[int]:
+    return range(count) if places is None else map(int, places.split())
 
 
 def taken(rows: Iterable[Row]) -> list[Record]:

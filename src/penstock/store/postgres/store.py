@@ -225,7 +225,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         if not tube.kind.leased:
             found = self._settle_named(tube, moves, now)
         elif moves and rows.plain_acks(moves):
-            found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail))
+            found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail, brief))
         else:
             query = self._ask.settle_telling if any(m.progress is not None for m in moves) else self._ask.settle
             found = self._call(tube, query, (tube.no, msgspec.json.encode(moves).decode(), *tail))

@@ -210,20 +210,39 @@ BEGIN
 END $$;
 
 -- Acks of one session, each of another task: the most frequent way to settle. The ids are in order, a lease of 0 is
--- whichever there is; p_results is NULL where there are none.
+-- whichever there is; p_results is NULL where there are none. p_brief: nobody wants the tasks, and of the plain ones one
+-- row tells how many went (`ready`) and, unless all did, the places of these (`reason`).
 CREATE OR REPLACE FUNCTION {schema}.penstock_ack(
     p_tube integer, p_ids bigint[], p_leases integer[], p_places integer[], p_results bytea[], p_session integer,
-    p_now bigint, p_process text
+    p_now bigint, p_process text, p_brief boolean
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
     v_keys bigint[] := ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id);
     v_gone bigint := 0;
+    v_places integer[];
+    acked {schema}.penstock_effect;
 BEGIN
     -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no
     -- join, but the place of a key found by halving.
-    IF NOT t.laned THEN
+    IF p_brief AND NOT t.laned THEN
+        WITH gone AS (
+            DELETE FROM {schema}.penstock_task k
+            WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
+                AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+                AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
+            RETURNING k.key
+        ) SELECT array_agg(p_places[width_bucket(key, v_keys)]) INTO v_places FROM gone;
+        v_gone := coalesce(cardinality(v_places), 0);
+        IF v_gone > 0 THEN
+            acked.tube := t.no;
+            acked.events := 'acked';
+            acked.ready := v_gone;
+            acked.reason := CASE WHEN v_gone < cardinality(v_keys) THEN array_to_string(v_places, ' ') END;
+            RETURN NEXT acked;
+        END IF;
+    ELSIF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
         WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
             AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
