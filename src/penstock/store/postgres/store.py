@@ -182,9 +182,11 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
             log.warning("a waiting take cannot look now (%s); trying again", error)
             return Taken(None, [], int(_AWAY_SECONDS * 1000), True, effects)
-        self._gather(found, effects)
-        records = rows.taken(found)
+        records, others = rows.taken(found)
+        self._gather(others, effects)
         tube = next(tube for tube in tubes if tube.no == found[-1][0]) if records else None
+        if tube is not None:
+            effects.events += [base.Event(tube.no, "take", record) for record in records]
         wait_ms = cast("int | None", last[4])
         if blocked in ("enter", "stay") and not records and last[2] == "alive":
             self._waiters.keep(handle, numbers, waiter)

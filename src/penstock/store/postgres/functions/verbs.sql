@@ -225,15 +225,15 @@ DECLARE
     acked {schema}.penstock_effect;
 BEGIN
     -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no
-    -- join, but the place of a key found by halving.
+    -- join, but the place of a key found by halving; by a SELECT, because a variable would be copied for every row.
     IF p_brief AND NOT t.laned THEN
         WITH gone AS (
             DELETE FROM {schema}.penstock_task k
             WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
-                AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+                AND p_leases[width_bucket(k.key, (SELECT v_keys))] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
                 AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
             RETURNING k.key
-        ) SELECT array_agg(p_places[width_bucket(key, v_keys)]) INTO v_places FROM gone;
+        ) SELECT array_agg(p_places[width_bucket(key, (SELECT v_keys))]) INTO v_places FROM gone;
         v_gone := coalesce(cardinality(v_places), 0);
         IF v_gone > 0 THEN
             acked.tube := t.no;
@@ -245,11 +245,12 @@ BEGIN
     ELSIF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
         WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
-            AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+            AND p_leases[width_bucket(k.key, (SELECT v_keys))] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
             AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
-        RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
-            k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
-            NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text, NULL::integer;
+        RETURNING k.tube, p_places[width_bucket(k.key, (SELECT v_keys))], 'ack', 0, k.key & 1099511627775, '-', k.rank1,
+            k.rank2, k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr,
+            k.max_attempts, NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text,
+            NULL::integer;
         GET DIAGNOSTICS v_gone = ROW_COUNT;
     END IF;
     IF v_gone > 0 THEN
