@@ -53,4 +53,5 @@ def make_plain_put(tube: Tube, entry: Entry, now: int | None) -> PlainPut:
 
 
 def _rank(rank: Rank, time: str) -> str:
-    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{'-LAST_INSERT_ID()' if rank.newest else ''}"
+    newest = "-CAST(LAST_INSERT_ID() AS SIGNED)" if rank.newest else ""  # unsigned, and 0 less that is an error
+    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{newest}"
