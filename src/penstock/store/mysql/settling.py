@@ -41,20 +41,21 @@ def are_acks(tube: Tube, moves: Sequence[Move]) -> bool:
 
 def acking(tube: Tube, moves: Sequence[Move], now: int | None) -> str:
     """The call for such acks in a tube that leases, where it is enough to know which were good."""
-    first = moves[0]
-    if len(moves) == 1 and 0 < first.id <= _MAX_ID:
-        return f"CALL penstock_ack_one({tube.no}, {sql(first.session)}, {first.id}, {sql(first.lease)}, {sql(now)})"
-    return _acking(tube, moves, 1, now)
+    if len(moves) > 1:
+        return _acking(tube, moves, 1, now)
+    (move,) = moves
+    id = move.id if 0 < move.id <= _MAX_ID else 0  # which nothing has
+    return f"CALL penstock_ack_one({tube.no}, {sql(move.session)}, {id}, {sql(move.lease)}, {sql(now)})"
 
 
 def _acking(tube: Tube, moves: Sequence[Move], brief: int, now: int | None) -> str:
     pairs = _encode([(move.id, move.lease) for move in moves]).decode()
-    return f"CALL penstock_ack({tube.no}, {sql(moves[0].session)}, '{pairs}', {brief}, {sql(now)})"
+    return f"CALL penstock_ack_all({tube.no}, {sql(moves[0].session)}, '{pairs}', {brief}, {sql(now)})"
 
 
 def acked(moves: Sequence[Move], rows: Rows) -> set[int] | None:
-    """The ids that `acking` removed; None where the rows tell more than that."""
-    if not rows:
+    """The ids that the call of `acking` removed; None where the rows tell more than that."""
+    if not rows:  # penstock_ack_one tells nothing where all is well
         return {move.id for move in moves} if len(moves) == 1 else set()
     return set(msgspec.json.decode(rows[0][2])) if rows[0][0] == "acked" else None
 

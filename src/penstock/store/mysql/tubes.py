@@ -6,8 +6,9 @@ from functools import partial
 
 import msgspec
 
+from penstock.core.declared import declared_tube
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube, plain_entry
 from penstock.core.reply import REPLY_KIND
 from penstock.core.task import Rank
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists
@@ -29,7 +30,7 @@ def no_such_tube(tube: Tube) -> NoSuchTube:
 def load(row: tuple[int, bytes, str, str]) -> Tube:
     """The tube of a stored row."""
     no, name, kind, given = row
-    return make_tube(no, name.decode(), msgspec.json.decode(kind, type=Kind), decode_given(given))
+    return declared_tube(no, name.decode(), kind, given)
 
 
 def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:

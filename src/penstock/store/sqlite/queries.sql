@@ -286,6 +286,12 @@ UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHE
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
 last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
 
+-- name: ack_named
+-- penstock_address
+DELETE FROM penstock_task
+WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't' AND owner IS NULL
+RETURNING address, key & 1099511627775;
+
 -- name: undelivered
 -- penstock_ready
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, key LIMIT ?2 OFFSET ?3;
@@ -517,6 +523,14 @@ SELECT state, count(*) FROM penstock_task WHERE tube = ?1 GROUP BY state;
 
 -- name: set_counts
 UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHERE tube = ?1;
+
+-- name: stranded
+-- core/soundness.py has what this means.
+SELECT $record FROM penstock_task WHERE tube = ?1 AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at IS NULL) OR (state = 'g' AND group_no IS NULL)) ORDER BY key;
+
+-- name: make_ready
+UPDATE penstock_task SET state = 'r', owner = NULL, at = expires WHERE key = ?1;
 
 -- name: orphans
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'

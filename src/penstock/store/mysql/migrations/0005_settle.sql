@@ -2,12 +2,22 @@
 -- may be REPEATABLE READ, where a plain read shows the past.
 DROP PROCEDURE IF EXISTS penstock_ack;
 
+CREATE PROCEDURE penstock_ack(
+    p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+)
+SQL SECURITY INVOKER
+BEGIN
+    CALL penstock_ack_all(p_tube, p_session, p_moves, 0, p_now);
+END;
+
+DROP PROCEDURE IF EXISTS penstock_ack_all;
+
 -- Acks by one session (0: of what nobody holds) in a tube without micro-queues, whatever their number in four statements.
 -- p_moves: [[id, lease]], each id once.
 -- The tasks answered are removed; there are none when nothing was the caller's. p_brief: where none is tied to others, their
 -- ids alone, as a row: acked, moment, [id]. Where some are tied to others, more follows; where some are of a cancelled group,
 -- all are settled as any moves.
-CREATE PROCEDURE penstock_ack(
+CREATE PROCEDURE penstock_ack_all(
     p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_brief INT, p_now BIGINT
 )
 SQL SECURITY INVOKER

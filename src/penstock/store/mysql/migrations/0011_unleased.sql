@@ -176,7 +176,7 @@ BEGIN
     SELECT CONCAT('[', IFNULL(GROUP_CONCAT(JSON_ARRAY(a.id, NULL) ORDER BY j.place), ''), ']') INTO v_moves
     FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (place FOR ORDINALITY, name VARCHAR(200) CHARACTER SET utf8mb4 PATH '$[1]')) j
     STRAIGHT_JOIN penstock_address a ON a.tube = p_tube AND a.address = CAST(j.name AS BINARY) FOR UPDATE;
-    CALL penstock_ack(p_tube, 0, v_moves, 0, p_now);
+    CALL penstock_ack(p_tube, 0, v_moves, p_now);
 END;
 
 DROP PROCEDURE IF EXISTS penstock_settle_named;

@@ -50,7 +50,7 @@ CREATE PROCEDURE penstock_ack_one(p_tube INT UNSIGNED, p_session BIGINT, p_id BI
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
-    DELETE FROM penstock_task WHERE tube = p_tube AND id = p_id AND state = 't' AND owner = p_session
+    DELETE t FROM penstock_task t FORCE INDEX (PRIMARY) WHERE tube = p_tube AND id = p_id AND state = 't' AND owner = p_session
     AND (p_lease IS NULL OR lease = p_lease) AND at > v_now AND address IS NULL AND reply_to IS NULL AND group_no IS NULL;
     IF ROW_COUNT() > 0 THEN
         INSERT INTO penstock_delta (tube, taken, done, ack_calls) VALUES (p_tube, -1, 1, 1);
@@ -58,7 +58,7 @@ BEGIN
             CALL penstock_fold();
         END IF;
     ELSE
-        CALL penstock_ack(p_tube, p_session, JSON_ARRAY(JSON_ARRAY(p_id, p_lease)), 0, v_now);
+        CALL penstock_ack(p_tube, p_session, JSON_ARRAY(JSON_ARRAY(p_id, p_lease)), v_now);
         SELECT 'settled', v_now, NULL, NULL;
     END IF;
 END;
