@@ -42,7 +42,7 @@ def make_plain_put(tube: Tube, entry: Entry, now: int | None) -> PlainPut:
         "utube": text(entry.utube), "expires": expires or "NULL", "at": expires or NEVER, "ttr": number(entry.ttr),
         "max_attempts": number(entry.max_attempts), "callback": text(entry.callback),
     }  # fmt: skip
-    given = {name: value for name, value in columns.items() if value != "NULL"}  # each column costs the server 1 µs
+    given = {name: value for name, value in columns.items() if value != "NULL"}  # five fewer save the server 4 µs
     # The moment comes last: from there on LAST_INSERT_ID is the id no more.
     return PlainPut(
         tube,
