@@ -13,9 +13,11 @@ SOURCES := src tests $(wildcard bench examples)
 demo: $(READY)
 	$(RUN) -m penstock demo
 
-# A test of real processes and servers can miss its moment on a busy machine: it is run once more, and listed.
+# The tests start hundreds of processes: all is compiled once for them, beside the tools and not among the sources.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 test: $(READY)
-	$(RUN) -m pytest --numprocesses 3 --dist loadgroup --reruns 1
+	$(RUN) -m pytest --numprocesses 3
 
 check: $(READY)
 	$(RUN) -m ruff check .

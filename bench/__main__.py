@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, crowd, processes, redis, scale, sql, sqlite, wire, worker
+from bench import awaited, crowd, pool, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -23,6 +23,9 @@ BENCHES: dict[str, Bench] = {
     "wire": wire.wire,
     "redis": redis.redis_puts,
     "redis-memory": redis.redis_memory,
+    "pool-sqlite": pool.pool_sqlite,
+    "pool-postgres": pool.pool_postgres,
+    "pool-mariadb": pool.pool_mariadb,
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
     "drain-postgres": worker.drain_postgres,

@@ -524,6 +524,14 @@ SELECT state, count(*) FROM penstock_task WHERE tube = ?1 GROUP BY state;
 -- name: set_counts
 UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHERE tube = ?1;
 
+-- name: stranded
+-- core/soundness.py has what this means.
+SELECT $record FROM penstock_task WHERE tube = ?1 AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at IS NULL) OR (state = 'g' AND group_no IS NULL)) ORDER BY key;
+
+-- name: make_ready
+UPDATE penstock_task SET state = 'r', owner = NULL, at = expires WHERE key = ?1;
+
 -- name: orphans
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'
 AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session));
