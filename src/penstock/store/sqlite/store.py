@@ -54,7 +54,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     def __init__(self, path: str, *, durable: bool = True, clock: Callable[[], int] | None = None) -> None:
         self._db = Connection(os.path.abspath(path), durable=durable)
         self._clock = clock or wall_clock
-        self._watch = Watch(self._db.path, self._db.data_version)
+        self._watch = Watch(self._db.path, self._db.data_version, lambda: self._db.writes)
         try:
             self.identity = f"sqlite:{migrate(self._db)}"
             self._remove_hidden(Effects())
