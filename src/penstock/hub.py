@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Home, Record, Task, make_task
-from penstock.errors import StoreUnavailable, TubeFull
+from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
@@ -237,12 +237,13 @@ class Hub:
 
     def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
         """So long until the store must be looked at again for these; None: not known."""
+        due = None
         if wait_ms is not None:
             due = time.monotonic() + wait_ms / 1000
             with self._lock:
                 for topic in topics:
                     self._dues[topic] = min(due, self._dues.get(topic, due))
-        self._keeper.nudge()
+        self._keeper.nudge(due)
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         """A step left these tasks with a next moment: whoever waits must know it."""
@@ -252,7 +253,7 @@ class Hub:
             if moments:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))
 
-    def note_outage(self, error: StoreUnavailable) -> None:
+    def note_outage(self, error: StoreError) -> None:
         """A waiting take outlasts it. Said once a second, however many wait."""
         now = time.monotonic()
         if now - self._said >= SCAN_SECONDS:

@@ -85,6 +85,13 @@ def _vault(url: str, pool: object) -> Database:
     scheme = url.partition("://")[0]
     if _OPENERS.get(scheme) is not _open_redis:
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
+    with _driver(scheme, "redis", "redis"):
+        import penstock.store.redis.store  # noqa: F401
+    return open_vault(pool)
+
+
+def open_vault(pool: object) -> Database:
+    """The database that a pool names, by itself."""
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
     behind = _VAULTS.get(pool.partition("://")[0])
@@ -92,8 +99,6 @@ def _vault(url: str, pool: object) -> Database:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {shown(pool.partition('://')[0])} is no database that can stand behind: use {known}")
     _parts("pool", pool)
-    with _driver(scheme, "redis", "redis"):
-        import penstock.store.redis.store  # noqa: F401
     return behind(pool)
 
 

@@ -14,8 +14,9 @@ from penstock.core.task import Rank
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists
 from penstock.store.moving import hidden
 from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import Rows
 
 # Tasks removed in one transaction by truncate and drop, so that others get their turn.
 REMOVE_STEP = 2000
