@@ -24,7 +24,7 @@ check: $(READY)
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy $(SOURCES)
 
-bench: $(READY) $(PEERS)/.installed
+bench: $(READY) $(PEERS)/.installed $(PEERS)/bullmq/.installed
 	$(RUN) -m bench
 
 clean:
@@ -42,6 +42,12 @@ $(PEERS)/.installed: bench/peers/requirements.txt | $(RUN)
 	@$(RUN) -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r $< \
 	    && touch $@ || echo "they cannot be installed here: their lines will say so" >&2
+
+# BullMQ is a library of node's.
+$(PEERS)/bullmq/.installed: bench/peers/bullmq/package.json | $(PEERS)/.installed
+	@mkdir -p $(@D) && cp $< $(@D)
+	@npm install --silent --no-audit --no-fund --prefix $(@D) \
+	    && touch $@ || echo "BullMQ cannot be installed here: its lines will say so" >&2
 
 # Debian ships Python without ensurepip; python3-venv brings it. Looked for first, because a venv
 # that fails half-way leaves a folder that looks like one.

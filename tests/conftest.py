@@ -15,8 +15,8 @@ from penstock.testing import Clock
 from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
-from tests.sharing import Units, place
 from tests.servers.vaults import empty_vault
+from tests.sharing import Units, place
 
 Connect = Callable[[], penstock.Broker]
 
@@ -128,6 +128,13 @@ def broker(connect: Connect, restart: Callable[[], None]) -> Iterator[penstock.B
     except penstock.StoreUnavailable:  # the test closed it
         return
     assert findings == []
+
+
+@pytest.fixture
+def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
+    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ _GIGABYTES = 6
 
 
 def settle_in_memory() -> None:
-    """For this process and those that it starts, unless TMPDIR says where. No test cuts the power: kills lose no file."""
+    """For this process and those that it starts, unless TMPDIR says where. No test cuts the power."""
     if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
         return
     if shutil.disk_usage(_MEMORY).free > _GIGABYTES * 2**30:

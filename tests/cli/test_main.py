@@ -39,11 +39,24 @@ def test_every_command_has_its_line_examples_and_json(name: str) -> None:
     assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
 
 
-def test_a_mistyped_command_or_option_is_a_usage_error(shell: Shell) -> None:
-    assert "there is no command 'putt': did you mean 'put'?" in shell.run("putt").stderr
-    assert shell.run("putt").returncode == 2
-    assert shell.run("put", "mail").returncode == 2
-    assert shell.run("take", "mail", "--timeout", "soon").returncode == 2
+@pytest.mark.parametrize(
+    ("words", "named", "help"),
+    [
+        (["putt"], "there is no command 'putt': did you mean 'put'?", "penstock --help"),
+        (["put", "mail"], "'DATA'", "penstock put --help"),
+        (["take", "mail", "--timeout", "soon"], "'soon'", "penstock take --help"),
+        (["mq", "pop", "--nope"], "--nope", "penstock mq pop --help"),
+        (["--nope"], "--nope", "penstock --help"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line_and_exit_2(
+    shell: Shell, words: list[str], named: str, help: str
+) -> None:
+    result = shell.run(*words)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("penstock: ")
+    assert named in result.stderr
+    assert result.stderr.endswith(f" ({help})\n")
 
 
 @pytest.mark.parametrize(

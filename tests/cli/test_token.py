@@ -45,6 +45,11 @@ def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
     assert file.read_text() == "not tokens\n"
 
 
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="cannot be written .No such file or directory.: choose another FILE"):
+        make(str(tmp_path / "missing" / "tokens"))
+
+
 def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadValue, match="the name has a line break"):
         make(str(tmp_path / "tokens"), "--name", "a\nadmin sha256:0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Callable
 
 from penstock.store.open import with_pool
 from tests.fault.history import Recorder
@@ -29,6 +30,7 @@ class Outages:
         self._proxy = Proxy(self._server.port)
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
         self._strikes = [("restart", self._server.restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
+        self._coming: list[tuple[str, Callable[[], None]]] = []
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
             self._strikes.append(("flush", self._flush))
@@ -41,9 +43,10 @@ class Outages:
         return bare_url(self._behind)
 
     def strike(self, dice: random.Random, recorder: Recorder) -> None:
-        """One of them, and it is over when this returns."""
-        op, work = dice.choice(self._strikes)
-        recorder.call(op, work)
+        """One of them, each as often as the others; it is over when this returns."""
+        if not self._coming:
+            self._coming = dice.sample(self._strikes, len(self._strikes))
+        recorder.call(*self._coming.pop())
 
     def _flush(self) -> None:
         """All that Redis has is gone."""

@@ -39,7 +39,6 @@ def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
         autocommit=True,
         ssl_disabled=True,  # else PyMySQL reads all certificates of the host first, in 30 ms
         client_flag=CLIENT.MULTI_STATEMENTS,
-        ssl_disabled=True,  # else it reads all certificates of the system, for 25 ms
     )
 
 

@@ -21,7 +21,7 @@ class Mariadb(Server):
         installer = shutil.which("mariadb-install-db") or str(Path(self.binary).with_name("mariadb-install-db"))
         self.run(
             installer, f"--datadir={self.folder / 'data'}", "--auth-root-authentication-method=normal",
-            "--skip-test-db", *self._as_root(),
+            "--skip-test-db", f"--tmpdir={self.folder}", *self._as_root(),
         )  # fmt: skip
 
     def command(self) -> list[str]:

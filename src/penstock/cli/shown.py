@@ -58,6 +58,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo("  ".join(aligned).rstrip())
 
 
+def listed(headings: Sequence[str], rows: Sequence[Sequence[object]], none: str) -> None:
+    """A table; where there is nothing, people are told so."""
+    if rows:
+        table(headings, rows)
+    else:
+        click.echo(none, err=True)
+
+
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "", 1).isdigit()
 

@@ -35,8 +35,11 @@ def token(file: Path, role: str, name: str, as_json: bool) -> None:
     if file.exists() and file.stat().st_size:
         read_tokens(file)  # nothing is added to a file that is something else
     made = make_token()
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
-        lines.write(token_line(Role[role.upper()], made, name))
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
+            lines.write(token_line(Role[role.upper()], made, name))
+    except OSError as error:
+        raise BadValue(f"{file} cannot be written ({error.strerror}): choose another FILE") from None
     if as_json:
         shown.as_json({"token": made, "role": role, "name": name, "file": str(file)})
     else:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -93,6 +95,10 @@ class Signals:
         self.stop = threading.Event()
         self.hurry = threading.Event()
         self.crashed = False
+        self._woken, self._waking = socket.socketpair()
+        for end in (self._woken, self._waking):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
 
@@ -100,6 +106,16 @@ class Signals:
         """The worker itself has to stop."""
         self.crashed = True
         self.stop.set()
+        self._waking.send(b"\0")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether to stop; comes back as soon as that is known, and after so long in any case.
+
+        By a socket, because a thread that sleeps in Event.wait may sleep on when two signals come at once.
+        """
+        if not self.stop.is_set() and select.select([self._woken], [], [], seconds)[0]:
+            self._woken.recv(4096)
+        return self.stop.is_set()
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
@@ -112,7 +128,7 @@ def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object]
     tubes = [source.tube.name for source in worker.sources]
     say({"event": "working", "store": worker.where, "tubes": tubes, "concurrency": worker.settings.concurrency})
     with status.shown():
-        while not signals.stop.wait(status.pause):
+        while not signals.wait(status.pause):
             status.look()
         status.look("stopping")
         worker.stop()

@@ -80,6 +80,13 @@ def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
     assert beside.tube("mail").stats().calls.put == 3
 
 
+def test_a_bad_put_leaves_no_tube_behind(server: Serving) -> None:
+    assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "utube": "ada"})) == (400, "UnsupportedOption")
+    batch = {"tasks": [{"data": 1}, {"data": 2, "pri": -1}]}
+    assert refused(server.post(f"{MAIL}/tasks/batch", batch)) == (400, "BadValue")
+    assert server.get("/api/tubes").json() == []
+
+
 @EVERY_STORE
 def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail", ttr=60)

@@ -248,5 +248,16 @@ SELECT taken, heads, waiting FROM {schema}.penstock_lane WHERE tube = %s AND utu
 -- name: lane_holders
 SELECT * FROM {schema}.penstock_lane_holders(%s, %s, %s)
 
+-- name: stranded
+-- core/soundness.py has what this means. Before penstock_check, which counts and places what is made ready here.
+WITH found AS (
+    SELECT k.key, t.name, k.state::text AS state FROM {schema}.penstock_task k JOIN {schema}.penstock_tube t ON t.no = k.tube
+    WHERE t.hand_out = 'lease' AND (k.state NOT IN ('r', 'q', 't', '~', '!', 'g') OR (k.state = 'q' AND k.utube IS NULL)
+        OR (k.state = '~' AND k.at IS NULL) OR (k.state = 'g' AND k.group_no IS NULL))
+), mended AS (
+    UPDATE {schema}.penstock_task k SET state = 'r', owner = NULL, at = expires FROM found WHERE %s AND k.key = found.key
+)
+SELECT name, key & 1099511627775, state FROM found ORDER BY key
+
 -- name: check
 SELECT * FROM {schema}.penstock_check(%s, %s)

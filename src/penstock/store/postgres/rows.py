@@ -8,12 +8,14 @@ from typing import Any, cast
 import msgspec
 
 from penstock.core import address
+from penstock.core.declared import declared_tube
 from penstock.core.ending import Ending, Sought
 from penstock.core.group import Group
 from penstock.core.ids import shown_mark
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube, plain_entry
+from penstock.core.soundness import stranded
 from penstock.core.task import Entry, Rank, Record
 from penstock.store.base import Effects, Event, Finding
 from penstock.store.postgres.connection import Row
@@ -190,6 +192,12 @@ def sought(row: Row) -> Sought:
     return Sought(id, None if ending[0] is None else Ending(*ending))
 
 
+def lost(row: Row) -> Finding:
+    """A task that no step would ever make ready."""
+    tube, id, state = cast("tuple[str, int, str]", row)
+    return Finding(tube, id, stranded(state), "make it ready")
+
+
 def finding(row: Row) -> Finding:
     """What penstock_check found; a task of an unleased kind is known by its name."""
     tube, id, name, what, remedy = cast("tuple[str, int | None, str | None, str, str]", row)
@@ -209,5 +217,4 @@ def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
 
 def tube(row: Row) -> Tube:
     """The tube of a stored row: number, name, kind, options."""
-    no, name, kind, given = cast("tuple[int, str, str, str]", row)
-    return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))
+    return declared_tube(*cast("tuple[int, str, str, str]", row))

@@ -325,8 +325,9 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         return _session(found[0]) if found else None
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        lost = [rows.lost(row) for row in self._read(self._ask.stranded, (repair,))]
         found = self._read(self._ask.check, (repair, self._time(now)))
-        return [rows.finding(row) for row in found]
+        return lost + [rows.finding(row) for row in found]
 
 
 def _place(pair: tuple[int, Record]) -> int:
