@@ -85,7 +85,7 @@ def latency_redis(size: Size) -> Iterator[Line]:
 
 def _waits(server: Server, count: int) -> list[float]:
     found = []
-    with _worker(server.url), redis.Redis(port=server.port) as client:
+    with _worker(server.url, "stamp"), redis.Redis(port=server.port) as client:
         stamp.link.use(server.url)
         for number in range(count + 1):  # the first waits for the worker to start
             time.sleep(random.uniform(0.02, 0.06))
@@ -132,8 +132,8 @@ def idle_worker(size: Size) -> Iterator[Line]:
 
 
 @contextmanager
-def _worker(url: str) -> Iterator[int]:
-    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url]
+def _worker(url: str, tube: str = "noop") -> Iterator[int]:
+    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url, "--tubes", tube]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()  # its banner

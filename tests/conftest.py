@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,9 +14,13 @@ import pytest
 import penstock
 from penstock.store.open import with_pool
 from penstock.testing import Clock
+from tests.nemesis import Nemesis, RestlessClock, told_of
+from tests.nemesis import seed as nemesis_seed
 from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
+from tests.servers.base import Server
+from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
 from tests.sharing import Units, place
 
@@ -40,22 +46,47 @@ STORES: dict[str, Callable[[Path], str]] = {
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
+# The server that each has, for those who kill it.
+_POOLS = tuple(name for name in STORES if name.startswith("pool-"))
+_SERVER = {name: name for name in SERVERS} | dict.fromkeys(_POOLS, "redis")
 
 
 _RESTART = "--restart-servers"
+_ONE_OF = 4
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    help = (
-        "kill a store's server under each test: under its broker, in the middle, and before what is stored is checked"
-    )
-    parser.addoption(_RESTART, action="store_true", help=help)
+    help = f"kill the store's server, with -9, under one of N tests (default {_ONE_OF}): between calls, or inside one"
+    parser.addoption(_RESTART, nargs="?", const=_ONE_OF, type=int, metavar="N", help=help)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     settle_in_memory()
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
+        nemesis_seed()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    one_of = config.getoption(_RESTART)
+    return f"servers are killed under one of {one_of} tests, PENSTOCK_SEED={nemesis_seed()}" if one_of else None
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption(_RESTART):
+        done = [report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "when")]
+        kills = [value for report in done for name, value in report.user_properties if name == "kills"]
+        terminalreporter.write_line(f"servers killed: {sum(kills)} times, in {len(kills)} tests")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    nemesis = pyfuncitem.funcargs.get("nemesis")
+    if not isinstance(nemesis, Nemesis):
+        return (yield)
+    with told_of(nemesis) as told:
+        return (yield)
+    pytest.skip(f"cut short by {told[0]}")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -81,32 +112,30 @@ def durable_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def restart(request: pytest.FixtureRequest) -> Callable[[], None]:
-    """With --restart-servers kills the server of the test's store and starts it again; else does nothing."""
-    name = request.node.callspec.params.get("store_url") if hasattr(request.node, "callspec") else None
-    if name not in SERVERS or not request.config.getoption(_RESTART):
-        return lambda: None
-    return running(name).restart
+def nemesis(request: pytest.FixtureRequest) -> Iterator[Nemesis | None]:
+    """With --restart-servers what befalls this test, if anything does."""
+    given = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    store, one_of = str(given.get("store_url", given.get("durable_url"))), request.config.getoption(_RESTART)
+    dice = random.Random(f"{nemesis_seed()} {request.node.nodeid}") if one_of and store in _SERVER else None
+    if dice is None or dice.randrange(one_of) != 0:
+        yield None
+        return
+    server = running(_SERVER[store])
+    nemesis = Nemesis(partial(server.strike, dice), dice, partial(_has_sessions, server) if store in _POOLS else None)
+    yield nemesis
+    nemesis.rest()
+    request.node.user_properties.append(("kills", nemesis.kills))
 
 
-class _RestlessClock(Clock):
-    """In the middle of a test, the first time that it lets time pass, the server is killed."""
-
-    def __init__(self, restart: Callable[[], None]) -> None:
-        super().__init__()
-        self._restart: Callable[[], None] | None = restart
-
-    def advance(self, seconds: float) -> None:
-        restart, self._restart = self._restart, None
-        if restart is not None:
-            restart()
-        super().advance(seconds)
+def _has_sessions(server: Server) -> bool:
+    assert isinstance(server, Redis)
+    return bool(server.ask("KEYS", "*}:sessions"))
 
 
 @pytest.fixture
-def clock(restart: Callable[[], None]) -> Clock:
+def clock(nemesis: Nemesis | None) -> Clock:
     """The store's clock. Keep the total of a test below 15 s, or sessions lapse."""
-    return _RestlessClock(restart)
+    return RestlessClock(nemesis) if nemesis else Clock()
 
 
 @pytest.fixture
@@ -117,12 +146,12 @@ def connect(store_url: str, clock: Clock) -> Iterator[Connect]:
 
 
 @pytest.fixture
-def broker(connect: Connect, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
+def broker(connect: Connect, nemesis: Nemesis | None) -> Iterator[penstock.Broker]:
     """A broker on each store; afterwards everything that is stored must still fit together."""
     broker = connect()
-    restart()
     yield broker
-    restart()
+    if nemesis is not None:
+        nemesis.at_rest()
     try:
         findings = broker.check()
     except penstock.StoreUnavailable:  # the test closed it
@@ -138,8 +167,9 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def live(store_url: str, restart: Callable[[], None]) -> Iterator[penstock.Broker]:
+def live(store_url: str, nemesis: Nemesis | None) -> Iterator[penstock.Broker]:
     """A broker in real time, for what waits and is woken."""
     with penstock.connect(store_url) as broker:
-        restart()
+        if nemesis is not None:
+            nemesis.now_or_soon()
         yield broker

@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Home, Record, Task, make_task
-from penstock.errors import StoreUnavailable, TubeFull
+from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
@@ -253,7 +253,7 @@ class Hub:
             if moments:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))
 
-    def note_outage(self, error: StoreUnavailable) -> None:
+    def note_outage(self, error: StoreError) -> None:
         """A waiting take outlasts it. Said once a second, however many wait."""
         now = time.monotonic()
         if now - self._said >= SCAN_SECONDS:

@@ -16,7 +16,7 @@ from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.shapes import several
 from penstock.core.task import Task
-from penstock.errors import BadValue, NoSuchTube, NotFound, PenstockError, StoreUnavailable
+from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.flow import Call, Flow, Sleep
 from penstock.opening import find_tube
 from penstock.store.base import Blocked, Joined, Presence, Store, Taken
@@ -205,9 +205,11 @@ class Seat:
             try:
                 got: Got = yield look
                 return got
-            except StoreUnavailable as error:
+            except (StoreUnavailable, OutcomeUnknown) as error:
                 late = stop() or (deadline is not None and time.monotonic() + pause > deadline)
-                if late or self._closed or not self._hub.store.remote:
+                # Whether one that was not counted yet is so now, nobody knows: it must not be counted twice.
+                unsure = isinstance(error, OutcomeUnknown) and not look.registered
+                if late or unsure or self._closed or not self._hub.store.remote:
                     raise
                 self._hub.note_outage(error)
             yield Sleep(waiter, pause)

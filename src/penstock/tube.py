@@ -25,6 +25,7 @@ from penstock.outcome import Outcome, await_outcome
 from penstock.settling import Settling, TaskOrId
 from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
+from penstock.store.base import stepwise
 
 if TYPE_CHECKING:
     from penstock.hub import Hub, OnChange
@@ -102,7 +103,9 @@ class Tube(Settling):
         records: list[Record] = []
         feed = iter(several("items", items))
         while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
-            records += yield from self._store(chunk if bind is None else [bind(entry) for entry in chunk], timeout)
+            entries = chunk if bind is None else [bind(entry) for entry in chunk]
+            with stepwise(records):
+                records += yield from self._store(entries, timeout)
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:

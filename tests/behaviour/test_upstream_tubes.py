@@ -20,15 +20,14 @@ utube_kind = pytest.mark.parametrize("kind", UTUBE_KINDS)
 @every_kind
 def test_statistics(broker: penstock.Broker, kind: str) -> None:
     tube = broker.create_tube("test_stat", kind)
-    for number in range(5):
-        tube.put(f"stat_{number}")
+    _, second, third, _, last = [tube.put(f"stat_{number}") for number in range(5)]
     if kind in TIMED_KINDS:
         tube.put("stat_5", delay=1000)
-    tube.delete(5)
+    tube.delete(last.id)
     tube.release(take(tube).id)
     tube.ack(take(tube).id)
-    tube.bury(2)
-    tube.bury(3)
+    tube.bury(second.id)
+    tube.bury(third.id)
     tube.kick(1)
     take(tube)
     delayed = {"delayed": 1} if kind in TIMED_KINDS else {}

@@ -69,6 +69,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "set_clock": ((KEY | 1, NOW), ("INTEGER PRIMARY KEY",)),
     "deliver": ((KEY | 1, 1, NOW), ("INTEGER PRIMARY KEY",)),
     "first_rank": ((TUBE,), ("penstock_ready (tube=?)",)),
+    "ack_named": ((TUBE, '["1-1"]'), ("penstock_address (tube=? AND address=?)",)),
     "undelivered": ((TUBE, 10, 0), ("penstock_ready (tube=?)",)),
     "undelivered_back": ((TUBE, 10, 0), ("penstock_ready (tube=?)",)),
     "delivered": ((TUBE, 10, 0), ("penstock_delivered (tube=?)",)),

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-import psycopg
-
 import penstock
 from penstock.store.postgres.store import PostgresStore
 
@@ -32,7 +30,7 @@ class Teller:
         self._connections = store._connections
         self.schema = self._connections.location.quoted
         self.plans: list[str] = []
-        self.db = psycopg.connect(self._connections.location.conninfo, autocommit=True)
+        self.db = self._connections.connect()
         self.db.execute(_TELL)
         self.db.execute(_NO_AUTOVACUUM.format(schema=self.schema).encode())
         self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from itertools import count
+from typing import Any
 
 import pytest
 
@@ -86,6 +88,61 @@ def test_a_blocked_taker_reconnects_and_goes_on(broker: penstock.Broker, proxy: 
     task = waiting.result(timeout=10)
     assert task is not None
     assert task.data == "x"
+
+
+def test_a_blocked_taker_whose_look_is_not_answered_goes_on(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = broker.tube("t")
+    waiting = begin(lambda: tube.take(20))
+    until(lambda: waiters(broker, "t") == 1)
+    before, proxy.swallow = proxy.swallowed, True
+    until(lambda: proxy.swallowed > before)  # at the latest its scan
+    proxy.swallow = False
+    tube.put("x")
+    task = waiting.result(timeout=10)
+    assert task is not None
+    assert (task.data, waiters(broker, "t")) == ("x", 0)
+
+
+@pytest.mark.parametrize("verb", ["kick", "release_all", "truncate"])
+def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
+    own_server: Redis, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """StoreUnavailable would say that nothing was changed, but the first of its steps was done."""
+    monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
+    with penstock.connect(own_server.fresh_url()) as broker:
+        tube, store = broker.tube("t"), broker._hub.store
+        assert isinstance(store, RedisStore)
+        tube.put_many(range(1500))
+        for task in tube.take_many(1500) if verb != "truncate" else []:
+            task.bury() if verb == "kick" else None
+        run, steps = store._steps.run, count()
+
+        def dying(*arguments: Any, **options: Any) -> object:
+            if next(steps) == 1:
+                own_server.kill()
+            return run(*arguments, **options)
+
+        monkeypatch.setattr(store._steps, "run", dying)
+        with pytest.raises(penstock.OutcomeUnknown, match=r"in steps, and \d+ tasks are done"):
+            getattr(tube, verb)(*([1500] if verb == "kick" else []))
+        own_server.start()
+
+
+def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
+    own_server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
+
+    def feed() -> Iterator[int]:
+        yield from range(10_000)
+        own_server.kill()
+        yield 10_000
+
+    with penstock.connect(own_server.fresh_url()) as broker:
+        tube = broker.tube("t", kind="fifo")
+        with pytest.raises(penstock.OutcomeUnknown, match="in steps, and 10000 tasks are done"):
+            tube.put_many(feed())
+        own_server.start()
 
 
 def test_a_taker_of_another_process_is_woken_by_news(server: Redis) -> None:

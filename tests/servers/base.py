@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -78,8 +80,19 @@ class Server(ABC):
             time.sleep(0.02)  # a server says nowhere that it is up but by answering
 
     def kill(self) -> None:
-        """As a power cut does it, but for the disk's own memory."""
+        """As a power cut does it, but for the disk's own memory: with the processes that it started."""
+        started = self._children()
         self._end(signal.SIGKILL)
+        for pid in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _children(self) -> list[int]:
+        """As far as the kernel tells: what is not killed with it only delays its next start."""
+        if self._process is None:
+            return []
+        listed = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children")
+        return [int(pid) for pid in listed.read_text().split()] if listed.exists() else []
 
     def restart(self) -> None:
         """Kill it and start it again on its data."""
@@ -90,6 +103,10 @@ class Server(ABC):
             except RuntimeError:  # what is left of the killed one still holds the data
                 time.sleep(0.1)
         return self.start()
+
+    def strike(self, dice: random.Random) -> None:
+        """A restart; of a cluster, of a part of it."""
+        self.restart()
 
     def stop(self) -> None:
         """End it and remove its folder."""

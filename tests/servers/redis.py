@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 from uuid import uuid4
 
@@ -46,22 +47,29 @@ class DurableRedis(Redis):
     """What was answered outlives the server; else it may not be written for two seconds while the disk is busy."""
 
     appendfsync = "always"
+    # What is flushed leaves the log soon: a start reads all of it.
+    settings = ("--auto-aof-rewrite-min-size", "256kb")
+
+    def empty_url(self) -> str:
+        self.ask("FLUSHALL")
+        return self.fresh_url()
 
 
 class _Node(Redis):
-    settings = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
 
 
 class RedisCluster(Redis):
     """Three masters that share the slots. Its own process is the first node."""
 
-    settings = _Node.settings
+    settings: tuple[str, ...] = _Node.settings
+    node: type[_Node] = _Node
 
     def start(self) -> None:
         if not hasattr(self, "others"):
             self.others: list[_Node] = []
             super().start()
-            self.others = [_Node(), _Node()]
+            self.others = [self.node(), self.node()]
             nodes = [f"127.0.0.1:{node.port}" for node in (self, *self.others)]
             cli("--cluster", "create", *nodes, "--cluster-replicas", "0", "--cluster-yes")
         else:
@@ -69,7 +77,17 @@ class RedisCluster(Redis):
         self.await_answer()
 
     def answers(self) -> bool:
-        return super().answers() and (not self.others or "cluster_state:ok" in self.ask("CLUSTER", "INFO"))
+        return super().answers() and all(_is_whole(node) for node in (self, *self.others) if self.others)
+
+    def strike(self, dice: random.Random) -> None:
+        """One node, or all of them."""
+        nodes: list[Redis] = [*self.others, self]  # which answers when all do
+        struck = nodes if dice.random() < 0.25 else [dice.choice(nodes)]
+        for node in struck:
+            node.kill()
+        for node in struck:
+            Redis.start(node)
+        self.await_answer()
 
     def stop(self) -> None:
         for node in self.others:
@@ -82,10 +100,26 @@ class RedisCluster(Redis):
         return f"redis+cluster://127.0.0.1:{self.port}"
 
 
-class DurableRedisCluster(RedisCluster):
-    """The same of its first node, which is the one that is killed."""
+class _DurableNode(_Node):
+    appendfsync = DurableRedis.appendfsync
+    settings = (*_Node.settings, *DurableRedis.settings)
 
-    appendfsync = "always"
+
+class DurableRedisCluster(RedisCluster):
+    """The same of each node."""
+
+    appendfsync = _DurableNode.appendfsync
+    settings = _DurableNode.settings
+    node = _DurableNode
+
+    def empty_url(self) -> str:
+        for node in (self, *self.others):
+            node.ask("FLUSHALL")
+        return self.fresh_url()
+
+
+def _is_whole(node: Redis) -> bool:
+    return "cluster_state:ok" in node.ask("CLUSTER", "INFO")
 
 
 def cli(*arguments: str) -> str:

@@ -217,7 +217,7 @@ class Feeder:
     def _let_start(self) -> None:
         """Sleep until the last of a few tasks has begun.
 
-        The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is sent.
+        The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is off.
         """
         waiting = len(self._work.hand.unstarted)
         if 0 < waiting <= self._work.slots.free():

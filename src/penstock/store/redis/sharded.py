@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.shards import last_up_to, own_id, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
-from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, StoreUnavailable
+from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.redis.location import locate
@@ -77,7 +77,7 @@ class ShardedStore(RedisStore):
             which = [place for place, at in enumerate(homes) if at == home]
             try:
                 stored = super().put(self._shards.of(tube)[home], [entries[place] for place in which], now=now)
-            except (StoreUnavailable, DuplicateAddress) as error:
+            except (StoreError, DuplicateAddress) as error:
                 raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
             records.update(zip(which, self._public(tube, home, stored.records), strict=True))
             merge(effects, stored.effects)
@@ -141,7 +141,7 @@ class ShardedStore(RedisStore):
             own = [replace(moves[place], id=owns[place][1]) for place in which]
             try:
                 settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
-            except StoreUnavailable as error:
+            except StoreError as error:
                 raise _partly(error, f"{done} of {len(moves)} tasks are settled", done) from error
             done += len(which)
             for place, record in zip(which, self._public(tube, home, settled.records), strict=True):
@@ -165,7 +165,8 @@ class ShardedStore(RedisStore):
         """A step in each shard, told how many tasks those before it settled."""
         settled = Settled([], Effects())
         for shard in self._shards.of(tube):
-            part = step(shard, len(settled.records))
+            with base.stepwise(settled.records):
+                part = step(shard, len(settled.records))
             if part is not None:
                 settled.records.extend(self._shards.public(shard.no, part.records))
                 merge(settled.effects, part.effects)
@@ -264,9 +265,9 @@ def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
     return ShardedStore(locate(url), clock)
 
 
-def _partly(error: StoreUnavailable | DuplicateAddress, done: str, some: object) -> Exception:
+def _partly(error: StoreError | DuplicateAddress, done: str, some: object) -> Exception:
     """The error of a call after some shards did their part. What was promised of it, nothing stored, is not so then."""
     if not some:
         return error
-    kind = OutcomeUnknown if isinstance(error, StoreUnavailable) else type(error)
+    kind = OutcomeUnknown if isinstance(error, StoreError) else type(error)
     return kind(f"{error}; {done}, in other shards of the tube")

@@ -246,7 +246,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def _sweep(self, name: str, tube: Tube, settled: Settled, step: int, now: int | None) -> list[Reply]:
         """One step of kick or release_all, added to those before; its answer begins with whether more is due."""
-        records, rest = self._steps.run(name, tube, settled.effects, ADVANCE_STEP, step, now=now)
+        with base.stepwise(settled.records):
+            records, rest = self._steps.run(name, tube, settled.effects, ADVANCE_STEP, step, now=now)
         settled.records.extend(records[place - 1] for place in cast("list[int]", rest[1]))
         return rest
 
@@ -269,7 +270,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         settled = Settled([], Effects())
         cursor, last = b"0", ""
         while True:
-            records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
+            with base.stepwise(settled.records):
+                records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
             cursor, last = cast(bytes, rest[0]), str(rest[1])
             settled.records.extend(records[place - 1] for place in cast("list[int]", rest[2]))
             if cursor == b"0":

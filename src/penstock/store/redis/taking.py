@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from penstock.core.options import Tube
+from penstock.errors import StoreError
 from penstock.store.base import ADVANCE_STEP, Effects, Event, Taken
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
@@ -106,7 +107,10 @@ class Takes:
         if blocked in ("leave", "stay"):
             others += tubes[found + 1 :]
         for tube in others:
-            self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", ADVANCE_STEP, now=now)
+            try:
+                self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", ADVANCE_STEP, now=now)
+            except StoreError:
+                pass  # the caller must have what came; there it seems to wait until its next take, or its end
 
 
 def _again(wanted: Wanted) -> Wanted:

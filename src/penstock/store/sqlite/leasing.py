@@ -50,7 +50,9 @@ def ack_plain(step: Step, moves: Sequence[Move]) -> list[Record | None] | None:
 
     None instead of the list where these are not acks of a sort that this can do.
     """
-    if not step.tube.kind.leased or not _are_acks(moves):
+    if not step.tube.kind.leased:
+        return _ack_named(step, moves)
+    if not _are_acks(moves):
         return None
     if len(moves) == 1:
         return [GONE] if _ack_one(step, moves[0]) else None
@@ -80,6 +82,16 @@ def _ack_one(step: Step, move: Move) -> bool:
         step.settled(row[0] or NO_UTUBE)
     step.acked((move.id,))
     return True
+
+
+def _ack_named(step: Step, moves: Sequence[Move]) -> list[Record | None] | None:
+    """The same of messages, which nobody owns."""
+    names = [move.name for move in moves if move.verb == "ack"]
+    if len(set(names)) < len(moves):
+        return None
+    gone: dict[str | None, int] = dict(step.execute(Q.ack_named, (step.tube.no, _encode(names).decode())))
+    step.acked(gone.values())
+    return [msgspec.structs.replace(GONE, address=name) if name in gone else None for name in names]
 
 
 def _are_acks(moves: Sequence[Move]) -> bool:

@@ -296,6 +296,12 @@ UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHE
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
 last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
 
+-- name: ack_named
+-- penstock_address
+DELETE FROM penstock_task
+WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't' AND owner IS NULL
+RETURNING address, key & 1099511627775;
+
 -- name: undelivered
 -- penstock_ready
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, key LIMIT ?2 OFFSET ?3;
