@@ -153,5 +153,5 @@ RARE = {
     "all_groups", "recount_group", "early_members", "stray_members", "free_strays", "early_outcomes",
     "forget_early_outcomes", "check_moving", "unsound", "newest_record", "mend", "last_mark", "set_last_mark",
     "hidden_tube", "sealed_tubes", "rename_tube", "set_options", "seal_tube", "seal_counter", "any_following",
-    "read_groups", "adopt", "adopt_outcome", "adopt_members", "set_group_total",
+    "read_groups", "adopt", "adopt_outcome", "adopt_members", "set_group_total", "stranded", "make_ready",
 }  # fmt: skip
