@@ -60,7 +60,9 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "lapsed_handles": ((NOW,), ("penstock_handle_until (until<?)",)),
     "ended_sessions": ((NOW,), ("penstock_lingering (until",)),
     "any_waiting": ((TUBE,), ("penstock_waiting_tube (tube=?)",)),
-    "to_lease_not_cancelled": (
+    "cancelled_first": ((TUBE, 2**62, 10), ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group")),
+    "withdraw": ((f"[{KEY | 1}]",), ("INTEGER PRIMARY KEY",)),
+    "to_lease_of_first": (
         (TUBE, 2**62, NOW, 1, 1),
         ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group"),
     ),
