@@ -13,16 +13,18 @@ SOURCES := src tests $(wildcard bench examples)
 demo: $(READY)
 	$(RUN) -m penstock demo
 
-# A test of real processes and servers can miss its moment on a busy machine: it is run once more, and listed.
+# The tests start hundreds of processes: all is compiled once for them, beside the tools and not among the sources.
+test: export PYTHONDONTWRITEBYTECODE :=
+test: export PYTHONPYCACHEPREFIX := $(CURDIR)/$(VENV)/compiled
 test: $(READY)
-	$(RUN) -m pytest --numprocesses 3 --dist loadgroup --reruns 1
+	$(RUN) -m pytest --numprocesses 3
 
 check: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy $(SOURCES)
 
-bench: $(READY) $(PEERS)/.installed
+bench: $(READY) $(PEERS)/.installed $(PEERS)/bullmq/.installed
 	$(RUN) -m bench
 
 clean:
@@ -40,6 +42,12 @@ $(PEERS)/.installed: bench/peers/requirements.txt | $(RUN)
 	@$(RUN) -m venv --clear $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --root-user-action=ignore -r $< \
 	    && touch $@ || echo "they cannot be installed here: their lines will say so" >&2
+
+# BullMQ is a library of node's.
+$(PEERS)/bullmq/.installed: bench/peers/bullmq/package.json | $(PEERS)/.installed
+	@mkdir -p $(@D) && cp $< $(@D)
+	@npm install --silent --no-audit --no-fund --prefix $(@D) \
+	    && touch $@ || echo "BullMQ cannot be installed here: its lines will say so" >&2
 
 # Debian ships Python without ensurepip; python3-venv brings it. Looked for first, because a venv
 # that fails half-way leaves a folder that looks like one.

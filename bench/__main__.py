@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench import awaited, processes, redis, scale, sql, sqlite, wire, worker
+from bench import awaited, crowd, pool, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -19,10 +19,13 @@ BENCHES: dict[str, Bench] = {
     "utubes": scale.utubes,
     "latency": processes.latency,
     "idle": processes.idle,
-    "crowd": processes.crowd,
+    "crowd": crowd.crowd,
     "wire": wire.wire,
     "redis": redis.redis_puts,
     "redis-memory": redis.redis_memory,
+    "pool-sqlite": pool.pool_sqlite,
+    "pool-postgres": pool.pool_postgres,
+    "pool-mariadb": pool.pool_mariadb,
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
     "drain-postgres": worker.drain_postgres,

@@ -40,7 +40,7 @@ class BareTable:
         self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         self._db.set_busy_timeout(10_000)
         self._db.pragma("journal_mode", "wal")
-        self._db.execute("PRAGMA temp_store = MEMORY; PRAGMA cache_size = -32768")
+        self._db.execute("PRAGMA temp_store = MEMORY; PRAGMA cache_size = -4096")
         self._db.execute(f"PRAGMA synchronous = {synchronous}")
         self._db.execute(_SCHEMA)
 

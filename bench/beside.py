@@ -17,10 +17,25 @@ PYTHON = os.environ.get("BENCH_PEERS", str(Path(sys.prefix) / "peers" / "bin" / 
 _SHARE = {"dramatiq": 2, "saq": 4, "celery": 4, "rq": 8}
 
 
-def huey_waits(url: str, count: int) -> list[float] | str:
-    """Milliseconds from put to start of huey's tasks; why not, where it cannot be measured."""
-    found = _ask("latency", url, str(count))
+def waits(name: str, url: str, count: int) -> list[float] | str:
+    """Milliseconds from put to start of that queue's tasks; why not, where it cannot be measured."""
+    found = _ask("latency", name, url, str(count))
     return found if isinstance(found, str) else [float(line) for line in found.stdout.split()]
+
+
+def bulk_rate(name: str, url: str, tasks: int, data: str) -> float | str:
+    """Tasks a second of that queue's bulk put; why not, where it cannot be measured."""
+    found = _ask("bulk", name, url, str(tasks), data)
+    return found if isinstance(found, str) else float(found.stdout)
+
+
+def missing(library: str) -> str | None:
+    """Why that queue cannot be measured; None where it can."""
+    try:
+        done = subprocess.run([PYTHON, "-c", f"import {library}"], capture_output=True)
+    except FileNotFoundError:
+        return f"{PYTHON} is not there: make bench installs it"
+    return None if done.returncode == 0 else f"{PYTHON} cannot import it: make bench installs it"
 
 
 def _ask(module: str, *arguments: str) -> subprocess.CompletedProcess[str] | str:
@@ -57,12 +72,12 @@ class Beside:
             else:
                 self._rates[name].append(float(done.stdout))
 
-    def lines(self, work: str, ours: list[float], source: str, bound: float) -> Iterator[Line]:
-        """Our figure beside that of each, the target where it could be measured."""
+    def lines(self, work: str, ours: list[float], source: str, bounds: dict[str, float]) -> Iterator[Line]:
+        """Our figure beside that of each, the target where it could be measured: so many times its rate."""
         for name, theirs in self._rates.items():
             if name in self._absent:
                 yield Line(f"{work}, {name}", median(ours), "/s", note=f"not measured: {name}: {self._absent[name]}")
                 continue
             ratio = median(one / other for one, other in zip(ours, theirs, strict=True))
-            target = Target(source, bound, f"× {name}")
+            target = Target(source, bounds[name], f"× {name}")
             yield Line(f"{work}, {name}", median(ours), "/s", median(theirs), ratio, (target,))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from typing import Any
 
 import penstock
+from bench.peers import marks
 
 app = penstock.App()
 
@@ -15,6 +18,26 @@ def noop(data: str) -> None:
 
 
 @app.task(tube="stamp")
-def stamp(sent: int) -> int:
-    """How long it took to come here, in ns of the clock that all processes share."""
-    return time.monotonic_ns() - sent
+def stamp(sent: int, port: int) -> None:
+    """Say how long it took to come here, in ns of the clock that all processes share, as the peers do."""
+    took = time.monotonic_ns() - sent
+    _server(port).lpush("stamps", took)
+
+
+@app.task(tube="marks")
+def mark(number: int) -> None:
+    """Write down that it was run."""
+    marks.mark(number)
+
+
+def produce(first: int, count: int) -> None:
+    """Put tasks with these numbers, ten at a time."""
+    for number in range(first, first + count, 10):
+        mark.put_many(range(number, number + 10))
+
+
+@functools.cache
+def _server(port: int) -> Any:
+    import redis  # not for those who drain another store
+
+    return redis.Redis(port=port)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from statistics import median
 from typing import Any
 
 import redis
 
 import penstock
 from bench import servers
+from bench.beside import bulk_rate
 from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.report import Line, Size, Target
 from penstock.core import codec
@@ -20,6 +22,7 @@ from tests.servers.base import Server
 _PUT = (Target("T2", 0.9, "× a bare EVALSHA loop"),)
 _LPUSH = (Target("T2", 0.7, "× a bare LPUSH loop"),)
 _MANY = (Target("T3", 0.6, "× a bare pipeline of LPUSH"),)
+_BULLMQ = (Target("T3", 4, "× BullMQ"),)
 _MEMORY = {"fifo": Target("T5", 300, "bytes", at_most=True), "fifottl": Target("T5", 400, "bytes", at_most=True)}
 
 
@@ -68,11 +71,23 @@ def redis_puts(size: Size) -> Iterator[Line]:
             "put_many of 1,000, beside a pipeline": (ours.put_batches, bare.lpush_batches, batched, _MANY),
         }
         found = {name: Rates([], []) for name in works}
+        theirs: list[float | str] = []
         for round in range(size.pick(7, 15)):
             for name, (mine, other, tasks, _) in works.items():
                 alternate(mine, other, tasks, found[name], round % 2 == 0)
+            if not theirs or isinstance(theirs[-1], float):
+                theirs.append(bulk_rate("bullmq", server.url, batched // 2, DATA))
     for name, rates in found.items():
         yield Line(f"Redis: {name}", rates.rate, "/s", rates.base, rates.ratio, works[name][3])
+    yield _beside_bullmq(found["put_many of 1,000, beside a pipeline"].ours, theirs)
+
+
+def _beside_bullmq(ours: list[float], theirs: list[float | str]) -> Line:
+    name, rates = "Redis: put_many of 1,000, beside BullMQ's addBulk", [one for one in theirs if isinstance(one, float)]
+    if len(rates) < len(ours):
+        return Line(name, median(ours), "/s", note=f"not measured: bullmq: {theirs[-1]}")
+    both = Rates(ours, rates)
+    return Line(name, both.rate, "/s", both.base, both.ratio, _BULLMQ)
 
 
 def redis_memory(size: Size) -> Iterator[Line]:

@@ -12,10 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from statistics import median, quantiles
 
+import redis
+
 import penstock
-from bench.beside import Beside, huey_waits
+from bench.beside import Beside, waits
 from bench.noop import noop, stamp
 from bench.report import Line, Size, Target
+from tests.servers.base import Server
 
 DATA = "x" * 80  # 100 bytes and more, with the name
 
@@ -27,19 +30,20 @@ def drain_sqlite(size: Size) -> Iterator[Line]:
         ours = _rates(f"sqlite:///{folder}/queue.db", size.pick(5_000, 30_000), size.pick(2, 5), peers.measure)
     issue = Target("issue", 10_000, "/s", absolute=True)
     yield Line("SQLite FULL: drain by one worker", median(ours), "/s", targets=(issue,))
-    yield from peers.lines("SQLite FULL: drain by one worker", ours, "T10", 10)
+    yield from peers.lines("SQLite FULL: drain by one worker", ours, "T10", {"huey": 10})
 
 
 def drain_redis(size: Size) -> Iterator[Line]:
-    """Beside the Python queues of BENCH.md, each at its fastest settings."""
+    """Beside the queues of BENCH.md, each at its fastest settings."""
     from tests.servers.redis import Redis
 
     server = Redis()
     try:
-        names = ("huey", "dramatiq", "saq", "celery", "rq")
+        names = ("huey", "dramatiq", "saq", "celery", "rq", "bullmq")
         peers = Beside(dict.fromkeys(names, server.url), size.pick(1_000, 4_000), DATA)
         ours = _rates(server.url, size.pick(20_000, 50_000), size.pick(1, 3), peers.measure)
-        yield from peers.lines("Redis: drain by one worker", ours, "T1", 10)
+        bounds = {name: 2.0 if name == "bullmq" else 10.0 for name in names}
+        yield from peers.lines("Redis: drain by one worker", ours, "T1", bounds)
     finally:
         server.stop()
 
@@ -52,40 +56,42 @@ def drain_postgres(size: Size) -> Iterator[Line]:
     try:
         peers = Beside({"pgqueuer": server.url}, size.pick(4_000, 20_000), DATA)
         ours = _rates(server.url, size.pick(5_000, 30_000), size.pick(1, 3), peers.measure)
-        yield from peers.lines("PostgreSQL: drain by one worker", ours, "T6", 3)
+        yield from peers.lines("PostgreSQL: drain by one worker", ours, "T6", {"pgqueuer": 3})
     finally:
         server.stop()
 
 
 def latency_redis(size: Size) -> Iterator[Line]:
-    """From put to start in a worker process that was idle, beside the peer that is the soonest."""
+    """From put to start in a worker process that was idle, beside the Python peer that is the soonest, and BullMQ."""
     from tests.servers.redis import Redis
 
     count = size.pick(40, 200)
     server = Redis()
     try:
-        ours = _waits(server.url, count)
-        theirs = huey_waits(server.url, count)
+        ours = _waits(server, count)
+        theirs = {name: waits(name, server.url, count) for name in ("huey", "bullmq")}
     finally:
         server.stop()
-    for name, cut in (("p50", 49), ("p99", 98)):
-        line, figure = f"Redis: put→start in an idle worker, {name}", quantiles(ours, n=100)[cut]
-        if isinstance(theirs, str):
-            yield Line(line, figure, "ms", note=f"not measured: huey: {theirs}")
-            continue
-        base = quantiles(theirs, n=100)[cut]
-        target = Target("T4", 1, "× huey", at_most=True)
-        yield Line(line, figure, "ms", base, figure / base, (target,))
+    for name, found in theirs.items():
+        for part, cut in (("p50", 49), ("p99", 98)):
+            line, figure = f"Redis: put→start in an idle worker, {part}, {name}", quantiles(ours, n=100)[cut]
+            if isinstance(found, str):
+                yield Line(line, figure, "ms", note=f"not measured: {name}: {found}")
+                continue
+            base = quantiles(found, n=100)[cut]
+            targets = (Target("T4", 1, "× huey", at_most=True),) if name == "huey" else ()
+            yield Line(line, figure, "ms", base, figure / base, targets)
 
 
-def _waits(url: str, count: int) -> list[float]:
+def _waits(server: Server, count: int) -> list[float]:
     found = []
-    with _worker(url):
-        stamp.link.use(url)
+    with _worker(server.url, "stamp"), redis.Redis(port=server.port) as client:
+        stamp.link.use(server.url)
         for number in range(count + 1):  # the first waits for the worker to start
             time.sleep(random.uniform(0.02, 0.06))
-            took = stamp.put(time.monotonic_ns()).result(30)
-            found += [took / 1e6] if number else []
+            stamp.put(time.monotonic_ns(), server.port)
+            _, took = client.blpop(["stamps"], 30)
+            found += [int(took) / 1e6] if number else []
         stamp.link.close()
     return found
 
@@ -126,8 +132,8 @@ def idle_worker(size: Size) -> Iterator[Line]:
 
 
 @contextmanager
-def _worker(url: str) -> Iterator[int]:
-    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url]
+def _worker(url: str, tube: str = "noop") -> Iterator[int]:
+    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url, "--tubes", tube]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()  # its banner

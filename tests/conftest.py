@@ -16,10 +16,13 @@ from penstock.store.open import with_pool
 from penstock.testing import Clock
 from tests.nemesis import Nemesis, RestlessClock, told_of
 from tests.nemesis import seed as nemesis_seed
+from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
 from tests.servers.base import Server
 from tests.servers.redis import Redis
+from tests.servers.vaults import empty_vault
+from tests.sharing import Units, place
 
 Connect = Callable[[], penstock.Broker]
 
@@ -38,20 +41,14 @@ STORES: dict[str, Callable[[Path], str]] = {
     "redis": lambda folder: empty_url("redis"),
     "redis-cluster": lambda folder: empty_url("redis-cluster"),
     "pool-sqlite": lambda folder: pooled(f"sqlite:///{folder}/pool.db?durability=relaxed"),
+    "pool-postgres": lambda folder: pooled(empty_vault("postgres")),
+    "pool-mariadb": lambda folder: pooled(empty_vault("mariadb")),
 }
 # The stores whose content outlives their last broker.
 DURABLE = tuple(name for name in STORES if name != "memory")
 # The server that each has, for those who kill it.
-_SERVER = {name: name for name in SERVERS} | {"pool-sqlite": "redis"}
-_POOLS = ("pool-sqlite",)
-
-
-# What runs in one worker, one after the other, by the folder of the tests: what shares a table that takes seconds to
-# fill, what starts processes by the dozen. All else goes to whoever is free.
-_TOGETHER = {
-    "postgres": "postgres", "mysql": "mysql", "redis": "redis", "plans": "plans",
-    "processes": "processes", "fault": "processes", "worker": "worker", "cli": "cli", "pool": "pool",
-}  # fmt: skip
+_POOLS = tuple(name for name in STORES if name.startswith("pool-"))
+_SERVER = {name: name for name in SERVERS} | dict.fromkeys(_POOLS, "redis")
 
 
 _RESTART = "--restart-servers"
@@ -64,6 +61,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    settle_in_memory()
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
         nemesis_seed()
@@ -91,13 +89,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     pytest.skip(f"cut short by {told[0]}")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark them for pytest-xdist."""
-    for item in items:
-        group = _TOGETHER.get(item.path.parent.name)
-        if group is not None:
-            item.add_marker(pytest.mark.xdist_group(group))
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    config.option.loadscopereorder = False  # xdist's order is by number of tests
+    return Units(config, log)
 
 
 @pytest.fixture(params=STORES)
@@ -158,6 +157,13 @@ def broker(connect: Connect, nemesis: Nemesis | None) -> Iterator[penstock.Broke
     except penstock.StoreUnavailable:  # the test closed it
         return
     assert findings == []
+
+
+@pytest.fixture
+def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
+    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 import penstock
 from tests.behaviour.helpers import drain, take
 
@@ -14,6 +16,9 @@ UNLEASED: dict[str, tuple[str, str]] = {
     "a delayed message": ("UPDATE penstock_task SET state = '~' WHERE address LIKE '%-2'", "state ~"),
     "a wrong counter": ("UPDATE penstock_counter SET taken = taken + 3", "counter taken"),
 }
+
+# States that nothing ends for a task without micro-queue, moment and group: those that wait for one, and unknown ones.
+STRANDED = ("q", "~", "g", "-", "x")
 
 # name -> what damages a group, what is found, and what can be taken once it is mended
 GROUPS: dict[str, tuple[str, str, list[str]]] = {
@@ -59,6 +64,24 @@ LANES: dict[str, tuple[str, str]] = {
     ),
     "no heads": ("UPDATE penstock_task SET state = 'q' WHERE state = 'r'", "ready tasks takeable and has not"),
 }
+
+
+def fill_stranded(broker: penstock.Broker, state: str) -> str:
+    """A task, and what brings it into that state."""
+    broker.tube("t").put("a")
+    assert broker.check() == []
+    return f"UPDATE penstock_task SET state = '{state}'"
+
+
+def must_mend_stranded(broker: penstock.Broker, state: str) -> None:
+    """It is found, mended, and the task can be taken. Until then an unknown state is told as such."""
+    if state == "x":
+        with pytest.raises(penstock.StoreCorrupt, match="check"):
+            broker.tube("t").tasks()
+    assert (1, f"in state {state}, which nothing ends") in [(found.id, found.what) for found in broker.check()]
+    _must_mend(broker, "which nothing ends")
+    assert drain(broker.tube("t")) == ["a"]
+    assert broker.check() == []
 
 
 def fill_unleased(broker: penstock.Broker) -> None:

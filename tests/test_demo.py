@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -11,10 +12,15 @@ import pytest
 @pytest.mark.timeout(70)
 def test_demo_keeps_every_promise() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "demo"], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-m", "penstock", "demo", "--json"], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "what happened" in done.stdout
-    for kind in ("fifo", "fifottl", "utube", "utubettl", "lifo", "round", "reliable"):
-        assert f"│ {kind} " in done.stdout
-    assert "verified" in done.stdout
+    kinds = ["fifo", "fifottl", "utube", "utubettl", "lifo", "round", "reliable"]
+    assert "what happened" in done.stderr
+    for kind in kinds:
+        assert f"│ {kind} " in done.stderr
+    assert "verified" in done.stderr
+    facts = json.loads(done.stdout)
+    assert (facts["wrong"], facts["tasks"]) == ([], 5 * 1201)
+    assert [tube["tube"] for tube in facts["tubes"]] == kinds
+    assert facts["tubes"][0]["calls"]["ack"] == 1201

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from importlib import import_module
 from typing import Any
+
+from bench.peers import marks
 
 WORKER = ["-m", "huey.bin.huey_consumer", "bench.peers.huey_app.huey", "-w", "4", "-n", "-q"]
 _url = os.environ["BENCH_PEER_URL"]
@@ -27,10 +30,33 @@ def stamp(sent: int) -> None:
     huey.storage.conn.lpush("stamps", time.monotonic_ns() - sent)
 
 
+@huey.task()  # type: ignore[untyped-decorator]
+def mark(number: int) -> None:
+    """Write down that it was run."""
+    marks.mark(number)
+
+
+def produce(first: int, count: int) -> None:
+    """Put tasks with these numbers; it has no bulk."""
+    for number in range(first, first + count):
+        mark(number)
+
+
 def put(count: int, data: str) -> None:
     huey.flush()
     for _ in range(count):
         noop(data)
+
+
+def latency(count: int) -> list[float]:
+    """Milliseconds from put to start of so many tasks, one after the other."""
+    found = []
+    for number in range(count + 1):  # the first waits for the worker to start
+        time.sleep(random.uniform(0.02, 0.06))
+        stamp(time.monotonic_ns())
+        _, took = huey.storage.conn.blpop("stamps", 30)
+        found += [int(took) / 1e6] if number else []
+    return found
 
 
 def left() -> int:

@@ -237,12 +237,13 @@ class Hub:
 
     def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
         """So long until the store must be looked at again for these; None: not known."""
+        due = None
         if wait_ms is not None:
             due = time.monotonic() + wait_ms / 1000
             with self._lock:
                 for topic in topics:
                     self._dues[topic] = min(due, self._dues.get(topic, due))
-        self._keeper.nudge()
+        self._keeper.nudge(due)
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         """A step left these tasks with a next moment: whoever waits must know it."""

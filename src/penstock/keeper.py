@@ -49,6 +49,9 @@ class Keeper:
     def __init__(self, kept: Kept) -> None:
         self._kept = kept
         self._wake = Wake()
+        self._wake.on_news = kept.hint_waiters
+        self._watching = False  # asleep until `_until`, with an eye on what others change
+        self._until = 0.0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
@@ -60,9 +63,10 @@ class Keeper:
                 self._thread = threading.Thread(target=self._run, name="penstock-keeper", daemon=True)
                 self._thread.start()
 
-    def nudge(self) -> None:
-        """Something changed that the plan of its sleep did not know."""
-        self._wake.set()
+    def nudge(self, due: float | None) -> None:
+        """Someone waits now, until that moment if there is one: wake it, unless its sleep was planned for that."""
+        if not self._watching or (due is not None and due < self._until):
+            self._wake.set()
 
     def stop(self) -> None:
         """End the thread and wait for it."""
@@ -101,6 +105,11 @@ class Keeper:
         due = self._kept.next_due()
         until = until if due is None else min(until, due)
         waiting = self._kept.waiters() > 0
-        if self._kept.store.wait(self._wake, until - time.monotonic(), watch=waiting):
-            self._kept.hint_waiters()
+        # From here on nudges are judged by this plan; whoever came before it was made has set the wake-up.
+        self._until, self._watching = until, waiting
+        try:
+            if self._kept.store.wait(self._wake, until - time.monotonic(), watch=waiting):
+                self._kept.hint_waiters()
+        finally:
+            self._watching = False
         self._wake.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core import names
 from penstock.core.kind import DELIVER, find_kind
+from penstock.core.options import PutOptions, check_new_tube, check_tube_options, make_entry, make_tube
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import check_new_tube, check_tube_options
 from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.tube import Tube
 from penstock.unleased import ReliableTube, UnleasedTube
@@ -29,6 +29,15 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
         stored = hub.store.save_tube(name, declared, given, exist_ok=True)
     _must_match(stored, kind, options)
     return make_handle(hub, seat, stored)
+
+
+def open_for_put(hub: Hub, seat: Seat, name: str, items: Iterable[tuple[object, PutOptions]]) -> Tube:
+    """As open_tube, with the default kind; where these tasks are refused, no tube is created for them."""
+    if hub.store.load_tube(names.name("tube", name)) is None:
+        missing = make_tube(0, name, find_kind(DEFAULT_KIND), {})
+        for data, options in items:
+            make_entry(missing, data, options)
+    return open_tube(hub, seat, name, None, {})
 
 
 def create_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:

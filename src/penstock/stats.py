@@ -52,6 +52,5 @@ class TubeInfo(msgspec.Struct, frozen=True):
 
 def make_stats(counts: Counts) -> TubeStats:
     """The counters of a store, for people."""
-    total = counts.ready + counts.taken + counts.delayed + counts.buried
-    tasks = TaskCounts(counts.ready, counts.taken, counts.delayed, counts.buried, counts.done, total)
+    tasks = TaskCounts(counts.ready, counts.taken, counts.delayed, counts.buried, counts.done, counts.stored)
     return TubeStats(tasks, CallCounts(*(getattr(counts, name) for name in CallCounts.__struct_fields__)))

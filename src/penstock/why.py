@@ -24,25 +24,25 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
             return f"task {record.id} is delayed: it is ready in {_span((record.at or now) - now)}"
         case "!":
             reason = f" ({record.reason})" if record.reason else ""
-            return f"task {record.id} is buried{reason}: kick() makes it ready again"
+            return f"task {record.id} is buried{reason}: kick makes it ready again"
     if store.paused(tube):
-        return f"task {record.id} is ready, but tube {tube.name} is paused: resume() lets it go"
-    ahead = _ahead(store.ahead(tube, record))
+        return f"task {record.id} is ready, but tube {tube.name} is paused: resume lets it go"
+    ahead = store.ahead(tube, record)
     if record.state == "q":
-        return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {ahead}"
-    return f"task {record.id} is ready: {ahead}; the next take after them gets it"
+        return f"task {record.id} is ready, but {_lane(store, tube, record, now)}; {_ahead(ahead)}"
+    return f"task {record.id} is ready: {_turn(ahead)}"
 
 
 def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     since = "" if record.taken is None else f"handed out {_span(now - record.taken)} ago"
     if record.state == "t":
-        return f"delivered: {since}, hand-out {record.attempts}, and not acked; recover() hands it out again"
+        return f"delivered: {since}, hand-out {record.attempts}, and not acked; recover hands it out again"
     if store.paused(tube):
-        return f"ready, but tube {tube.name} is paused: resume() lets it go"
+        return f"ready, but tube {tube.name} is paused: resume lets it go"
     wait = clock_wait(tube, record.rank1, now)
     if wait is not None:
         return f"ready, but {since}: it may be handed out again in {_span(wait)}"
-    return f"ready: {_ahead(store.ahead(tube, record))}; the next take after them gets it"
+    return f"ready: {_turn(store.ahead(tube, record))}"
 
 
 def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
@@ -66,10 +66,14 @@ def _held(store: Store, record: Record, now: int) -> str:
     return f"held{since} by {who}{until}"
 
 
+def _turn(ahead: int) -> str:
+    return f"{_ahead(ahead)}; the {'take after that' if ahead else 'next take'} gets it"
+
+
 def _ahead(count: int) -> str:
     if count == 0:
         return "no task is ahead of it"
-    return f"{count}{' or more' if count >= _MANY else ''} task{'' if count == 1 else 's'} ahead of it"
+    return f"{count:,}{' or more' if count >= _MANY else ''} task{'' if count == 1 else 's'} ahead of it"
 
 
 def _span(ms: int) -> str:

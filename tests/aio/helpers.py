@@ -12,7 +12,7 @@ import pytest
 from penstock.aio import Broker, Tube
 
 T = TypeVar("T")
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

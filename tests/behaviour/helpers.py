@@ -107,7 +107,7 @@ def begin(call: Callable[[], T]) -> Future[T]:
     return future
 
 
-def until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
     """Come back when the condition holds; it must hold within so many seconds."""
     end = time.monotonic() + seconds
     pause = threading.Event()

@@ -28,6 +28,24 @@ def test_a_bad_url_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, u
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("rest", ["x\0y", "x\ny", "x\ud800y", "pw@[::1/x"], ids=ascii)
+@pytest.mark.parametrize(
+    "scheme", ["sqlite:///", "memory://", "postgresql://", "mysql://", "redis://", "redis+cluster://"]
+)
+def test_what_cannot_stand_in_a_url_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, rest: str
+) -> None:
+    if scheme == "sqlite:///" and "[" in rest:
+        return  # a file may be named so
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(penstock.BadValue, match=scheme.rstrip("/").replace("+", r"\+")) as refused:
+        penstock.connect(scheme + rest)
+    assert "pw" not in str(refused.value)
+    with pytest.raises(penstock.BadValue, match="pool"):
+        penstock.connect("redis://127.0.0.1:1", pool=scheme + rest)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
     with pytest.raises(penstock.BadValue, match=r"(?s)(?=.*gopher)(?=.*sqlite)(?=.*memory)"):
         penstock.connect("gopher://x")

@@ -14,7 +14,7 @@ from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, begin, calls, everything, take, until
 from tests.conftest import Connect
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 WEEK = 7 * 24 * 3600
 
 
@@ -212,6 +212,7 @@ ENDS: dict[str, Callable[[penstock.Tube, penstock.Task], object]] = {
 }
 
 
+@pytest.mark.usefixtures("unscanned")
 @pytest.mark.parametrize("status", ENDS)
 def test_a_wait_is_woken_by_the_end_in_this_process(live: penstock.Broker, store_url: str, status: str) -> None:
     tube = live.tube("t")
@@ -219,29 +220,27 @@ def test_a_wait_is_woken_by_the_end_in_this_process(live: penstock.Broker, store
     task = take(tube)
     with penstock.connect(store_url) as other:
         futures = [waiting(live, tube, "a"), begin(lambda: other.tube("t").wait("a", PATIENCE))]
-        began = time.monotonic()
         ENDS[status](tube, task)
         assert [future.result(PATIENCE).status for future in futures] == [status, status]
-        assert time.monotonic() - began < 0.8, "it was found by the scan and not told"
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_a_wait_ends_when_the_ttl_does(live: penstock.Broker) -> None:
     tube = live.tube("t")
-    tube.put("x", address="a", ttl=0.2)
     began = time.monotonic()
+    tube.put("x", address="a", ttl=0.2)
     assert tube.wait("a", PATIENCE).status == "expired"
-    assert 0.1 < time.monotonic() - began < 0.9, "it was found by the scan and not when due"
+    assert time.monotonic() - began >= 0.15
 
 
+@pytest.mark.usefixtures("unscanned")
 @pytest.mark.parametrize("end", ["truncate", "drop"])
 def test_a_wait_ends_with_its_tube(live: penstock.Broker, end: str) -> None:
     tube = live.tube("t")
     tube.put("x", address="a")
     future = waiting(live, tube, "a")
-    began = time.monotonic()
     tube.truncate() if end == "truncate" else tube.drop()
     assert future.result(PATIENCE) == penstock.Outcome("deleted")
-    assert time.monotonic() - began < 0.8, "it was found by the scan and not told"
 
 
 def test_a_wait_on_a_dropped_tube_is_refused(broker: penstock.Broker) -> None:

@@ -321,12 +321,12 @@ def test_tasks_lists_in_put_order_by_status(queue: penstock.Tube) -> None:
 
 def test_why_tells_of_either_state(queue: penstock.Tube, clock: Clock) -> None:
     a, b = queue.put_many("ab")
-    assert queue.why(b.id) == f"task {b.id} is ready: 1 task ahead of it; the next take after them gets it"
+    assert queue.why(b.id) == f"task {b.id} is ready: 1 task ahead of it; the take after that gets it"
     take(queue)
     clock.advance(3)
     told = queue.why(a)
     assert told == (
-        f"task {a.id} is delivered: handed out 3 s ago, hand-out 1, and not acked; recover() hands it out again"
+        f"task {a.id} is delivered: handed out 3 s ago, hand-out 1, and not acked; recover hands it out again"
     )
 
 

@@ -12,7 +12,7 @@ from penstock.testing import Clock
 from tests.behaviour.helpers import KINDS, begin, calls, drain, take, tasks
 from tests.conftest import Connect
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 
 
 @pytest.mark.parametrize("kind", KINDS)

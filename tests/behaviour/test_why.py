@@ -12,8 +12,8 @@ from tests.behaviour.helpers import take
 def test_a_ready_task_is_told_how_many_come_before(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c"])
-    assert "2" in tube.why(3)
-    assert "ready" in tube.why(3).lower()
+    assert tube.why(3) == "task 3 is ready: 2 tasks ahead of it; the take after that gets it"
+    assert tube.why(1) == "task 1 is ready: no task is ahead of it; the next take gets it"
 
 
 def test_a_taken_task_is_told_who_holds_it(broker: penstock.Broker) -> None:
@@ -36,8 +36,7 @@ def test_a_buried_task_is_told_the_reason(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.bury(1, "mailbox full")
-    assert "mailbox full" in tube.why(1)
-    assert "kick" in tube.why(1)
+    assert tube.why(1) == "task 1 is buried (mailbox full): kick makes it ready again"
 
 
 def test_a_task_behind_its_micro_queue_is_told_which_task_holds_it(broker: penstock.Broker) -> None:
@@ -54,7 +53,7 @@ def test_a_task_in_a_paused_tube_is_told_so(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     tube.pause()
-    assert "paused" in tube.why(1)
+    assert tube.why(1) == "task 1 is ready, but tube t is paused: resume lets it go"
 
 
 def test_an_unknown_task_is_not_found(broker: penstock.Broker) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,22 @@ class Shell:
     def mq(self, *words: str) -> Any:
         """The same of a command of `penstock mq`."""
         return msgspec.json.decode(self("mq", words[0], "--json", *words[1:]))
+
+    def on_terminal(self, *words: str) -> str:
+        """What a command that must succeed showed on a terminal."""
+        master, slave = os.openpty()
+        shown = b""
+        with subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words], stdin=slave, stdout=slave, stderr=slave, cwd=self.folder,
+            env={**self.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "24"},
+        ) as command:  # fmt: skip
+            os.close(slave)
+            with suppress(OSError):  # the other end is closed
+                while more := os.read(master, 65536):
+                    shown += more
+            os.close(master)
+        assert command.returncode == 0, shown
+        return shown.decode()
 
     def refused(self, *words: str, code: int = 1, stdin: str | bytes = b"") -> str:
         """The one line that a command that must fail printed on standard error."""

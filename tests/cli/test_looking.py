@@ -108,3 +108,9 @@ def test_groups(filled: Shell) -> None:
         broker.tube("mail").delete(5)
     assert filled.json("groups", "mail") == [{"name": "batch", "state": "started", "done": 1, "total": 2}]
     assert filled("groups", "mail").splitlines()[1] == "batch  started     1      2"
+
+
+def test_where_there_is_nothing_people_are_told_so(shell: Shell) -> None:
+    done = shell.run("sessions")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions\n")
+    assert shell.json("sessions") == []

@@ -14,8 +14,6 @@ from penstock.cli.mq import mq
 from tests.cli.running import Shell
 
 NAMES = [name for section in COMMANDS.values() for name in section]
-# They run on, print what is no value, or have commands of their own.
-NO_JSON = ("worker", "serve", "token", "demo", "completion", "mq")
 
 
 def test_the_help_fits_a_screen(shell: Shell) -> None:
@@ -35,15 +33,30 @@ def test_every_command_has_its_line_examples_and_json(name: str) -> None:
     assert second or about == next(section[name].about for section in COMMANDS.values() if name in section)
     assert about.endswith(".")
     assert f"penstock {name}" in rest or f" {name}" in rest
-    assert name in NO_JSON or "--json" in [option for parameter in command.params for option in parameter.opts]
+    assert isinstance(command, click.Group) or "--json" in [
+        option for parameter in command.params for option in parameter.opts
+    ]
     assert all(parameter.help for parameter in command.params if isinstance(parameter, click.Option))
 
 
-def test_a_mistyped_command_or_option_is_a_usage_error(shell: Shell) -> None:
-    assert "there is no command 'putt': did you mean 'put'?" in shell.run("putt").stderr
-    assert shell.run("putt").returncode == 2
-    assert shell.run("put", "mail").returncode == 2
-    assert shell.run("take", "mail", "--timeout", "soon").returncode == 2
+@pytest.mark.parametrize(
+    ("words", "named", "help"),
+    [
+        (["putt"], "there is no command 'putt': did you mean 'put'?", "penstock --help"),
+        (["put", "mail"], "'DATA'", "penstock put --help"),
+        (["take", "mail", "--timeout", "soon"], "'soon'", "penstock take --help"),
+        (["mq", "pop", "--nope"], "--nope", "penstock mq pop --help"),
+        (["--nope"], "--nope", "penstock --help"),
+    ],
+)
+def test_a_command_line_that_cannot_be_read_is_one_line_and_exit_2(
+    shell: Shell, words: list[str], named: str, help: str
+) -> None:
+    result = shell.run(*words)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith("penstock: ")
+    assert named in result.stderr
+    assert result.stderr.endswith(f" ({help})\n")
 
 
 @pytest.mark.parametrize(
@@ -85,5 +98,6 @@ def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> No
 def test_shells_are_told_how_to_complete(shell: Shell) -> None:
     assert "_PENSTOCK_COMPLETE=bash_complete" in shell("completion", "bash")
     assert "#compdef penstock" in shell("completion", "zsh")
+    assert shell.json("completion", "fish") == {"shell": "fish", "script": shell("completion", "fish") + "\n"}
     shell.environment |= {"_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": "penstock mq p", "COMP_CWORD": "2"}
     assert shell().splitlines() == ["plain,push", "plain,pop"]

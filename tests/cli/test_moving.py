@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
 import penstock
+from tests.behaviour.helpers import until
 from tests.cli.running import Shell
 
 
@@ -60,7 +64,7 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
     shell("create", "crawl", "utube")
     assert shell("move", shell.url, new, "--tube", "mail") == f"moved 1 task of mail to {new}"
     assert shell.refused("put", "mail", "late") == f"tube mail has moved to {new}: connect there"
-    assert shell.json("move", shell.url, new) == {"to": new, "moved": [{"tube": "crawl", "tasks": 0}]}
+    assert shell.json("move", shell.url, new) == {"to": new, "moved": [{"tube": "crawl", "tasks": 0, "paused": False}]}
     assert shell("move", shell.url, new) == "there is nothing to move"
     assert [tube["name"] for tube in Shell(tmp_path, new).json("tubes")] == ["crawl", "mail"]
     assert Shell(tmp_path, new).json("take", "mail", "--timeout", "0")["data"] == "hello"
@@ -71,6 +75,36 @@ def test_move(shell: Shell, tmp_path: Path) -> None:
         (shell.url, "nosuch://x"): "store URL 'nosuch://x' has no known scheme",
     }.items():
         assert shell.refused("move", *words).startswith(why)
+
+
+def test_a_paused_tube_arrives_paused_and_that_is_said(shell: Shell, tmp_path: Path) -> None:
+    new = f"sqlite:///{tmp_path}/new.db"
+    shell("put", "mail", "hello")
+    shell("pause", "mail")
+    said = shell("move", shell.url, new)
+    assert said == f"moved 1 task of mail to {new}; it is paused there, as it was: penstock resume ends that"
+
+
+def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_path: Path) -> None:
+    with penstock.connect(shell.url) as broker:
+        tube = broker.tube("mail")
+        tube.put_many(["held", "next"])
+        held = tube.take(0)
+        assert held is not None
+        words = [sys.executable, "-m", "penstock", "move", shell.url, f"sqlite:///{tmp_path}/new.db"]
+        with subprocess.Popen(words, env=shell.environment, stderr=subprocess.PIPE) as moving:
+            until(lambda: broker._hub.store.paused(tube._stored), 30)
+            moving.send_signal(signal.SIGTERM)
+            assert moving.communicate(timeout=30)[1] == b"\n"
+        assert moving.returncode == 130
+        assert tube.take(0) is not None
+
+
+def test_a_terminal_is_told_of_how_many(shell: Shell, tmp_path: Path) -> None:
+    shell("put", "mail", "-", "--lines", stdin="hello\n" * 1234)
+    assert "of 1,234 tasks" in shell.on_terminal("export", "mail", "--out", "mail.jsonl")
+    assert "of 1,234 tasks" in shell.on_terminal("import", "mail.jsonl", "--tube", "copy")
+    assert "of 2,468 tasks" in shell.on_terminal("move", shell.url, f"sqlite:///{tmp_path}/new.db")
 
 
 def test_migrate(shell: Shell, tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_bad_data_is_refused_and_nothing_is_stored(shell: Shell) -> None:
     assert "names a file that cannot be read (No such file or directory)" in shell.refused("put", "mail", "@nowhere")
     assert "not UTF-8" in shell.refused("put", "mail", "-", stdin=b"\xff")
     assert "nested" in shell.refused("put", "mail", "[" * 1000 + "]" * 1000)
+    assert "kind fifottl has no option utube" in shell.refused("put", "mail", "x", "--utube", "ada")
+    assert "pri -1" in shell.refused("put", "mail", "-", "--lines", "--pri", "-1", stdin="x\n")
     assert shell.json("tubes") == []
 
 
@@ -53,7 +55,6 @@ def test_options_are_those_of_put(shell: Shell) -> None:
     assert task["expires"] == task["created"] + 69
     assert shell.json("put", "mail", "y", "--address", "a b", "--on-duplicate", "ignore")["id"] == 1
     assert shell.refused("put", "mail", "y", "--address", "a b").startswith("address a b is in use")
-    assert "pri -1" in shell.refused("put", "mail", "x", "--pri", "-1")
     assert "ttl nan" in shell.refused("put", "mail", "x", "--ttl", "nan")
 
 

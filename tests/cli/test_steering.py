@@ -31,10 +31,11 @@ def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
 def test_pause_resume_truncate_drop(shell: Shell) -> None:
     shell("put", "mail", "-", "--lines", stdin="a\nb\n")
     assert shell("pause", "mail") == "pause mail"
+    assert shell("tubes").splitlines()[1].endswith("  paused")
     assert shell.json("take", "mail", "--timeout", "0") is None
     assert shell.json("resume", "mail") == {"tube": "mail", "verb": "resume"}
     shell("take", "mail", "--timeout", "0")
-    assert shell.refused("drop", "mail").startswith("tube mail")
+    assert shell.refused("drop", "mail") == "tube mail has taken tasks: ack or release them, or truncate it first"
     assert shell("truncate", "mail") == "truncate 2 tasks of mail"
     assert shell("drop", "mail", "--yes") == "drop mail"
     assert shell.json("tubes") == []

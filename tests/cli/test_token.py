@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import stat
 from pathlib import Path
 
@@ -29,12 +30,24 @@ def test_a_token_is_made_and_known(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_as_json_it_says_what_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    made = json.loads(make(str(file), "--role", "admin", "--name", "ada", "--json"))
+    assert {**made, "token": ""} == {"token": "", "role": "admin", "name": "ada", "file": str(file)}
+    assert Tokens(file).check(made["token"]) is Role.ADMIN
+
+
 def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "notes"
     file.write_text("not tokens\n")
     with pytest.raises(BadValue, match="is not `role sha256"):
         make(str(file))
     assert file.read_text() == "not tokens\n"
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadValue, match="cannot be written .No such file or directory.: choose another FILE"):
+        make(str(tmp_path / "missing" / "tokens"))
 
 
 def test_a_name_with_a_line_break_is_refused(tmp_path: Path) -> None:

@@ -89,13 +89,15 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
     url = f"sqlite:///{folder}/{how}.db"
     with penstock.connect(url) as broker:
         broker.tube("mail").put({"task": "send", "args": {"to": "ada"}})
-        words = ["worker", "shop:app", "--json-logs", *(["--url", url] if how == "option" else [])]
+        words = ["worker", "shop:app", "--json", "--json-logs", *(["--url", url] if how == "option" else [])]
         more = {"PENSTOCK_URL": url} if how == "environment" else {}
         command = [sys.executable, "-m", "penstock", *words]
-        worker = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**environment(), **more})
+        worker = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment(), **more}
+        )
         task = broker.tube("sent").take(20)
         worker.send_signal(signal.SIGTERM)
-        _, log = worker.communicate(timeout=20)
+        told, log = worker.communicate(timeout=20)
     assert worker.returncode == 0
     assert task is not None
     assert task.data == "sent to ada"
@@ -105,6 +107,9 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
         "running": 0, "waiting": 0, "taken": 1, "done": 1, "retried": 0, "buried": 0, "released": 0, "dropped": 0,
         "lost": 0,
     }  # fmt: skip
+    working, stopped = map(json.loads, told.splitlines())
+    assert working == {"event": "working", "store": f"{folder}/{how}.db", "tubes": ["mail"], "concurrency": 16}
+    assert (stopped["event"], stopped["counts"]["done"]) == ("stopped", 1)
 
 
 def test_json_logs_name_the_task_that_failed(folder: Path) -> None:

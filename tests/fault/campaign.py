@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,8 +22,9 @@ from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
 
-# So much longer at most, for enough to happen.
-PATIENCE = 60.0
+# So much longer at most, for enough to happen: a busy machine takes its time to start a process.
+PATIENCE = 120.0
+Deeds = Counter[tuple[str, bool | None]]
 CREW = {"producer": 2, "taker": 4, "admin": 1}
 
 
@@ -42,8 +44,8 @@ class Campaign:
         self._crashed: list[Violation] = []
         self._pause = threading.Event()
 
-    def run(self, seconds: float, enough: Callable[[], bool] = lambda: True) -> list[Violation]:
-        """Let them work for so long, and on a busy machine until enough has happened, then judge."""
+    def run(self, enough: Callable[[Deeds], bool], seconds: float = 0) -> list[Violation]:
+        """Let them work until enough has happened, for so long at least, then judge."""
         with penstock.connect(self.url) as broker:
             for name, kind in TUBES.items():
                 broker.tube(name, kind=kind, ttr=TTR, utube_limit=LIMIT if "utube" in kind else None)
@@ -53,9 +55,18 @@ class Campaign:
                 for _ in range(number):
                     self._start(role)
             ends = time.monotonic() + seconds
-            while time.monotonic() < ends or (not enough() and time.monotonic() < ends + PATIENCE):
+            while time.monotonic() < ends or not enough(self.deeds()):
+                assert time.monotonic() < ends + PATIENCE, f"too little happened to mean anything: {self.told()}"
                 self._strike()
         return self._judge()
+
+    def deeds(self) -> Deeds:
+        """How often each call was made until now, by what became of it."""
+        return Counter((call.op, call.ok) for call in read(self.folder))
+
+    def told(self) -> str:
+        """For messages: what happened, and how to look at it and to run it again."""
+        return f"PENSTOCK_SEED={self._seed}, histories in {self.folder}, {dict(self.deeds())}"
 
     def _start(self, role: str) -> None:
         self._started += 1
@@ -109,7 +120,7 @@ class Campaign:
                 (name, task.id): task.attempts for name, tube in tubes.items() for task in tube.tasks(limit=10_000)
             }
             counted = {name: _calls(tube) for name, tube in tubes.items()}
-            forgetful = self._outages is not None and self._outages.name == "pool"
+            forgetful = self._outages is not None and self._outages.pooled
             final = Final(attempts, counted, answers_lost=self._outages is not None, leases_lost=forgetful)
             found += Checker(read(self.folder), final, ttr=TTR, limit=LIMIT).violations()
             return found + [violation for tube in tubes.values() for violation in _drained(tube)]

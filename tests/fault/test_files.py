@@ -91,6 +91,20 @@ def test_damage_that_sqlite_can_look_past_is_a_finding(path: Path) -> None:
     assert {finding.remedy for finding in findings} == {"restore a backup"}
 
 
+@pytest.mark.parametrize(
+    "damage", ["kind = '{'", "kind = '[]'", "options = 'nonsense'", "options = '7'", "options = '{\"ttl\": -1}'"]
+)
+def test_a_declaration_that_says_nothing_is_told_by_name(path: Path, damage: str) -> None:
+    filled(path, 1)
+    with connect(path) as broker:
+        db = apsw.Connection(str(path))
+        db.execute(f"UPDATE penstock_tube SET {damage}")
+        db.close()
+        for call in (broker.tubes, broker.check, lambda: broker.tube("t")):
+            with pytest.raises(penstock.StoreCorrupt, match="the declaration of tube t cannot be read"):
+                call()
+
+
 def test_an_empty_file_becomes_a_queue(path: Path) -> None:
     path.touch()
     with connect(path) as broker:

@@ -134,8 +134,8 @@ class Machine(RuleBasedStateMachine):
             return  # a keeper may have beaten between the two looks
         for what, value in expected.items():
             require("I12", found[what] == value, f"{what}: the model has {value}, the store {found[what]}")
-        self.model.must_be_sound()
-        self.tried.must_be_sound()
+        self.model.must_be_sound(expected)
+        self.tried.must_be_sound(found)
         self.moments = _moments(expected)
         self.ids = {name: _ids(expected[f"tasks of {name}"]) for name in NAMES}
 

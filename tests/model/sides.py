@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import penstock
 from penstock.keeper import BEAT_SECONDS
@@ -142,9 +143,9 @@ class Side:
         for broker in (*self._abandoned, *self.brokers, self.onlooker):
             broker.close()
 
-    def visible(self) -> dict[str, object]:
+    def visible(self) -> dict[str, Any]:
         """All that this store shows at this moment."""
-        shown: dict[str, object] = {}
+        shown: dict[str, Any] = {}
         for name in sorted(self.names):
             self._show(name, shown)
         # Only now, when all that was due is done: a reply may have created one, and when is the store's affair.
@@ -156,24 +157,23 @@ class Side:
         shown["events"] = self.events
         return shown
 
-    def _show(self, name: str, shown: dict[str, object]) -> None:
+    def _show(self, name: str, shown: dict[str, Any]) -> None:
         tube = self.onlooker.tube(name)
         shown[f"stats of {name}"] = tube.stats()
         shown[f"tasks of {name}"] = [facts(task) for task in tube.tasks(limit=10_000)]
 
-    def must_be_sound(self) -> None:
-        """The invariants that one store shows by itself."""
+    def must_be_sound(self, visible: dict[str, Any]) -> None:
+        """The invariants that one store shows by itself, in what is visible now."""
         for name, (_, options) in self.names.items():
-            tube = self.onlooker.tube(name)
-            stats, listed = tube.stats(), tube.tasks(limit=10_000)
-            counted = Counter(task.status.name.lower() for task in listed)
+            stats, listed = visible[f"stats of {name}"], visible[f"tasks of {name}"]
+            counted = Counter(task["status"].name.lower() for task in listed)
             for state in ("ready", "taken", "delayed", "buried"):
                 require("I11", getattr(stats.tasks, state) == counted[state], (self.url, name, state, stats))
             require("I1", stats.calls.put == stats.tasks.done + len(listed), (self.url, name, stats))
             capacity = options.get("capacity")
-            puts = [task for task in listed if not is_reply(task.data)]  # a reply is never refused for lack of room
+            puts = [task for task in listed if not is_reply(task["data"])]  # a reply is never refused for lack of room
             require("I8", not isinstance(capacity, int) or len(puts) <= capacity, (self.url, name))
-            held = Counter(task.address for task in listed if task.address is not None)
+            held = Counter(task["address"] for task in listed if task["address"] is not None)
             require("I8", all(count == 1 for count in held.values()), (self.url, name, held))
             _micro_queues_hold(name, options, listed)
         findings = self.onlooker.check()
@@ -182,9 +182,9 @@ class Side:
         require("I3", all(count == 1 for count in live.values()), live)
 
 
-def _micro_queues_hold(name: str, options: dict[str, object], listed: list[penstock.Task]) -> None:
+def _micro_queues_hold(name: str, options: dict[str, object], listed: list[dict[str, Any]]) -> None:
     limit = options.get("utube_limit", 1)
-    taken = Counter(task.utube for task in listed if task.status == "t" and task.utube is not None)
+    taken = Counter(task["utube"] for task in listed if task["status"] == "t" and task["utube"] is not None)
     assert isinstance(limit, int)
     require("I6", all(count <= limit for count in taken.values()), (name, limit, taken))
 

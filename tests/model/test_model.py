@@ -19,7 +19,7 @@ from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
 
 QUICK = settings(
-    max_examples=300,
+    max_examples=200,
     derandomize=True,  # the same examples at every run; PENSTOCK_CAMPAIGN=long looks for new ones
     stateful_step_count=50,
     deadline=None,

@@ -37,6 +37,7 @@ def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
         password=where.password,
         database=where.database,
         autocommit=True,
+        ssl_disabled=True,  # else PyMySQL reads all certificates of the host first, in 30 ms
         client_flag=CLIENT.MULTI_STATEMENTS,
     )
 
@@ -62,11 +63,8 @@ def _database(base: str, pid: int) -> str:
 def _empty(url: str) -> None:
     statements = [f"DELETE FROM {table}" for table in _TABLES]
     statements += [f"UPDATE penstock_meta SET value = '{uuid4()}' WHERE name = 'id'"]
-    with bare(url) as connection:
-        cursor = connection.cursor()
+    with bare(url) as connection, connection.cursor() as cursor:
         cursor.execute("START TRANSACTION; " + "; ".join(statements) + "; COMMIT")
-        while cursor.nextset():
-            pass
 
 
 def _drop(base: str, name: str) -> None:

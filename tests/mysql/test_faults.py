@@ -12,7 +12,8 @@ import penstock
 from penstock.store.mysql import pool
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
+from penstock.store.mysql.wire import Rows
 from tests.behaviour.helpers import begin, take, until
 from tests.mysql.conftest import Connection, start
 from tests.mysql.databases import fresh_url

@@ -15,7 +15,8 @@ def test_tubes_of_an_older_schema_get_what_they_lack(url: str, own: Connection) 
     cursor.execute("UPDATE penstock_meta SET value = '5' WHERE name = 'schema'")
     cursor.execute("UPDATE penstock_tube SET plain = NULL, retention = 0")
     cursor.execute("DROP PROCEDURE penstock_put")
-    cursor.execute("DROP PROCEDURE penstock_take")
+    for name in ("take", "take_one", "ack_one", "ack_all"):
+        cursor.execute(f"DROP PROCEDURE penstock_{name}")
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
         group = tube.group("g")

@@ -77,6 +77,40 @@ def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, own: Conne
     assert broker.check() == []
 
 
+@pytest.mark.parametrize("what", ["handle SET lapses = lapses + 1", "session SET ends = NULL", "task SET at = at + 1"])
+def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
+    broker: penstock.Broker, own: Connection, what: str
+) -> None:
+    tube = broker.tube("t", ttr=60)
+    tube.put_many(range(4))
+    with broker.session() as other:
+        take(other.tube("t"))
+        mine = take(tube)
+        changed = _read_committed(own)
+        key = {"handle": other._seat.handle, "session": other.id, "task": 1}[what.split()[0]]
+        changed.execute(f"UPDATE penstock_{what} WHERE id = %s", (key,))
+        assert [begin(lambda: take(tube)).result(5).data, len(begin(lambda: tube.take_many(9)).result(5))] == [2, 1]
+        begin(mine.ack).result(5)
+        own.rollback()
+
+
+@pytest.mark.parametrize("tasks", [2, 200])
+def test_an_ack_locks_its_task_alone(broker: penstock.Broker, own: Connection, tasks: int) -> None:
+    tube = broker.tube("t")
+    tube.put_many(range(tasks))
+    one, *others = tube.take_many(tasks)
+    cursor = _read_committed(own)
+    cursor.execute(f"CALL penstock_ack_one({tube._stored.no}, {broker._seat.number}, {one.id}, {one.lease}, NULL)")
+    assert not cursor.fetchall()
+    begin(others[0].ack).result(5)
+    assert begin(lambda: tube.ack_many(others[1:])).result(5) == [True] * (tasks - 2)
+    begin(lambda: tube.put("more")).result(5)
+    assert begin(lambda: take(tube)).result(5).data == "more"
+    own.rollback()
+    one.ack()
+    assert broker.check() == []
+
+
 def _read_committed(own: Connection) -> pymysql.cursors.Cursor:
     """A transaction that is begun, with the isolation that all our connections have."""
     own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import count
 from pathlib import Path
 
 import pytest
 
 import penstock
-from tests.servers import fresh_url, running
+from tests.servers import running
 from tests.servers.base import Missing
 from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis
+from tests.servers.vaults import empty_vault
 
+# For tests on each sort of database: a parameter of `databases`.
+DATABASES = ("sqlite", "postgres", "mariadb")
 Connect = Callable[[], penstock.Broker]
 
 
@@ -36,21 +40,19 @@ def mariadb() -> Mariadb:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> str:
-    """The URL of the database behind."""
-    return f"sqlite:///{tmp_path}/pool.db?durability=relaxed"
+def databases(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], str]:
+    """The URL of an empty database behind, at every call; SQLite's unless a test names another."""
+    name = getattr(request, "param", "sqlite")
+    numbers = count()
+    if name == "sqlite":
+        return lambda: f"sqlite:///{tmp_path}/pool{next(numbers)}.db?durability=relaxed"
+    return lambda: empty_vault(name)
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
-def any_database(request: pytest.FixtureRequest) -> str:
-    """The same on each sort of database."""
-    if request.param == "sqlite":
-        return str(request.getfixturevalue("database"))
-    if request.param == "postgres":
-        return fresh_url("postgres")
-    server = request.getfixturevalue("mariadb")
-    assert isinstance(server, Mariadb)
-    return server.bare_url()
+@pytest.fixture
+def database(databases: Callable[[], str]) -> str:
+    """One of them."""
+    return databases()
 
 
 @pytest.fixture

@@ -6,11 +6,10 @@ import os
 import signal
 import traceback
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import penstock
-from penstock.store.redis.servers import OneServer
-from penstock.store.sqlite.connection import Connection
+from penstock.store.pool.store import PoolStore
 
 Say = Callable[[str], object]
 Story = Callable[[penstock.Broker, Say], object]
@@ -34,7 +33,7 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
     status = 1
     try:
         with penstock.connect(front, pool=database) as broker:
-            _count_down(step)
+            _count_down(broker, step)
             story(broker, lambda word: os.write(said, f"{word}\n".encode()))
             status = 0
             os._exit(0)  # not by closing, which would release what it holds
@@ -44,21 +43,25 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
         os._exit(status)
 
 
-def _count_down(step: int) -> None:
+def _count_down(broker: penstock.Broker, step: int) -> None:
     """Every script and every commit is a step, and begins only if any are left."""
-    left = [step]
+    store, left = cast(PoolStore, broker._hub.store), [step]
+    script, transact = store._servers.run, store._vault._db.run
 
-    def stepping(owner: type, name: str) -> None:
-        real = getattr(owner, name)
+    def run(*arguments: Any, **options: Any) -> Any:
+        _step(left)
+        return script(*arguments, **options)
 
-        def stepped(*arguments: Any, **options: Any) -> Any:
+    def commit(work: Callable[[Any], Any]) -> Any:
+        def worked(session: Any) -> Any:
+            done = work(session)
             _step(left)
-            return real(*arguments, **options)
+            return done
 
-        setattr(owner, name, stepped)
+        return transact(worked)
 
-    stepping(OneServer, "run")
-    stepping(Connection, "end")
+    store._servers.run = run  # type: ignore[method-assign]
+    store._vault._db.run = commit  # type: ignore[method-assign]
 
 
 def _step(left: list[int]) -> None:

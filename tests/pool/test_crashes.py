@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import count
 
 import pytest
@@ -12,7 +13,7 @@ from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.helpers import take
 from tests.pool.conftest import Connect
-from tests.pool.dying import Say, die_at
+from tests.pool.dying import Say, Story, die_at
 from tests.servers.redis import Redis
 
 Contents = list[tuple[object, str]]
@@ -74,15 +75,25 @@ TIES: dict[str, Contents] = {
 }
 
 
-@pytest.mark.parametrize("lost", [False, True], ids=["kept", "lost"])
+# Whether Redis is lost with the process, by the number of the step. A verb has four steps as a rule: by threes, each of
+# them comes with a loss and without.
+LOSSES: dict[str, Callable[[int], bool]] = {
+    "kept": lambda step: False, "lost": lambda step: True, "by threes": lambda step: step % 3 == 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("databases", "losses"),
+    [("sqlite", "kept"), ("sqlite", "lost"), ("postgres", "by threes"), ("mariadb", "by threes")],
+    indirect=["databases"],
+)
 @pytest.mark.parametrize(("story", "states"), [(tell_of_plain_tasks, PLAIN), (tell_of_ties, TIES)])
 def test_a_process_may_die_at_any_step(
-    server: Redis, database: str, lost: bool, story: object, states: dict[str, Contents]
+    server: Redis, databases: Callable[[], str], losses: str, story: Story, states: dict[str, Contents]
 ) -> None:
-    path, parameters = database.removesuffix("?durability=relaxed"), "?durability=relaxed"
     for step in count():
-        front, behind = server.fresh_url(), f"{path}.{step}{parameters}"
-        words, ended = die_at(step, front, behind, story)  # type: ignore[arg-type]
+        front, behind, lost = server.fresh_url(), databases(), LOSSES[losses](step)
+        words, ended = die_at(step, front, behind, story)
         if lost:
             server.ask("FLUSHALL")
         with penstock.connect(front, pool=behind) as broker:

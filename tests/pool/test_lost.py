@@ -13,8 +13,10 @@ from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.helpers import take
-from tests.pool.conftest import Connect
+from tests.pool.conftest import DATABASES, Connect
 from tests.servers.redis import Redis
+
+pytestmark = pytest.mark.parametrize("databases", DATABASES, indirect=True)
 
 
 def lose(server: Redis) -> None:

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import get_ident
 
-import psycopg
-
 import penstock
 from penstock.store.postgres.store import PostgresStore
 
@@ -17,9 +15,14 @@ SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = 
 SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;
 SET client_min_messages = notice"""
 
+# Else statistics and dead rows differ from run to run, and a connection forgets at any moment what it knew of a table.
+_NO_AUTOVACUUM = """DO $$ DECLARE place regclass; BEGIN
+FOR place IN SELECT oid FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r'
+LOOP EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', place); END LOOP; END $$"""
+
 
 class Teller:
-    """Makes a store's calls through one connection that tells its plans."""
+    """Makes a store's calls through one connection that tells its plans; tables are vacuumed only when a test does."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:
         store = broker._hub.store
@@ -27,8 +30,9 @@ class Teller:
         self._connections = store._connections
         self.schema = self._connections.location.quoted
         self.plans: list[str] = []
-        self.db = psycopg.connect(self._connections.location.conninfo, autocommit=True)
+        self.db = self._connections.connect()
         self.db.execute(_TELL)
+        self.db.execute(_NO_AUTOVACUUM.format(schema=self.schema).encode())
         self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
 
     @contextmanager

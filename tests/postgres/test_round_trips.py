@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.store.postgres.prepared import Link, Prepared
 from penstock.store.postgres.store import PostgresStore
 
 
@@ -24,7 +25,14 @@ class Counted:
             self.sent.append(query)
             return execute(db, query, values, **how)
 
+        run = Prepared._run
+
+        def run_counted(statement: Prepared, db: Link, values: Sequence[bytes | None]) -> bytes | None:
+            self.sent.append(statement._query.decode())
+            return run(statement, db, values)
+
         monkeypatch.setattr(psycopg.Connection, "execute", counted)
+        monkeypatch.setattr(Prepared, "_run", run_counted)
 
 
 @pytest.fixture

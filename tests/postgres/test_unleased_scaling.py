@@ -12,12 +12,12 @@ from penstock.store.postgres.location import locate
 from tests.plans.test_scaling import must_not_grow
 from tests.postgres.test_group_scaling import pages as pages
 
-SMALL, LARGE = 2_000, 100_000
+SMALL, LARGE = 2_000, 20_000
 Pages = Callable[[Callable[[], object]], int]
 
 
 def vacuum(url: str) -> None:
-    """As autovacuum does after 5,000 dead rows."""
+    """As autovacuum does, which these tests have none of, after 5,000 dead rows."""
     with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
         db.execute(f"VACUUM {locate(url).quoted}.penstock_task")
 
@@ -26,8 +26,7 @@ def all_costs(verbs: dict[str, Callable[[], object]], pages: Pages) -> dict[str,
     return {name: pages(verb) for name, verb in verbs.items()}
 
 
-@pytest.mark.timeout(240)
-def test_a_hundred_thousand_delivered_messages_cost_no_more(broker: penstock.Broker, url: str, pages: Pages) -> None:
+def test_ten_times_the_delivered_messages_cost_no_more(broker: penstock.Broker, url: str, pages: Pages) -> None:
     def costs(tube: penstock.Tube, size: int) -> dict[str, int]:
         tube.put_many(range(size))
         names = [task.id for _ in range(size // 1000) for task in tube.take_many(1000)]
@@ -56,11 +55,8 @@ def test_a_hundred_thousand_delivered_messages_cost_no_more(broker: penstock.Bro
     assert broker.check() == []
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("share", [0.5, 1.0])
-def test_a_hundred_thousand_elements_cost_no_more(
-    broker: penstock.Broker, url: str, pages: Pages, share: float
-) -> None:
+def test_ten_times_the_elements_cost_no_more(broker: penstock.Broker, url: str, pages: Pages, share: float) -> None:
     """That share of them was handed out just now: half, or all, so that there is none to hand out."""
 
     def costs(tube: penstock.Tube, size: int) -> dict[str, int]:

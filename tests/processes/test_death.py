@@ -15,8 +15,8 @@ from penstock.store.base import Presence
 from tests.behaviour.helpers import begin, until, waiters
 from tests.processes.peer import PATIENCE, Peer
 
-# Far below the 15 s after which the heartbeat would tell.
-SOON = 2.0
+# Below the 15 s after which the heartbeat would tell.
+SOON = 10.0
 
 
 @pytest.fixture

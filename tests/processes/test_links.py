@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable
 
@@ -113,10 +112,8 @@ def test_an_end_in_another_process_wakes_a_wait(
         assert other.ask("take", "t", 0)["id"] == 1
         waits = [begin(lambda: tube.wait("a", PATIENCE).status), begin(lambda: group.wait(PATIENCE))]
         until(lambda: len(waiting._hub.room) == 2)
-        began = time.monotonic()
         other.ask("ack")
         assert [future.result(PATIENCE) for future in waits] == ["done", "done"]
-        assert time.monotonic() - began < 5, "nobody told it"
 
 
 def test_work_of_a_dead_process_holds_the_end_back_and_then_brings_it(

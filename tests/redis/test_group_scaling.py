@@ -9,7 +9,7 @@ import pytest
 import penstock
 from tests.servers.redis import Redis
 
-SMALL, LARGE = 4_000, 100_000
+SMALL, LARGE = 4_000, 20_000
 
 
 def commands(server: Redis, call: Callable[[], object]) -> int:
@@ -41,7 +41,7 @@ def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
+def test_a_large_group_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
         broker._hub._reaped = float("inf")  # no look for dead peers in between
         costs(own_server, broker.tube("warm", kind=kind), 1)
@@ -53,7 +53,7 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Re
         assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
 
 
-def test_an_address_among_a_hundred_thousand_costs_no_more(own_server: Redis) -> None:
+def test_an_address_among_many_costs_no_more(own_server: Redis) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
         tube = broker.tube("t", kind="fifo")
 
@@ -65,6 +65,6 @@ def test_an_address_among_a_hundred_thousand_costs_no_more(own_server: Redis) ->
 
         round_trip("warm")
         small = round_trip("a")
-        tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE // 2))
+        tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE))
         large = round_trip("b")
         assert all(large[verb] <= small[verb] + 5 for verb in small), (small, large)

@@ -15,8 +15,10 @@ class Postgres(Server):
     program = "postgres"
     folders = ("/usr/lib/postgresql/*/bin",)
     user = "postgres"
-    # Durability is measured elsewhere; here it only costs time.
-    settings: tuple[tuple[str, str], ...] = (("synchronous_commit", "off"),)
+    # Durability is measured elsewhere, and no test cuts the power; here it only costs time.
+    settings: tuple[tuple[str, str], ...] = (
+        ("synchronous_commit", "off"), ("fsync", "off"), ("full_page_writes", "off"),
+    )  # fmt: skip
 
     def prepare(self) -> None:
         initdb = str(Path(self.binary).with_name("initdb"))
@@ -28,8 +30,9 @@ class Postgres(Server):
             "listen_addresses": "127.0.0.1",
             "unix_socket_directories": str(self.folder),
             "max_connections": "200",
-            "fsync": "on",
             "shared_buffers": "64MB",
+            "max_wal_size": "256MB",
+            "shared_preload_libraries": "plpgsql",  # else every connection of every test loads it
             **dict(self.settings),
         }
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]

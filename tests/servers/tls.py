@@ -46,9 +46,9 @@ class TlsPostgres(Postgres):
         files = f"ssl_cert_file={certificate(self)}", f"ssl_key_file={self.folder / 'key.pem'}"
         return [*super().command(), "-c", "ssl=on", "-c", files[0], "-c", files[1]]
 
-    def trusting_url(self) -> str:
-        """With its certificate as the one that is trusted."""
-        return f"{self.url}?sslmode=verify-full&sslrootcert={certificate(self)}"
+    def trusting_urls(self) -> tuple[str, ...]:
+        """With its certificate as the one that is trusted, and, where a URL can say so, with any."""
+        return f"{self.url}?sslmode=verify-full&sslrootcert={certificate(self)}", f"{self.url}?sslmode=require"
 
     def doubting_url(self) -> str:
         """With another one."""
@@ -76,8 +76,8 @@ class TlsMariadb(Mariadb):
             return False
         return True
 
-    def trusting_url(self) -> str:
-        return f"{self.url}?ssl_ca={certificate(self)}"
+    def trusting_urls(self) -> tuple[str, ...]:
+        return f"{self.url}?ssl_ca={certificate(self)}", self.url
 
     def doubting_url(self) -> str:
         return f"{self.url}?ssl_ca={other(self)}"
@@ -100,8 +100,8 @@ class TlsRedis(Redis):
         trusted = "--tls", "--cacert", str(certificate(self))
         return listens(self.port) and cli("-h", "127.0.0.1", "-p", str(self.port), *trusted, "PING") == "PONG"
 
-    def trusting_url(self) -> str:
-        return f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={certificate(self)}"
+    def trusting_urls(self) -> tuple[str, ...]:
+        return (f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={certificate(self)}",)
 
     def doubting_url(self) -> str:
         return f"rediss://127.0.0.1:{self.port}/0?ssl_ca_certs={other(self)}"

@@ -43,7 +43,7 @@ class Program:
 
     def await_log(self, text: str) -> None:
         """Come back when it has logged this."""
-        until(lambda: text in self.log or self.process.poll() is not None, PATIENCE)
+        until(lambda: text in self.log or not self._reader.is_alive(), PATIENCE)
         assert text in self.log, self.log
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:

@@ -74,7 +74,7 @@ def test_arguments_that_do_not_fit_are_a_failure_like_others(app: App, start: St
     start()
     until(lambda: tube.peek(task.id).status == "!")
     assert tube.peek(task.id).reason == (
-        "BadValue: the arguments of echo does not fit: Expected `int`, got `str` - at `$.value`"
+        "BadValue: an argument of echo does not fit: Expected `int`, got `str` - at `$.value`"
     )
 
 

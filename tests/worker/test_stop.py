@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 
 from penstock.app.app import App
 from tests.behaviour.helpers import calls, tasks, until
+from tests.processes.peer import environment
 from tests.worker import jobs
 from tests.worker.conftest import Start
 
@@ -51,12 +54,30 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
     assert app.broker.tube("slow").peek(handle.id).status == "r"
 
 
+def test_two_signals_at_once_are_both_noticed() -> None:
+    """The main thread slept on, until it looked again by itself."""
+    program = """
+from penstock.cli.worker import Signals
+for _ in range(5):
+    signals = Signals()
+    print("asleep", flush=True)
+    assert signals.wait(600)
+    assert signals.hurry.wait(600)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, env=environment())
+    assert child.stdout is not None
+    for _ in range(5):
+        assert child.stdout.readline() == b"asleep\n"
+        for number in (signal.SIGINT, signal.SIGTERM):
+            child.send_signal(number)
+    assert child.wait(PATIENCE) == 0
+    child.stdout.close()
+
+
 def test_an_idle_worker_stops_at_once(app: App, start: Start) -> None:
-    worker = start()
+    worker = start("--grace", "600")
     until(lambda: any(session.waits for session in app.broker.sessions()), PATIENCE)
-    began = time.monotonic()
     assert worker.stop() == 0
-    assert time.monotonic() - began < 5
     assert app.broker.sessions() == []
 
 
@@ -82,7 +103,7 @@ def test_what_a_killed_worker_held_is_run_by_another(app: App, start: Start, hea
     first.kill()
     killed = time.monotonic()
     assert heard() == ["began", "one", second.pid]
-    assert time.monotonic() - killed < 3
+    assert time.monotonic() - killed < 10  # the heartbeat would tell after 15
     tell("one")
     assert handle.result(PATIENCE) == "one"
 

@@ -32,7 +32,7 @@ class Arguments:
 
     def __init__(self, name: str, function: Callable[..., object]) -> None:
         self._name = name
-        self._what = f"the arguments of {name}"
+        self._what = f"an argument of {name}"
         self._function = function
         self._signature = _signature(name, function)
         self._parameters = list(self._signature.parameters.values())

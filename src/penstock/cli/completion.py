@@ -5,11 +5,14 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+from penstock.cli import shown
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@shown.json_option
 @click.pass_context
-def completion(context: click.Context, shell: str) -> None:
+def completion(context: click.Context, shell: str, as_json: bool) -> None:
     """Print what makes a shell complete commands and options.
 
     \b
@@ -19,4 +22,8 @@ def completion(context: click.Context, shell: str) -> None:
     """
     made = get_completion_class(shell)
     assert made is not None
-    click.echo(made(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source())
+    script = made(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source()
+    if as_json:
+        shown.as_json({"shell": shell, "script": script})
+    else:
+        click.echo(script)

@@ -28,6 +28,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import penstock
+from penstock.cli import shown
 
 KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named like its kind
 PRODUCERS, WORKERS = 2, 3
@@ -287,32 +288,54 @@ def summary(play: Play) -> Table:
     for heading in ("put", "taken", "acked", "came back", "buried/\nkicked", "tasks/s", "kill\nnoticed"):
         table.add_column(heading, justify="right")
     for kind, stats in play.stats.items():
-        calls, times = stats.calls, [done.ended for done in play.notes if done.tube == kind] or [0.0]
-        rate = len(times) / max(max(times) - min(times), 0.001)
+        calls = stats.calls
         noticed = f"{play.noticed[kind]:.2f} s" if kind in play.noticed else "never"
         counts = (calls.put, calls.take, calls.ack, calls.release, f"{calls.bury}/{calls.kick}")
-        table.add_row(kind, *map(str, counts), f"{rate:,.0f}", noticed)
+        table.add_row(kind, *map(str, counts), f"{rate(play, kind):,.0f}", noticed)
     for kind, stats in play.unleased.items():
         table.add_row(kind, str(stats.calls.put), str(stats.calls.take), str(stats.calls.ack))
     return table
 
 
+def rate(play: Play, kind: str) -> float:
+    """Tasks a second, from the first ack to the last."""
+    times = [done.ended for done in play.notes if done.tube == kind] or [0.0]
+    return len(times) / max(max(times) - min(times), 0.001)
+
+
+def facts(play: Play, wrong: list[str], seconds: float) -> dict[str, object]:
+    """The summary for programs."""
+    tubes = [
+        {
+            "tube": kind, "calls": stats.calls, "rate": round(rate(play, kind), 1),
+            "kill_noticed": round(play.noticed[kind], 3) if kind in play.noticed else None,
+        }
+        for kind, stats in play.stats.items()
+    ]  # fmt: skip
+    unleased = [{"tube": kind, "calls": stats.calls} for kind, stats in play.unleased.items()]
+    return {"wrong": wrong, "seconds": round(seconds, 1), "tasks": len(play.notes), "tubes": tubes + unleased}
+
+
 @click.command()
-def demo() -> None:
+@shown.json_option
+def demo(as_json: bool) -> None:
     """Show penstock at work: producers, workers and a kill -9, every task counted.
 
     \b
     penstock demo
 
     It has a store of its own, a file in a temporary folder. Exit code 1 when a task was lost, acked twice, early or out
-    of turn.
+    of turn. With --json, what people read goes to standard error.
     """
-    console, began = Console(width=None if sys.stdout.isatty() else 110), time.monotonic()
+    stream = sys.stderr if as_json else sys.stdout
+    console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
         play = Play(f"sqlite:///{folder}/queue.db", console)
         play.run()
     console.print(summary(play))
     wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)
+    if as_json:
+        shown.as_json(facts(play, wrong, time.monotonic() - began))
     for line in wrong:
         console.print(f"[red]wrong:[/red] {line}")
     if wrong:

@@ -13,9 +13,21 @@ from penstock.errors import BadValue
 from penstock.group import Group
 from penstock.opening import find_tube
 from penstock.operating import live_group, live_groups
+from penstock.stats import TaskCounts
 from penstock.tube import MAX_PAGE
 
+_COUNTS = ("ready", "taken", "delayed", "buried", "done")
 _STATUSES = {status.name.lower(): status for status in Status}
+
+
+class TubeLook(msgspec.Struct, frozen=True):
+    """A tube in a list."""
+
+    name: str
+    kind: str
+    options: dict[str, object]
+    paused: bool
+    tasks: TaskCounts
 
 
 @click.command()
@@ -45,15 +57,20 @@ def tubes(url: str, as_json: bool) -> None:
     penstock tubes
     """
     with penstock.connect(url) as broker:
-        found = [(info, find_tube(broker._hub, broker._seat, info.name).stats().tasks) for info in broker.tubes()]
+        found = [_looked_at(broker, info) for info in broker.tubes()]
     if as_json:
-        shown.as_json([{"name": i.name, "kind": i.kind, "options": i.options, "tasks": tasks} for i, tasks in found])
-    elif found:
-        counts = ("ready", "taken", "delayed", "buried", "done")
-        rows = [[info.name, info.kind, *(getattr(tasks, name) for name in counts)] for info, tasks in found]
-        shown.table(("tube", "kind", *counts), rows)
-    else:
-        click.echo("no tubes yet: penstock put TUBE DATA makes one", err=True)
+        return shown.as_json(found)
+    rows = [
+        [each.name, each.kind, *(f"{getattr(each.tasks, name):,}" for name in _COUNTS), "paused" if each.paused else ""]
+        for each in found
+    ]
+    return shown.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+
+
+def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
+    tube = find_tube(broker._hub, broker._seat, info.name)
+    paused = broker._hub.store.paused(tube._stored)
+    return TubeLook(info.name, info.kind, info.options, paused, tube.stats().tasks)
 
 
 @click.command()
@@ -75,8 +92,8 @@ def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None
         found = opened.tasks(_status(status), limit=limit, after=last)
     if as_json:
         shown.as_json([shown.task_facts(task) for task in found])
-    elif found:
-        shown.table(shown.TASK_HEADINGS, map(shown.task_row, found))
+    else:
+        shown.listed(shown.TASK_HEADINGS, list(map(shown.task_row, found)), f"no such tasks in {tube}")
 
 
 @click.command()
@@ -166,7 +183,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
             [{"name": g.name, "state": g.state, "done": g.total - g.left, "total": g.total} for g in found]
         )
     rows = [[group.name, group.state, group.total - group.left, group.total] for group in found]
-    return shown.table(("group", "state", "done", "total"), rows) if rows else None
+    return shown.listed(("group", "state", "done", "total"), rows, f"no live groups in {tube}")
 
 
 @click.command()
@@ -187,7 +204,7 @@ def sessions(url: str, as_json: bool) -> None:
         [info.id, info.host, info.pid, f"{max(0.0, now - info.heartbeat):.1f} s ago", _held(info), " ".join(info.waits)]
         for info in found
     ]
-    return shown.table(("session", "host", "pid", "last beat", "holds", "waits for"), rows) if rows else None
+    return shown.listed(("session", "host", "pid", "last beat", "holds", "waits for"), rows, "no sessions")
 
 
 def _held(info: penstock.SessionInfo, most: int = 3) -> str:

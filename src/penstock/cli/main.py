@@ -41,9 +41,11 @@ def main() -> None:
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()
-    except click.ClickException as error:
-        error.show()
+    except click.exceptions.NoArgsIsHelpError as nothing:
+        nothing.show()
         sys.exit(EXIT_USAGE)
+    except click.ClickException as error:
+        _complain(_usage(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
     except BrokenPipeError:  # whoever read us has enough; what is still in the buffer must not be tried again
@@ -57,6 +59,13 @@ def main() -> None:
         _complain(f"unexpected {type(error).__name__}: {error} (PENSTOCK_DEBUG=1 shows where)")
 
 
-def _complain(message: str) -> None:
+def _usage(error: click.ClickException) -> str:
+    """What is wrong with the command line, and which help has it right."""
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    help = "" if context is None else f" ({context.command_path} --help)"
+    return error.format_message().rstrip(".") + help
+
+
+def _complain(message: str, code: int = EXIT_FAILED) -> None:
     click.echo(f"penstock: {' '.join(message.split())}", err=True)
-    sys.exit(EXIT_FAILED)
+    sys.exit(code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +18,8 @@ from penstock.core.numbers import span_ms
 from penstock.errors import BadValue
 from penstock.moving.exporting import Import
 from penstock.moving.exporting import export_tube as write_out
-from penstock.moving.move import Move, all_tubes, check_names, shown_url
+from penstock.moving.files import tasks_in
+from penstock.moving.move import Move, all_tubes, check_names, shown_url, task_count
 
 # How long whoever holds a task may take to finish it.
 _WAIT_SECONDS = 60.0
@@ -65,7 +67,10 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
     All of it or nothing: nobody sees the tube before it is whole, and a file that is damaged leaves nothing. A tube
     that is there and not empty is not touched. FILE is - for standard input.
     """
-    with penstock.connect(url) as broker, _source(file) as source, shown.counting("importing") as tell:
+    with (
+        penstock.connect(url) as broker, _source(file) as source,
+        shown.counting("importing", tasks_in(source)) as tell,
+    ):  # fmt: skip
         arriving = Import(broker._hub.store, source, "standard input" if file == "-" else file, tube)
         count = arriving.run(tell, anew=anew)
     if as_json:
@@ -94,14 +99,17 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     new URL. Killed in between, the same command goes on. A tube whose tasks stay taken for over --wait is not moved.
     """
     seconds = span_ms("wait", wait) / 1000
-    with penstock.connect(source) as old, penstock.connect(target) as new, shown.counting("moving") as tell:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
+    with penstock.connect(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old._hub.store, target)
-        moved = Move(old._hub, new._hub.store, target, wait=seconds, tell=tell).run(chosen)
+        with shown.counting("moving", task_count(old._hub.store, chosen)) as tell:
+            moved = Move(old._hub, new._hub.store, target, wait=seconds, tell=tell).run(chosen)
     if as_json:
         shown.as_json({"to": shown_url(target), "moved": moved})
         return
     for each in moved:
-        click.echo(f"moved {_tasks(each.tasks)} of {each.tube} to {shown_url(target)}")
+        paused = "; it is paused there, as it was: penstock resume ends that" if each.paused else ""
+        click.echo(f"moved {_tasks(each.tasks)} of {each.tube} to {shown_url(target)}{paused}")
     if not moved:
         click.echo("there is nothing to move")
 

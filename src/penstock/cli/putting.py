@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -12,8 +12,10 @@ import click
 
 import penstock
 from penstock.cli import given, shown
+from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions
 from penstock.errors import BadValue
+from penstock.opening import open_for_put
 from penstock.tube import Tube
 
 # Lines in one step: a commit for many, and a progress that moves.
@@ -55,15 +57,23 @@ def put(
     The tube is created (kind fifottl) when it is missing. Prints the id; with --lines, how many were put.
     """
     chosen = cast(PutOptions, {name: value for name, value in options.items() if value is not None})
+    check_timeout(timeout)
     with penstock.connect(url) as broker:
         if lines:
             with _source(data) as source:
-                opened = broker.tube(tube)
-                count = _put_all(opened, (_item(line, raw) for line in source), timeout, chosen)
+                feed = (_item(line, raw) for line in source)
+                first = list(islice(feed, _BATCH))
+                opened = _opened(broker, tube, [content for content, _ in first], chosen)
+                count = _put_all(opened, chain(first, feed), timeout, chosen)
             return shown.counted("put", opened, count, as_json)
         content = given.data(data, raw=raw)
-        task = broker.tube(tube).put_many([(content, {})], timeout=timeout, **chosen)[0]
+        task = _opened(broker, tube, [content], chosen).put_many([(content, {})], timeout=timeout, **chosen)[0]
         return shown.as_json(shown.task_facts(task)) if as_json else click.echo(task.id)
+
+
+def _opened(broker: penstock.Broker, tube: str, data: list[object], options: PutOptions) -> Tube:
+    """The tube; a missing one is not created for what cannot be put."""
+    return open_for_put(broker._hub, broker._seat, tube, ((each, options) for each in data))
 
 
 def _put_all(tube: Tube, items: Iterable[object], timeout: float, options: PutOptions) -> int:
@@ -89,6 +99,6 @@ def _source(data: str) -> BinaryIO:
         raise BadValue(f"DATA {data} names a file that cannot be read: {error.strerror}") from None
 
 
-def _item(line: bytes, raw: bool) -> object:
+def _item(line: bytes, raw: bool) -> tuple[object, dict[str, object]]:
     content = line.rstrip(b"\r\n")
     return (content if raw else given.parsed(content)), {}

@@ -14,6 +14,8 @@ from penstock.opening import find_tube
 from penstock.schedule import cards
 from penstock.tube import Tube
 
+_NONE = "no schedules: a worker that has one brings it"
+
 
 @click.command()
 @click.option("--run", metavar="NAME", help="Put its work now.")
@@ -42,14 +44,14 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
         except NoSuchTube:
             if chosen:
                 raise penstock.NotFound("there is no schedule in this store: start a worker that has one") from None
-            return shown.as_json([]) if as_json else None
+            return shown.as_json([]) if as_json else shown.listed((), [], _NONE)
         for verb, name in chosen:
             verbs[verb](desk, cards.key_of(desk, name))
         found = cards.listed(desk)
     if as_json:
         return shown.as_json(found)
     rows = [[each.schedule, each.plan, _next(each.next), each.tube, each.key] for each in found]
-    return shown.table(("schedule", "when", "next", "tube", "key"), rows) if rows else None
+    return shown.listed(("schedule", "when", "next", "tube", "key"), rows, _NONE)
 
 
 def _next(moment: float | None) -> str:

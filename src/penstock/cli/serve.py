@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from penstock.cli import shown
 from penstock.cli.calling import callback_options, callback_settings
 
 
@@ -19,11 +20,12 @@ from penstock.cli.calling import callback_options, callback_settings
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, if not in the same file.")
 @click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is believed.")
 @callback_options
+@shown.json_option
 @click.pass_obj
 def serve(
     url: str, http: str | None, resp: str | None, token_file: Path | None, hosts: tuple[str, ...],
     tls_cert: Path | None, tls_key: Path | None, proxies: str, callbacks: bool, allowed: tuple[str, ...],
-    secret_file: Path | None, per_host: int,
+    secret_file: Path | None, per_host: int, as_json: bool,
 ) -> None:  # fmt: skip
     """Serve the store to other programs and hosts.
 
@@ -34,7 +36,7 @@ def serve(
     redis-cli -p 7379 MQ.PUSH mail hello
 
     Without a token only loopback addresses are listened on. SIGTERM ends it: what was asked is answered, and what its
-    connections held is ready again.
+    connections held is ready again. Once all listen, it prints where; with --json as one line.
     """
     # Imported here, because they take longer to load than most other commands to run.
     import asyncio
@@ -51,9 +53,13 @@ def serve(
     if calling is not None:
         runner = Runner(url, calling)
         chosen.append(lambda broker, bridge: runner)
-    asyncio.run(run(url, chosen, _announce))
+    asyncio.run(run(url, chosen, _announce_json if as_json else _announce))
 
 
 def _announce(urls: list[str]) -> None:
     for url in urls:
         click.echo(f"penstock serves {url}")
+
+
+def _announce_json(urls: list[str]) -> None:
+    shown.as_json({"serves": urls})

@@ -58,6 +58,14 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo("  ".join(aligned).rstrip())
 
 
+def listed(headings: Sequence[str], rows: Sequence[Sequence[object]], none: str) -> None:
+    """A table; where there is nothing, people are told so."""
+    if rows:
+        table(headings, rows)
+    else:
+        click.echo(none, err=True)
+
+
 def _is_number(cell: str) -> bool:
     return cell.replace(",", "").replace(".", "", 1).isdigit()
 
@@ -114,7 +122,8 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], ob
     from rich.console import Console  # only here: its import takes longer than a put
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (TextColumn(what), BarColumn(), TextColumn("{task.completed:,.0f} tasks"), TimeElapsedColumn())
+    of = "" if total is None else f" of {total:,}"
+    columns = (TextColumn(what), BarColumn(), TextColumn(f"{{task.completed:,.0f}}{of} tasks"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         counter = progress.add_task(what, total=total)
         yield lambda count: progress.advance(counter, count)

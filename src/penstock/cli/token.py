@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from penstock.cli import shown
 from penstock.errors import BadValue
 from penstock.server.auth import Role, make_token, read_tokens, token_line
 
@@ -17,7 +18,8 @@ ROLES = [role.name.lower() for role in Role]
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="What it allows.")
 @click.option("--name", default="", help="For people, so that they know which line to remove.")
-def token(file: Path, role: str, name: str) -> None:
+@shown.json_option
+def token(file: Path, role: str, name: str, as_json: bool) -> None:
     """Make a token, add its hash to FILE, and print it.
 
     It cannot be shown again.
@@ -33,6 +35,12 @@ def token(file: Path, role: str, name: str) -> None:
     if file.exists() and file.stat().st_size:
         read_tokens(file)  # nothing is added to a file that is something else
     made = make_token()
-    with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
-        lines.write(token_line(Role[role.upper()], made, name))
-    click.echo(made)
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
+            lines.write(token_line(Role[role.upper()], made, name))
+    except OSError as error:
+        raise BadValue(f"{file} cannot be written ({error.strerror}): choose another FILE") from None
+    if as_json:
+        shown.as_json({"token": made, "role": role, "name": name, "file": str(file)})
+    else:
+        click.echo(made)

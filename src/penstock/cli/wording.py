@@ -17,4 +17,5 @@ def for_a_shell(error: Exception) -> str:
     wrong, colon, remedy = " ".join(str(error).split()).rpartition(": ")
     if "broker." in remedy:
         remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), remedy)
-    return wrong + colon + remedy
+    # Verbs are commands here, and None is an option that is left out.
+    return wrong + colon + remedy.replace("()", "").removesuffix(", or None")

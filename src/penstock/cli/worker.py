@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -16,6 +19,7 @@ from rich.console import Console
 
 from penstock.app.app import App
 from penstock.callbacks.runner import calls_by
+from penstock.cli import shown
 from penstock.cli.calling import callback_options, callback_settings
 from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
@@ -41,11 +45,12 @@ from penstock.worker.worker import Worker
 @click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
 @callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
+@shown.json_option
 @click.pass_context
 def worker(
     context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
     processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool,
-    allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool,
+    allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the handlers of an app until SIGTERM or Ctrl-C.
 
@@ -55,7 +60,8 @@ def worker(
     penstock worker shop:app --limit 0=16 --limit 5=4     keeps room for urgent work
     penstock worker --callbacks --callback-allow hooks.example.org
 
-    The first signal: take no more, finish what runs within --grace. The second: give it back at once.
+    The first signal: take no more, finish what runs within --grace. The second: give it back at once. --json prints a
+    line once it works, and one with its counts when it has stopped.
     """
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     settings = make_settings(
@@ -74,7 +80,8 @@ def worker(
     app = _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
     running.work.on_crash = signals.crash
-    run(running, signals, Status(running, console, live=console.is_terminal and not json_logs))
+    status = Status(running, console, live=console.is_terminal and not json_logs)
+    run(running, signals, status, shown.as_json if as_json else lambda facts: None)
     with suppress(PenstockError):  # a store that is away is left as it is
         app.close()
     if signals.crashed:
@@ -88,6 +95,10 @@ class Signals:
         self.stop = threading.Event()
         self.hurry = threading.Event()
         self.crashed = False
+        self._woken, self._waking = socket.socketpair()
+        for end in (self._woken, self._waking):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._told)
 
@@ -95,21 +106,34 @@ class Signals:
         """The worker itself has to stop."""
         self.crashed = True
         self.stop.set()
+        self._waking.send(b"\0")
+
+    def wait(self, seconds: float) -> bool:
+        """Whether to stop; comes back as soon as that is known, and after so long in any case.
+
+        By a socket, because a thread that sleeps in Event.wait may sleep on when two signals come at once.
+        """
+        if not self.stop.is_set() and select.select([self._woken], [], [], seconds)[0]:
+            self._woken.recv(4096)
+        return self.stop.is_set()
 
     def _told(self, number: int, frame: FrameType | None) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
-def run(worker: Worker, signals: Signals, status: Status) -> None:
-    """Work until a signal comes, then stop well."""
+def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object], object]) -> None:
+    """Work until a signal comes, then stop well. `say` is told both, for programs."""
     status.banner()
     worker.start()
+    tubes = [source.tube.name for source in worker.sources]
+    say({"event": "working", "store": worker.where, "tubes": tubes, "concurrency": worker.settings.concurrency})
     with status.shown():
-        while not signals.stop.wait(status.pause):
+        while not signals.wait(status.pause):
             status.look()
         status.look("stopping")
         worker.stop()
     status.look("stopped")
+    say({"event": "stopped", "counts": worker.work.tally.facts()})
 
 
 def _app(target: str | None, url: str | None) -> App:

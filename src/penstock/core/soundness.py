@@ -1,4 +1,4 @@
-"""What cannot be in a tube of an unleased kind, and what repair makes of it: the same for every store's check."""
+"""What cannot be in a tube, and what repair makes of it: the same for every store's check."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from penstock.core.options import Tube
 from penstock.core.task import Record
 
 
+def stranded(state: str) -> str:
+    """What is said of a task of a leased kind that no step would ever make ready: its state is unknown, or waits for a
+    micro-queue, a moment or a group that it has not."""
+    return f"in state {state}, which nothing ends"
+
+
 def mended(tube: Tube, record: Record) -> tuple[str, Record] | None:
-    """What is wrong with a task, and the task as it should be; None where nothing is."""
+    """What is wrong with a task of an unleased kind, and the task as it should be; None where nothing is."""
     clocked = tube.kind.hand_out == CLOCK
     if record.state == "t" and not clocked:
         sound = replace(record, owner=None)

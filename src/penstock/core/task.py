@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.core import codec
 from penstock.core.kind import Kind
-from penstock.errors import BadValue
+from penstock.errors import BadValue, StoreCorrupt
 
 T = TypeVar("T")
 
@@ -32,7 +32,17 @@ QUEUED = "q"
 NO_UTUBE = ""
 # Stored letter of a task whose group is not started: in no index that take reads, shown as delayed.
 UNSTARTED = "g"
-STATUS = {**{status.value: status for status in Status}, QUEUED: Status.READY, UNSTARTED: Status.DELAYED}
+
+
+class _Statuses(dict[str, Status]):
+    def __missing__(self, state: str) -> Status:
+        raise StoreCorrupt(
+            f"a task is stored in state {state!a}, which is none: broker.check(repair=True) makes it ready"
+        )
+
+
+# What people are told of a stored letter.
+STATUS = _Statuses({**{status.value: status for status in Status}, QUEUED: Status.READY, UNSTARTED: Status.DELAYED})
 
 
 class Rank(msgspec.Struct, frozen=True, gc=False):

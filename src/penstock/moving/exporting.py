@@ -120,8 +120,7 @@ class Import:
         header = self._reader.header
         if there.kind != header.kind or there.given != header.options:
             raise TubeMismatch(f"tube {self.name} is there with another kind or options: {_REMEDY}")
-        counts = self._store.count(there)
-        if counts.ready or counts.taken or counts.delayed or counts.buried:
+        if self._store.count(there).stored:
             raise TubeExists(f"tube {self.name} is there, and is not empty: {_REMEDY}")
         return there
 

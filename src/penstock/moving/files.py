@@ -6,6 +6,7 @@ outcome. A group stands before its tasks.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -38,6 +39,8 @@ from penstock.store.moving import Kept, Tally
 VERSION = 1
 # A line is one task: data of a gibibyte is more than any store takes.
 _LONGEST_LINE = 2**31
+# The last line has some twenty numbers.
+_LONGEST_END = 4096
 
 
 class Header(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -76,6 +79,21 @@ class _Line(Struct, forbid_unknown_fields=True, omit_defaults=True):
 Item = Group | Record | Kept | End
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _decode = msgspec.json.Decoder(_Line).decode
+
+
+def tasks_in(file: BinaryIO) -> int | None:
+    """How many tasks its last line speaks of, for a bar; None of a pipe, and where that line is missing."""
+    if not file.seekable():
+        return None
+    start, end = file.tell(), file.seek(0, os.SEEK_END)
+    file.seek(max(start, end - _LONGEST_END))
+    last = file.read().splitlines()[-1:]
+    file.seek(start)
+    try:
+        found = _decode(last[0]).end if last else None
+    except (msgspec.MsgspecError, ValueError):
+        return None  # the one who reads all of it says what is wrong
+    return None if found is None else found.counts.stored
 
 
 class Writer:

@@ -32,10 +32,11 @@ _LOOK_SECONDS = 0.05
 
 
 class Moved(msgspec.Struct, frozen=True):
-    """A tube that went, and how many tasks went with it now."""
+    """A tube that went, how many tasks went with it now, and whether it is paused where it came."""
 
     tube: str
     tasks: int
+    paused: bool = False
 
 
 class Move:
@@ -188,13 +189,20 @@ class Move:
             arrival.land(name, self._source.tally(tube))
         if not is_erased(tube):
             self._source.erase_tube(tube)
-        return Moved(name, count)
+        landed = _visible(self._target, name)
+        return Moved(name, count, landed is not None and self._target.paused(landed))
 
 
 def all_tubes(source: Store, to: str) -> list[str]:
     """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
     sealed = (tube for tube in source.load_sealed() if not is_erased(tube) and moved_to(tube) == shown_url(to))
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *sealed)})
+
+
+def task_count(source: Store, tubes: Iterable[str]) -> int:
+    """How many tasks these tubes have; a name that is none has none."""
+    found = (source.load_tube(gone(name)) or _visible(source, name) for name in tubes)
+    return sum(source.tally(tube).counts.stored for tube in found if tube is not None)
 
 
 def shown_url(url: str) -> str:

@@ -117,6 +117,11 @@ class Counts(msgspec.Struct, frozen=True):
     delay: int = 0
     fail: int = 0
 
+    @property
+    def stored(self) -> int:
+        """How many tasks are there."""
+        return self.ready + self.taken + self.delayed + self.buried
+
 
 # stored state -> the counter it stands in
 STATE_COUNTER = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
 
 from penstock.core.names import shown
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
@@ -56,7 +57,7 @@ def with_pool(url: str, pool: str) -> str:
 
 def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     """The URL without its parameter `pool`, and what that or the argument says."""
-    parts = urlsplit(url)
+    parts = _parts("store URL", url)
     given = parse_qsl(parts.query, keep_blank_values=True)
     named = [value for name, value in given if name == "pool"]
     if not named:
@@ -67,19 +68,37 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     return urlunsplit(parts._replace(query=rest)), named[0]
 
 
+def _parts(what: str, url: str) -> SplitResult:
+    """A URL taken apart; BadValue where that cannot be. Its rest may hold a password, so only its scheme is told."""
+    where = f"{what} {url.partition('://')[0]}://…"
+    for char in url:  # urlsplit drops some of these, and drivers stumble over others
+        if unicodedata.category(char) in ("Cc", "Cs"):
+            raise BadValue(f"{where} has an invisible character {char!a}: remove it")
+    try:
+        return urlsplit(url)
+    except ValueError as error:
+        raise BadValue(f"{where} is not understood ({error}): correct its host") from None
+
+
 def _vault(url: str, pool: object) -> Database:
     """The database that a pool names, for the Redis of a URL, whose driver is there."""
     scheme = url.partition("://")[0]
     if _OPENERS.get(scheme) is not _open_redis:
         raise UnsupportedOption(f"pool= needs a Redis in front, and {scheme}:// is none: give a redis:// URL")
+    with _driver(scheme, "redis", "redis"):
+        import penstock.store.redis.store  # noqa: F401
+    return open_vault(pool)
+
+
+def open_vault(pool: object) -> Database:
+    """The database that a pool names, by itself."""
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
     behind = _VAULTS.get(pool.partition("://")[0])
     if behind is None:
         known = ", ".join(f"{name}://" for name in _VAULTS)
         raise BadValue(f"pool {shown(pool.partition('://')[0])} is no database that can stand behind: use {known}")
-    with _driver(scheme, "redis", "redis"):
-        import penstock.store.redis.store  # noqa: F401
+    _parts("pool", pool)
     return behind(pool)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -11,6 +12,9 @@ class Wake(threading.Event):
     """As an Event. A wake-up is never lost; one may come for nothing."""
 
     _fd: int | None = None
+    #: Who hears of a change elsewhere in a thread of its own calls this there, and so spares waiters the way through
+    #: the thread that sleeps on the event.
+    on_news: Callable[[], object] | None = None
 
     def fileno(self) -> int:
         """Readable while it is set; made at first use."""

@@ -31,6 +31,8 @@ LARGEST_TAKE = 1000
 MOST_AHEAD = 2 * LARGEST_TAKE
 # So many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
+# The longest sleep while a taken task is being started.
+HAND_OVER = 0.001
 # Seconds between attempts while the store is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
@@ -207,9 +209,21 @@ class Feeder:
         for executor, items in parts.items():
             hand.add(items, now)
             self._executors[executor].start(items)
+        self._let_start()
         self.on_taken()
         if self._turns:
             self._sources.append(self._sources.pop(0))
+
+    def _let_start(self) -> None:
+        """Sleep until the last of a few tasks has begun.
+
+        The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is off.
+        """
+        waiting = len(self._work.hand.unstarted)
+        if 0 < waiting <= self._work.slots.free():
+            self._work.low = 0
+            if self._work.hand.unstarted:  # else it began before it could be told
+                self._room.wait(HAND_OVER)
 
     def _route(self, item: Item) -> str | None:
         """Where it runs; None when it has been settled here."""

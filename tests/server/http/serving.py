@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import pytest
 
 from penstock import aio
 from penstock.server.address import Address
@@ -19,8 +20,11 @@ from penstock.server.http.listener import HttpListener
 from penstock.server.http.options import Options
 from penstock.server.serve import opened
 from penstock.server.tls import Tls
+from tests.conftest import STORES
 
 START_SECONDS = 20
+# For what a store itself has a part in; all else is the server's alone.
+EVERY_STORE = pytest.mark.parametrize("store_url", STORES, indirect=True)
 
 
 @dataclass

@@ -67,6 +67,21 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
 def _nightly() -> None: ...
 
 
+# How far the cells of a table's rows stand from the headings above them.
+ASKEW = """() => [...document.querySelectorAll("table")].flatMap((table) => {
+  const places = (row) => [...row.cells].map((cell) => Math.round(cell.getBoundingClientRect().left));
+  const head = places(table.tHead.rows[0]);
+  return [...table.tBodies[0].rows].filter((row) => String(places(row)) !== String(head)).map((row) => row.innerText);
+})"""
+
+
+def test_cells_stand_under_their_headings(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    for path in ("/", "/sessions", "/groups", "/schedules", "/callbacks", "/tubes/mail"):
+        page.goto(server.url + path)
+        assert page.locator("tbody tr").count() > 0, path
+        assert page.evaluate(ASKEW) == [], path
+
+
 def test_hostile_data_is_shown_as_text(server: Serving, filled: penstock.Broker, page: Page) -> None:
     for path in PAGES:
         answer = page.goto(server.url + path)

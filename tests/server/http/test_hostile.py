@@ -39,6 +39,14 @@ def test_a_body_over_the_limit(server: Serving) -> None:
         assert other.recv(100).startswith(b"HTTP/1.1 413")
 
 
+def test_who_sends_all_of_a_body_over_the_limit_gets_the_answer(server: Serving) -> None:
+    body = b"x" * 2**24  # more than the buffers on the way hold
+    head = b"POST /api/tubes/mail/tasks HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as client:
+        client.sendall(head + body)
+        assert client.recv(100).startswith(b"HTTP/1.1 413")
+
+
 def test_a_body_that_does_not_come(server: Serving) -> None:
     began = time.monotonic()
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0)) as slow:

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters
-from tests.server.http.serving import Serving
+from tests.server.http.serving import EVERY_STORE, Serving
 
 MAIL = "/api/tubes/mail"
 
@@ -22,6 +22,7 @@ def refused(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, body["error"]
 
 
+@EVERY_STORE
 def test_put_take_ack(server: Serving, beside: penstock.Broker) -> None:
     put = server.post(f"{MAIL}/tasks", {"data": {"to": "ada", "n": 1.5}, "pri": 3})
     assert put.status_code == 201
@@ -66,6 +67,7 @@ def test_bytes_are_base64(server: Serving, beside: penstock.Broker) -> None:
     assert task.data == b"\0\xff"
 
 
+@EVERY_STORE
 def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
     put = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1, "pri": 5}, {"data": 2}, {"base64": ""}]})
     assert [task["id"] for task in put.json()["tasks"]] == [1, 2, 3]
@@ -78,6 +80,14 @@ def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
     assert beside.tube("mail").stats().calls.put == 3
 
 
+def test_a_bad_put_leaves_no_tube_behind(server: Serving) -> None:
+    assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "utube": "ada"})) == (400, "UnsupportedOption")
+    batch = {"tasks": [{"data": 1}, {"data": 2, "pri": -1}]}
+    assert refused(server.post(f"{MAIL}/tasks/batch", batch)) == (400, "BadValue")
+    assert server.get("/api/tubes").json() == []
+
+
+@EVERY_STORE
 def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail", ttr=60)
     tube.put_many([1, 2, 3, 4, 5])
@@ -97,6 +107,20 @@ def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
     assert "ready" in server.get(f"{MAIL}/tasks/3/why").json()["why"]
 
 
+@EVERY_STORE
+def test_one_task_is_kicked_and_retried(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    tube.put_many([1, (2, {"delay": 60}), 3])
+    tube.bury(1)
+    assert refused(server.post(f"{MAIL}/tasks/3/kick")) == (404, "NotFound")
+    assert server.post(f"{MAIL}/tasks/1/kick").json() == {"id": 1, "tube": "mail"}
+    tube.bury(1)
+    for id in (1, 2):
+        assert server.post(f"{MAIL}/tasks/{id}/retry").json() == {"id": id, "tube": "mail"}
+    assert [task.status for task in tube.tasks()] == ["r", "r", "r"]
+
+
+@EVERY_STORE
 def test_a_foreign_or_late_ack_is_refused(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put(1)
@@ -110,6 +134,7 @@ def test_a_foreign_or_late_ack_is_refused(server: Serving, beside: penstock.Brok
     assert server.post(f"{MAIL}/tasks/1/ack", {"lease": 2}).status_code == 200
 
 
+@EVERY_STORE
 def test_looking(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put_many(range(5))
@@ -124,6 +149,7 @@ def test_looking(server: Serving, beside: penstock.Broker) -> None:
     assert refused(server.post("/api/tubes/none/take")) == (404, "NoSuchTube")
 
 
+@EVERY_STORE
 def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     with ThreadPoolExecutor(1) as pool:
@@ -133,6 +159,7 @@ def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Brok
         assert waiting.result(15).json()["data"] == "late"
 
 
+@EVERY_STORE
 def test_a_blocked_take_over_several_tubes(server: Serving, beside: penstock.Broker) -> None:
     beside.tube("urgent")
     beside.tube("mail").put(1)
@@ -140,6 +167,7 @@ def test_a_blocked_take_over_several_tubes(server: Serving, beside: penstock.Bro
     assert server.post("/api/take", {"tubes": ["urgent", "mail"]}).status_code == 204
 
 
+@EVERY_STORE
 def test_who_hangs_up_in_a_blocked_take_takes_nothing(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     with httpx.Client(base_url=server.url, timeout=0.4) as hasty, pytest.raises(httpx.ReadTimeout):
@@ -164,6 +192,7 @@ def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstoc
             client.close()
 
 
+@EVERY_STORE
 def test_addresses_and_outcomes(server: Serving) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"}).status_code == 201
     assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"})) == (409, "DuplicateAddress")
@@ -174,6 +203,7 @@ def test_addresses_and_outcomes(server: Serving) -> None:
     assert done == {"status": "done", "result": {"ok": True}, "error": None, "code": None}
 
 
+@EVERY_STORE
 def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
     server.post("/api/tubes", {"name": "small", "capacity": 1})
     assert server.post("/api/tubes/small/tasks", {"data": 1}).status_code == 201
@@ -185,6 +215,7 @@ def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
         assert waiting.result(15).status_code == 201
 
 
+@EVERY_STORE
 def test_ids_of_the_other_kinds_are_text(server: Serving) -> None:
     server.post("/api/tubes", {"name": "feeds", "kind": "round", "period": 1})
     assert server.post("/api/tubes/feeds/tasks", {"data": 1, "id": "a/b c"}).json()["id"] == "a/b c"

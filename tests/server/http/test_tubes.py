@@ -13,7 +13,7 @@ from penstock.schedule import cards
 from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.http import access
 from tests.behaviour.helpers import until
-from tests.server.http.serving import Serving
+from tests.server.http.serving import EVERY_STORE, Serving
 from tests.server.http.test_tasks import MAIL, refused
 
 
@@ -31,6 +31,7 @@ def test_tubes_are_created_listed_shown_and_dropped(server: Serving) -> None:
     assert refused(server.get(MAIL)) == (404, "NoSuchTube")
 
 
+@EVERY_STORE
 def test_a_tube_that_was_dropped_and_made_anew_is_found(server: Serving, beside: penstock.Broker) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1}).json()["id"] == 1
     beside.tube("mail").drop()
@@ -38,6 +39,7 @@ def test_a_tube_that_was_dropped_and_made_anew_is_found(server: Serving, beside:
     assert server.post(f"{MAIL}/take").json()["data"] == "new"
 
 
+@EVERY_STORE
 def test_steering(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put_many([1, 2])
@@ -53,6 +55,7 @@ def test_steering(server: Serving, beside: penstock.Broker) -> None:
     assert server.post("/api/check", {"repair": False}).json() == []
 
 
+@EVERY_STORE
 def test_schedules(server: Serving, beside: penstock.Broker) -> None:
     assert server.get("/api/schedules").json() == []
     app = penstock.App()
@@ -75,6 +78,7 @@ def test_schedules(server: Serving, beside: penstock.Broker) -> None:
     assert server.get("/api/schedules").json() == []
 
 
+@EVERY_STORE
 def test_groups(server: Serving) -> None:
     group = f"{MAIL}/groups/g"
     server.post(f"{MAIL}/tasks", {"data": 1, "group": "g"})
@@ -90,6 +94,7 @@ def test_groups(server: Serving) -> None:
     assert server.post(f"{MAIL}/take").json()["data"] == "end"
 
 
+@EVERY_STORE
 def test_a_session_is_begun_named_and_ended(server: Serving, beside: penstock.Broker) -> None:
     beside.tube("mail").put(1)
     id = server.post("/api/sessions", {"ttr": 0}).json()["session"]
@@ -103,6 +108,7 @@ def test_a_session_is_begun_named_and_ended(server: Serving, beside: penstock.Br
     assert refused(server.client.delete(f"/api/sessions/{id}")) == (404, "NotFound")
 
 
+@EVERY_STORE
 def test_a_session_of_another_program_is_joined(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     tube.put(1)
@@ -142,6 +148,7 @@ def events(lines: Iterator[str]) -> Iterator[tuple[str, dict[str, object]]]:
             yield name, json.loads(line.removeprefix("data: "))
 
 
+@EVERY_STORE
 def test_events_tell_counters_and_changes(server: Serving, beside: penstock.Broker) -> None:
     beside.tube("mail").put("before")
     with server.client.stream("GET", "/api/events") as stream:
@@ -176,6 +183,7 @@ def test_streams_are_bounded_and_end_with_the_server(server: Serving) -> None:
         assert list(lines)[-1] == ""
 
 
+@EVERY_STORE
 def test_metrics(server: Serving, beside: penstock.Broker) -> None:
     server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2}]})
     server.post(f"{MAIL}/take")

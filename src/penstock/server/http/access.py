@@ -9,19 +9,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from penstock import aio
 from penstock.errors import NotFound, PenstockError
-from penstock.opening import find_tube, open_tube
+from penstock.opening import find_tube, open_for_put
 from penstock.seat import Seat
 from penstock.server.http.faults import Refused
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Data, and the options of its put.
+ToPut = Sequence[tuple[object, Any]]
 
 IDLE_SECONDS = 60.0
 # A handle a name; more are forgotten and found again.
@@ -64,13 +67,13 @@ class Access:
 
     # tubes
 
-    async def tube(self, name: str, visit: Visit | None = None, *, create: bool = False) -> aio.Tube:
-        """The tube of that name for this session; NoSuchTube unless it may be created."""
+    async def tube(self, name: str, visit: Visit | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
+        """The tube of that name for this session; NoSuchTube unless it may be created, for what is put into it."""
         visit = visit or self._own
         handle = visit.tubes.get(name)
         if handle is None:
             hub = self.broker._sync._hub
-            opening = partial(open_tube, kind=None, options={}) if create else find_tube
+            opening = find_tube if to_put is None else partial(open_for_put, items=to_put)
             handle = aio.Tube(self.broker._bridge, await self.call(opening, hub, visit.seat, name))
             if len(visit.tubes) >= MAX_HANDLES:
                 visit.tubes.clear()

@@ -19,15 +19,16 @@ _TEXT_IDS = frozenset({"round", "reliable"})
 
 async def put(call: Call, body: bodies.PutOne) -> TaskAnswer:
     """Put a task. A tube that is missing is created, with the default kind."""
-    tube = await call.access.tube(call.path["name"], call.visit, create=True)
-    work = tube.put(body.payload(), timeout=body.timeout, **body.options())
+    data, options = body.payload(), body.options()
+    tube = await call.access.tube(call.path["name"], call.visit, to_put=[(data, options)])
+    work = tube.put(data, timeout=body.timeout, **options)
     return answers.task(await (call.while_there(work) if body.timeout else work))
 
 
 async def put_many(call: Call, body: bodies.PutMany) -> TaskList:
     """Put many tasks, all or none. A tube that is missing is created, with the default kind."""
-    tube = await call.access.tube(call.path["name"], call.visit, create=True)
     items = [(task.payload(), task.options()) for task in body.tasks]
+    tube = await call.access.tube(call.path["name"], call.visit, to_put=items)
     work = tube.put_many(items, timeout=body.timeout)
     return TaskList([answers.task(task) for task in await (call.while_there(work) if body.timeout else work)])
 

@@ -217,7 +217,7 @@ async def read_body(request: Request, options: Options) -> bytes:
 
 
 def _too_long(options: Options) -> Refused:
-    return Refused(413, f"the body is over {options.max_body} bytes: send less at once", Connection="close")
+    return Refused(413, f"the body is over {options.max_body} bytes: send less at once")
 
 
 def _refuse_form(request: Request) -> None:

@@ -14,6 +14,9 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 # Of one task's data; what is longer is cut, and the API gives all of it.
 MAX_SHOWN = 64 * 1024
 MAX_PREVIEW = 160
+# Below so many seconds, a length of time is told in units of so many.
+_UNITS = ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h"))
+_SECONDS = frozenset({"ttl", "ttr", "period", "aging", "retention"})
 _FOLDER = resources.files("penstock.server.dashboard")
 
 
@@ -24,6 +27,7 @@ def environment() -> Environment:
     made.filters.update(
         number=number,
         seconds=seconds,
+        option=option,
         ago=ago,
         moment=moment,
         pretty=pretty,
@@ -59,12 +63,14 @@ def seconds(value: float) -> str:
     """A length of time, to two places that matter."""
     if value < 1:
         return f"{value * 1000:.0f} ms"
-    if value < 60:
-        return f"{value:.3g} s"
-    for unit, size in (("min", 60), ("h", 3600), ("d", 86_400)):
-        if value < size * 100 or unit == "d":
-            return f"{value / size:.3g} {unit}"
-    return ""
+    size, unit = next(((size, unit) for most, size, unit in _UNITS if value < most), (86_400, "d"))
+    many = value / size
+    return f"{many:.0f} {unit}" if many >= 10 else f"{many:.2g} {unit}"
+
+
+def option(value: object, name: str) -> str:
+    """An option of a tube, with its unit."""
+    return seconds(value) if name in _SECONDS and isinstance(value, (int, float)) else str(value)
 
 
 def ago(moment: float | None) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import msgspec
-
 from penstock.core.options import Tube
 from penstock.store import base
 from penstock.store.mysql import faults
 from penstock.store.mysql.database import Refused
-from penstock.store.mysql.pool import Rows
 from penstock.store.mysql.tubes import no_such_tube
+from penstock.store.mysql.wire import Rows
 
 
 @contextmanager
@@ -26,7 +24,7 @@ def refusals(*asked: Tube | int) -> Iterator[None]:
         if refused.code == faults.TUBE_FULL:
             wanted = rest[0] if rest and isinstance(rest[0], int) else 0
             raise base.tube_full(first, int(refused.text), wanted) from None
-        if refused.code == faults.NO_SUCH_TUBE:
+        if refused.code in (faults.NO_SUCH_TUBE, faults.NO_ID):
             raise no_such_tube(first) from None
         raise
 
@@ -35,8 +33,7 @@ def moment_of(rows: Rows) -> int:
     """The moment of a settle, which is in its last row; 0 where it did nothing."""
     if not rows:
         return 0
-    name, number, *_ = rows[-1]
-    return int(msgspec.json.decode(number)[0] if name.endswith("*") else number)
+    return int(rows[-1][1])
 
 
 def sql(value: int | None) -> str:

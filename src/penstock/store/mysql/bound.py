@@ -11,8 +11,9 @@ from pymysql.constants import SERVER_STATUS
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, SchemaMismatch, UnsupportedOption
 from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import ROOM_FOR_IDS, Link, Rows
+from penstock.store.mysql.pool import ROOM_FOR_IDS, Link
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import Rows
 
 T = TypeVar("T")
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from penstock.core.options import Tube
+from penstock.core.soundness import stranded
 from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Counts, Finding
 from penstock.store.mysql import tubes
@@ -18,10 +19,13 @@ from penstock.store.sql.lane_checks import EMPTY, make_lane
 
 
 def check(link: Link, now: int, *, repair: bool) -> list[Finding]:
-    """All findings, in the order in which they must be mended: leases, links, lanes, counters."""
+    """All findings, in the order in which they must be mended: states, leases, links, lanes, counters."""
     found: list[Finding] = []
     for tube in [tubes.load(row) for row in link.rows(Q.all_tubes)]:
-        found += _orphans(link, tube, now, repair) if tube.kind.leased else check_unleased(link, tube, repair)
+        if tube.kind.leased:
+            found += [*_stranded(link, tube, repair), *_orphans(link, tube, now, repair)]
+        else:
+            found += check_unleased(link, tube, repair)
         found += check_links(link, tube, now, repair)
         found += _astray(link, tube, repair)
         if tube.kind.per_utube:
@@ -44,6 +48,13 @@ def make_counts(tube: Tube, row: tuple[int | None, ...]) -> Counts:
         raise tubes.no_such_tube(tube)
     last, taken, delayed, buried, done, *calls = (int(number or 0) for number in row)
     return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
+
+
+def _stranded(link: Link, tube: Tube, repair: bool) -> Iterator[Finding]:
+    for id, state in link.rows(Q.stranded, (tube.no,)):
+        yield Finding(tube.name, id, stranded(state), "make it ready")
+        if repair:
+            link.change(Q.make_ready, (tube.no, id))
 
 
 def _orphans(link: Link, tube: Tube, now: int, repair: bool) -> Iterator[Finding]:

@@ -12,7 +12,8 @@ import pymysql
 from penstock.errors import OutcomeUnknown, PenstockError
 from penstock.store.mysql import faults
 from penstock.store.mysql.location import Location
-from penstock.store.mysql.pool import Link, Pool, Rows
+from penstock.store.mysql.pool import Link, Pool
+from penstock.store.mysql.wire import Rows
 
 T = TypeVar("T")
 

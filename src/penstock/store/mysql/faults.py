@@ -18,7 +18,9 @@ NO_SUCH_TUBE = 31001
 TUBE_FULL = 31002
 ADDRESS_IN_USE = 31003
 GROUP_ENDED = 31004
-REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED})
+# The server's own refusal of a NULL, and of ours it is only the id of a plain put into a tube that is gone.
+NO_ID = 1048
+REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED, NO_ID})
 
 DUPLICATE_KEY = 1062
 DEADLOCK = 1213

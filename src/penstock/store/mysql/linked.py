@@ -14,10 +14,10 @@ from penstock.store.base import Advanced, Event, Stored
 from penstock.store.mysql.answers import sql
 from penstock.store.mysql.calls import Calls
 from penstock.store.mysql.database import Refused
-from penstock.store.mysql.pool import Rows
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import Report
 from penstock.store.mysql.ties import TiedPut
+from penstock.store.mysql.wire import Rows
 
 
 class LinkedCalls(Calls):

@@ -7,8 +7,9 @@ from itertools import groupby
 
 from penstock.core.options import Tube
 from penstock.errors import PayloadTooLarge
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.records import INSERT
+from penstock.store.mysql.wire import Rows
 
 # Of a packet, for the statements around the rows.
 _RESERVE = 4096

@@ -268,6 +268,15 @@ SELECT state, COUNT(*) FROM penstock_task WHERE tube = %s GROUP BY state;
 -- name: correct
 INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done) VALUES (%s, %s, %s, %s, %s);
 
+-- name: stranded
+-- core/soundness.py has what this means.
+SELECT id, state FROM penstock_task WHERE tube = %s AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at = 9007199254740991) OR (state = 'g' AND group_no IS NULL))
+ORDER BY id;
+
+-- name: make_ready
+UPDATE penstock_task SET state = 'r', owner = 0, at = COALESCE(expires, 9007199254740991) WHERE tube = %s AND id = %s;
+
 -- name: orphans
 SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
 STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id

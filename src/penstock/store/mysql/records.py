@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 from pymysql.converters import escape_string
@@ -14,12 +13,12 @@ from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Rank, Record
 from penstock.store.base import Effects, Event, altered
-from penstock.store.mysql.pool import Rows
+from penstock.store.mysql.wire import Rows
 
 _decode = msgspec.json.Decoder(list).decode
 # How a task's row begins that has yet to arrive in its micro-queue.
 ARRIVING = "n"
-_NEVER = str(2**53 - 1)
+NEVER = str(2**53 - 1)
 # In the JSON of a task its data would stand here.
 _DATA = 17
 _COLUMNS = "tube, id, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback, data"
@@ -28,26 +27,13 @@ INSERT = f"INSERT INTO penstock_task ({_COLUMNS}) VALUES "
 
 def make_record(record: str, data: bytes) -> Record:
     """A task from the two columns of penstock_record."""
-    return _made(_decode(record), data)
-
-
-def _made(fields: list[Any], data: bytes) -> Record:
+    fields = _decode(record)
     return Record(*fields[:_DATA], data, *fields[_DATA:])  # type: ignore[call-arg]
 
 
 def shown(rows: Rows, what: str) -> list[tuple[int, Record]]:
     """The tasks that penstock_show answered under that name, each with its number, in their order."""
-    found: list[tuple[int, Record]] = []
-    for name, number, listed, data in rows:
-        if name == what:
-            found.append((int(number), make_record(listed, data)))
-        elif name == what + "*":
-            first, *lengths = _decode(number)
-            start = 0
-            for record, length in zip(_decode(listed), lengths, strict=True):
-                found.append((first, _made(record, data[start : start + length])))
-                start += length
-    return found
+    return [(int(number), make_record(record, data)) for name, number, record, data in rows if name == what]
 
 
 # putting
@@ -60,30 +46,9 @@ def row(tube: Tube, place: int, entry: Entry) -> str:
     at = f"@penstock_now+{entry.delay}" if entry.delay else _moment(expires)
     return (
         f"({tube.no},@penstock_id+{place},'{state}',{_rank(entry.rank1, place)},{_rank(entry.rank2, place)},"
-        f"{entry.pri},{_text(entry.utube)},@penstock_now,{expires},{at},{_number(entry.ttr)},{_number(entry.max_attempts)},"
-        f"{_text(entry.callback)},X'{entry.payload.hex()}')"
+        f"{entry.pri},{text(entry.utube)},@penstock_now,{expires},{at},{number(entry.ttr)},{number(entry.max_attempts)},"
+        f"{text(entry.callback)},X'{entry.payload.hex()}')"
     )
-
-
-_TIME = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
-
-
-def single(tube: Tube, entry: Entry, now: int | None) -> tuple[str, str]:
-    """The statements of one plain put. The first leaves the id as its number, or none where the tube is gone, and then
-    the second inserts nothing; the second leaves the moment, which is the same throughout a statement."""
-    time = _TIME if now is None else str(now)
-    expires = "NULL" if entry.ttl is None else f"{time}+{entry.ttl}"
-    return (
-        f"UPDATE penstock_id SET last=LAST_INSERT_ID(last+1) WHERE tube={tube.no}",
-        f"INSERT INTO penstock_task ({_COLUMNS}) SELECT {tube.no},last,'r',{_single(entry.rank1, time)},"
-        f"{_single(entry.rank2, time)},{entry.pri},{_text(entry.utube)},LAST_INSERT_ID({time}),{expires},"
-        f"{_moment(expires)},{_number(entry.ttr)},{_number(entry.max_attempts)},{_text(entry.callback)},"
-        f"X'{entry.payload.hex()}' FROM penstock_id WHERE tube={tube.no}",
-    )
-
-
-def _single(rank: Rank, time: str) -> str:
-    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{'-last' if rank.newest else ''}"
 
 
 def _rank(rank: Rank, place: int) -> str:
@@ -94,26 +59,26 @@ def _rank(rank: Rank, place: int) -> str:
 
 def _moment(expires: str) -> str:
     """The column `at` of a task that waits for its ttl, if it has one."""
-    return _NEVER if expires == "NULL" else expires
+    return NEVER if expires == "NULL" else expires
 
 
-def _number(value: int | None) -> str:
+def number(value: int | None) -> str:
     return "NULL" if value is None else str(value)
 
 
-def _text(value: str | None) -> str:
+def text(value: str | None) -> str:
     return "NULL" if value is None else f"'{escape_string(value)}'"
 
 
 def adopted_row(tube: Tube, record: Record) -> str:
     """The VALUES of a task that comes from elsewhere."""
-    at = _NEVER if record.at is None else str(record.at)
+    at = NEVER if record.at is None else str(record.at)
     return (
-        f"({tube.no},{record.id},'{record.state}',{record.rank1!r},{record.rank2!r},{record.pri},{_text(record.utube)},"
-        f"{record.attempts},{record.lease},{record.created},{record.taken or 0},{_number(record.expires)},{at},"
-        f"{_number(record.ttr)},{_number(record.max_attempts)},{_text(record.reason)},{_text(record.callback)},"
-        f"X'{record.payload.hex()}',{_text(record.address)},{_text(record.reply_to)},{_text(record.group)},"
-        f"{_number(record.group_no)})"
+        f"({tube.no},{record.id},'{record.state}',{record.rank1!r},{record.rank2!r},{record.pri},{text(record.utube)},"
+        f"{record.attempts},{record.lease},{record.created},{record.taken or 0},{number(record.expires)},{at},"
+        f"{number(record.ttr)},{number(record.max_attempts)},{text(record.reason)},{text(record.callback)},"
+        f"X'{record.payload.hex()}',{text(record.address)},{text(record.reply_to)},{text(record.group)},"
+        f"{number(record.group_no)})"
     )
 
 

@@ -10,8 +10,9 @@ from uuid import uuid4
 
 from penstock.errors import NotFound
 from penstock.store.base import LAPSE_MS, Joined, Presence, SessionRecord
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q, several
+from penstock.store.mysql.wire import Rows
 
 
 def join(link: Link, presence: Presence, session: str | None, ttr: int, now: int) -> Joined:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pymysql
 
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube
+from penstock.core.options import Tube, plain_entry, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored
+from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored
 from penstock.store.moving import named
 from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, sql
@@ -23,16 +23,18 @@ from penstock.store.mysql.describe import describe
 from penstock.store.mysql.linked import LinkedCalls
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.moving import MovingCalls
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.plain import make_plain_put
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.putting import put
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.records import Report, make_record
 from penstock.store.mysql.schema import migrate
-from penstock.store.mysql.settling import settling
+from penstock.store.mysql.settling import acked, acking, are_acks, settling
 from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import UnleasedCalls
 from penstock.store.mysql.watch import Watch
+from penstock.store.mysql.wire import Rows
 from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
@@ -145,13 +147,22 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         return self._stored(tube, entries, rows)
 
     def _put_one(self, tube: Tube, entry: Entry, now: int | None) -> Stored:
-        """A plain put without a result set: id and moment come in the numbers that an OK has room for."""
-        statements = records.single(tube, entry, self._moment(now))
-        id, moment, _ = self._db.run(lambda link: link.numbers(*statements), committed=True)
-        if not id:
-            raise self._no_such_tube(tube)
-        record = records.stored(tube, id, entry, self._heard(moment), None)
+        with self._refusals(tube):
+            record = make_plain_put(tube, entry, self._moment(now)).run(self._db, entry)
+        self._heard(record.created)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
+
+    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+        entry = plain_entry(tube, b"")
+        if self._clock is not None or not stands_alone(tube, entry):
+            return None
+        plain = make_plain_put(tube, entry, None)
+
+        def put(payload: bytes) -> Record:
+            with self._refusals(tube):
+                return plain.run(self._db, plain_entry(tube, payload))
+
+        return put
 
     def _stored(self, tube: Tube, entries: Sequence[Entry], rows: Rows) -> Stored:
         report = Report()
@@ -171,8 +182,12 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if not moves:
             return Settled([], Effects())
+        brief = brief and tube.kind.leased and are_acks(tube, moves)
         with self._refusals(tube):
-            rows = self._db.call(settling(tube, moves, self._moment(now)))
+            rows = self._db.call((acking if brief else settling)(tube, moves, self._moment(now)))
+        if brief and (gone := acked(moves, rows)) is not None:
+            found = [GONE if move.id in gone else None for move in moves]
+            return Settled(found, Effects(removed={tube.no: len(gone)} if gone else {}))
         moment = moment_of(rows)
         report = Report()
         report.swept(rows, moment)

@@ -13,8 +13,8 @@ from penstock.errors import OutcomeUnknown
 from penstock.store.base import Blocked, Event, Taken
 from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.calls import Calls
-from penstock.store.mysql.pool import Rows
-from penstock.store.mysql.records import Report, shown
+from penstock.store.mysql.records import Report, make_record, shown
+from penstock.store.mysql.wire import Rows
 from penstock.store.sql.waiters import Waiter, Waiters
 
 # Above every rank, for a take without max_pri.
@@ -23,7 +23,7 @@ _BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a take asks for: the first arguments of the procedure, its moment, and who waits."""
+    """What a take asks for: the procedure and its first arguments, its moment, and who waits."""
 
     what: str
     now: str
@@ -44,17 +44,21 @@ class TakingCalls(Calls):
         now: int | None = None,
     ) -> Taken:  # fmt: skip
         numbers = [tube.no for tube in tubes]
-        top = _ANY_RANK if max_pri is None else max_pri
         waiter = self._waiters.find(handle, numbers, blocked)
-        what = f"'{numbers}', {count}, '{handle}', {top!r}"
+        first = tubes[0]
+        if len(tubes) == count == 1 and max_pri is None and first.kind.leased and not first.kind.per_utube:
+            what = f"take_one({first.no}, '{handle}'"
+        else:
+            top = _ANY_RANK if max_pri is None else max_pri
+            what = f"take('{numbers}', {count}, '{handle}', {top!r}"
         asked = _Asked(what, sql(self._moment(now)), tubes, handle, blocked, waiter)
         report = Report()
         with self._refusals(*tubes):
             rows = self._taken(asked, report)
-        _, moment, wait_ms, session = rows[-1]
+        _, moment, wait_ms, session, *task = rows.pop()
         self._heard(int(moment))
-        report.swept(rows[:-1], int(moment))
-        taken = shown(rows, "take")
+        report.swept(rows, int(moment))
+        taken = [(first.no, make_record(*task))] if task else shown(rows, "take")
         if blocked in ("enter", "stay") and not taken and session is not None:
             self._waiters.keep(handle, numbers, waiter)
         report.effects.events += [Event(no, "take", record) for no, record in taken]
@@ -68,7 +72,7 @@ class TakingCalls(Calls):
             number, waits = getrandbits(63), asked.waiter.number
             word = _BLOCKED[asked.waiter.word(asked.blocked)]
             try:
-                return self._db.call(f"CALL penstock_take({asked.what}, {word}, {waits}, {asked.now}, {number})")
+                return self._db.call(f"CALL penstock_{asked.what}, {word}, {waits}, {asked.now}, {number})")
             except OutcomeUnknown:
                 self._lost += [(tube, asked, number, waits) for tube in asked.tubes]
 

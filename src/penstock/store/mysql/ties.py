@@ -16,10 +16,11 @@ from penstock.errors import PenstockError
 from penstock.store.mysql import faults
 from penstock.store.mysql.answers import sql
 from penstock.store.mysql.database import Refused
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.putting import packed
 from penstock.store.mysql.records import make_record
 from penstock.store.mysql.tubes import rank_parts
+from penstock.store.mysql.wire import Rows
 
 _encode = msgspec.json.Encoder().encode
 # How an entry says that its address must be free.

@@ -6,15 +6,17 @@ from functools import partial
 
 import msgspec
 
+from penstock.core.declared import declared_tube
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube, plain_entry
 from penstock.core.reply import REPLY_KIND
 from penstock.core.task import Rank
 from penstock.errors import NoSuchTube, TubeBusy, TubeExists
 from penstock.store.moving import hidden
 from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import Link, Rows
+from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import Rows
 
 # Tasks removed in one transaction by truncate and drop, so that others get their turn.
 REMOVE_STEP = 2000
@@ -28,7 +30,7 @@ def no_such_tube(tube: Tube) -> NoSuchTube:
 def load(row: tuple[int, bytes, str, str]) -> Tube:
     """The tube of a stored row."""
     no, name, kind, given = row
-    return make_tube(no, name.decode(), msgspec.json.decode(kind, type=Kind), decode_given(given))
+    return declared_tube(no, name.decode(), kind, given)
 
 
 def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:

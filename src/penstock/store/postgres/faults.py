@@ -15,7 +15,7 @@ from penstock.errors import (
     StoreUnavailable,
 )
 
-# What the functions of the migrations raise.
+# What the store's functions raise.
 OWN = ("PS001", "PS002", "PS003", "PS004", "PS005", "PS006", "PS007")
 NO_SUCH_TUBE, TUBE_TAKEN, TUBE_AWAITED, ADDRESS_IN_USE, GROUP_ENDED, TUBE_FULL, TUBE_RESTLESS = OWN
 # The whole transaction was undone, and may be tried again.

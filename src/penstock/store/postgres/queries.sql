@@ -1,4 +1,4 @@
--- Every call of the PostgreSQL store: one function of the migrations each, so one round trip and one transaction.
+-- Every call of the PostgreSQL store: one function each, so one round trip and one transaction.
 
 -- fragment: entries
 -- Their data, which of the shapes each has, the shapes as JSON, and their addresses, if any.
@@ -20,7 +20,7 @@ ARRAY(
 CASE WHEN shown.state = 't' THEN {schema}.penstock_progress(shown.tube, shown.id, shown.lease) END
 
 -- name: plans
--- What every verb's function runs with, {plans} in the migrations. The tables go from empty to millions of rows and
+-- What every verb's function runs with, {plans} in functions/. The tables go from empty to millions of rows and
 -- back within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
 SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
 SET plan_cache_mode = force_generic_plan SET jit = off SET lock_timeout = '10s'
@@ -43,6 +43,10 @@ SELECT pg_advisory_xact_lock(hashtext('penstock'), hashtext('{schema}'))
 -- name: begin_schema
 CREATE SCHEMA IF NOT EXISTS {schema};
 CREATE TABLE IF NOT EXISTS {schema}.penstock_meta (name text PRIMARY KEY, value text NOT NULL)
+
+-- name: unchecked
+-- Functions are made in any order, so that some name others that are not there yet.
+SET LOCAL check_function_bodies = off
 
 -- name: server
 SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()
@@ -94,6 +98,9 @@ SELECT paused FROM {schema}.penstock_tube WHERE no = %s
 -- name: put_one
 SELECT * FROM {schema}.penstock_put_one(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
+-- name: put_plain
+SELECT {schema}.penstock_put_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+
 -- name: put_alike
 SELECT * FROM {schema}.penstock_put_alike(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
 
@@ -117,7 +124,7 @@ SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
 SELECT shown.*, $progress FROM {schema}.penstock_settle_telling(%s, %s, %s, %s) shown
 
 -- name: ack
-SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s)
+SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s, %s)
 
 -- name: kick
 SELECT * FROM {schema}.penstock_kick(%s, %s, %s, %s)
@@ -247,6 +254,17 @@ SELECT taken, heads, waiting FROM {schema}.penstock_lane WHERE tube = %s AND utu
 
 -- name: lane_holders
 SELECT * FROM {schema}.penstock_lane_holders(%s, %s, %s)
+
+-- name: stranded
+-- core/soundness.py has what this means. Before penstock_check, which counts and places what is made ready here.
+WITH found AS (
+    SELECT k.key, t.name, k.state::text AS state FROM {schema}.penstock_task k JOIN {schema}.penstock_tube t ON t.no = k.tube
+    WHERE t.hand_out = 'lease' AND (k.state NOT IN ('r', 'q', 't', '~', '!', 'g') OR (k.state = 'q' AND k.utube IS NULL)
+        OR (k.state = '~' AND k.at IS NULL) OR (k.state = 'g' AND k.group_no IS NULL))
+), mended AS (
+    UPDATE {schema}.penstock_task k SET state = 'r', owner = NULL, at = expires FROM found WHERE %s AND k.key = found.key
+)
+SELECT name, key & 1099511627775, state FROM found ORDER BY key
 
 -- name: check
 SELECT * FROM {schema}.penstock_check(%s, %s)

@@ -8,18 +8,21 @@ from typing import Any, cast
 import msgspec
 
 from penstock.core import address
+from penstock.core.declared import declared_tube
 from penstock.core.ending import Ending, Sought
 from penstock.core.group import Group
 from penstock.core.ids import shown_mark
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, decode_given, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube, plain_entry
+from penstock.core.soundness import stranded
 from penstock.core.task import Entry, Rank, Record
-from penstock.store.base import Effects, Event, Finding
+from penstock.store.base import GONE, Effects, Event, Finding
 from penstock.store.postgres.connection import Row
 
 # A penstock_effect: tube, place, events, ready; then the fields of a Record, in its order.
 _RECORD = 4
+_REASON = _RECORD + Record.__struct_fields__.index("reason")
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -46,6 +49,10 @@ def gather(rows: Iterable[Row], effects: Effects | None = None) -> Gathered:
         if events == "told":
             told = True
             continue
+        if events == "acked":
+            effects.removed[tube] = effects.removed.get(tube, 0) + ready
+            placed += [(place, GONE) for place in _acked_places(ready, cast("str | None", row[_REASON]))]
+            continue
         after = record(row)
         if events == "over":
             effects.ended.append(("group", tube, cast(int, after.group_no)))
@@ -66,11 +73,18 @@ def gather(rows: Iterable[Row], effects: Effects | None = None) -> Gathered:
     return Gathered(effects, placed, told)
 
 
-def taken(rows: Iterable[Row]) -> list[Record]:
-    """The leased tasks of a take, in the order of hand-out."""
-    leased = [row for row in rows if row[2] == "take"]
-    leased.sort(key=lambda row: cast("tuple[int, float, float, int]", (row[1], row[6], row[7], row[4])))
-    return [record(row) for row in leased]
+def _acked_places(count: int, places: str | None) -> Iterable[int]:
+    return range(count) if places is None else map(int, places.split())
+
+
+def taken(rows: Iterable[Row]) -> tuple[list[Record], list[Row]]:
+    """The tasks that a take handed out, in that order, and the rows of all else it did."""
+    handed: list[Row] = []
+    others: list[Row] = []
+    for row in rows:
+        (handed if row[2] == "take" else others).append(row)
+    handed.sort(key=lambda row: cast("tuple[int, float, float, int]", (row[1], row[6], row[7], row[4])))
+    return [record(row) for row in handed], others
 
 
 def shape(entry: Entry) -> tuple[object, ...]:
@@ -141,16 +155,6 @@ def made(entries: Sequence[Entry], row: Row) -> list[Record]:
     return records
 
 
-def made_plain(entry: Entry, payload: bytes, row: Row) -> Record:
-    """The record of one put whose place is known before its id and its time."""
-    moment, (id,) = cast("tuple[int, list[int]]", row[:2])
-    expires = None if entry.ttl is None else moment + entry.ttl
-    return Record(
-        id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires, expires,
-        entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
-    )  # fmt: skip
-
-
 def _value(rank: Rank, id: int, moment: int) -> float:
     return rank.value(id, moment) if rank.clock or rank.newest else rank.base
 
@@ -168,9 +172,14 @@ def ack_rows(moves: Sequence[Move]) -> tuple[object, ...]:
     order = sorted(range(len(moves)), key=lambda place: moves[place].id)
     results = [moves[place].result for place in order]
     return (
-        [moves[place].id for place in order], [moves[place].lease or 0 for place in order], order,
-        None if results.count(None) == len(results) else results,
+        _array([moves[place].id for place in order]), _array([moves[place].lease or 0 for place in order]),
+        _array(order), None if results.count(None) == len(results) else results,
     )  # fmt: skip
+
+
+def _array(numbers: Iterable[int]) -> str:
+    """As the server reads it: psycopg writes a list number by number, in a tenth of a worker's time."""
+    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def named_acks(moves: Sequence[Move]) -> bool:
@@ -188,6 +197,12 @@ def sought(row: Row) -> Sought:
     """What penstock_sought found."""
     _, id, *ending = cast("Any", row)
     return Sought(id, None if ending[0] is None else Ending(*ending))
+
+
+def lost(row: Row) -> Finding:
+    """A task that no step would ever make ready."""
+    tube, id, state = cast("tuple[str, int, str]", row)
+    return Finding(tube, id, stranded(state), "make it ready")
 
 
 def finding(row: Row) -> Finding:
@@ -209,5 +224,4 @@ def tube_row(kind: Kind, given: dict[str, object]) -> tuple[object, ...]:
 
 def tube(row: Row) -> Tube:
     """The tube of a stored row: number, name, kind, options."""
-    no, name, kind, given = cast("tuple[int, str, str, str]", row)
-    return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))
+    return declared_tube(*cast("tuple[int, str, str, str]", row))

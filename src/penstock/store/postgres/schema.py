@@ -1,7 +1,12 @@
-"""The schema: brought up to date at open, by one process at a time."""
+"""The schema: brought up to date at open, by one process at a time.
+
+Tables are changed by numbered migrations. Functions stand whole in their own files and are all replaced whenever the
+number moves, so a change of functions alone needs a migration of its own, be it empty.
+"""
 
 from __future__ import annotations
 
+from importlib.resources import files
 from types import SimpleNamespace
 from uuid import uuid4
 
@@ -16,9 +21,10 @@ from penstock.store.sql.migrations import Schema, load_migrations, schema_of
 from penstock.store.sql.queries import load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
+FUNCTIONS = [file.read_text() for file in files("penstock.store.postgres").joinpath("functions").iterdir()]
 _QUERIES = load_queries("penstock.store.postgres")
 _OLDEST_SERVER = 130000
-# Functions of earlier schemas were changed where they are defined, so their stores cannot be brought up to date.
+# Tables of earlier schemas were changed where they are defined, so their stores cannot be brought up to date.
 _OLDEST_SCHEMA = 14
 # What a reply tube is created with, where penstock_save_tube takes it after the name.
 _REPLY_TUBE = sql.SQL(", ").join(map(sql.Literal, rows.tube_row(REPLY_KIND, {}))).as_string(None)
@@ -89,6 +95,9 @@ def _upgrade(db: psycopg.Connection, ask: SimpleNamespace, location: Location) -
         if migration.number > number:
             db.execute(_placed(migration.sql, location))
             number = migration.number
+    db.execute(ask.unchecked)
+    for text in FUNCTIONS:
+        db.execute(_placed(text, location))
     db.execute(ask.set_meta, ("schema", str(number)))
     return number, id
 

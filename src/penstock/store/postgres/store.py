@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from random import getrandbits
 from typing import cast
 from uuid import uuid4
@@ -14,7 +15,7 @@ import msgspec
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.names import shown
-from penstock.core.options import Tube, make_tube, plain_entry, stands_alone
+from penstock.core.options import Tube, make_tube
 from penstock.core.task import Entry, Record
 from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
 from penstock.store import base
@@ -28,6 +29,7 @@ from penstock.store.postgres.linked import LinkedCalls
 from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.moving import MovingCalls
+from penstock.store.postgres.plain import plain_put
 from penstock.store.postgres.unleased import UnleasedCalls
 from penstock.store.sql.waiters import Waiter, Waiters
 
@@ -156,19 +158,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         return Stored(records, effects)
 
     def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        entry = plain_entry(tube, b"")
-        if not stands_alone(tube, entry):
-            return None
-        shape, query = rows.shape(entry), self._ask.put_one
-
-        def put(payload: bytes) -> Record:
-            values = (tube.no, payload, *shape, self._time(None), self._teller.name)
-            (row,) = self._call(tube, query, values)
-            if row[5]:
-                self._teller.told()
-            return rows.made_plain(entry, payload, row)
-
-        return put
+        return plain_put(self._connections, self._ask.put_plain, tube, partial(self._time, None), self._teller)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -192,9 +182,11 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
             log.warning("a waiting take cannot look now (%s); trying again", error)
             return Taken(None, [], int(_AWAY_SECONDS * 1000), True, effects)
-        self._gather(found, effects)
-        records = rows.taken(found)
+        records, others = rows.taken(found)
+        self._gather(others, effects)
         tube = next(tube for tube in tubes if tube.no == found[-1][0]) if records else None
+        if tube is not None:
+            effects.events += [base.Event(tube.no, "take", record) for record in records]
         wait_ms = cast("int | None", last[4])
         if blocked in ("enter", "stay") and not records and last[2] == "alive":
             self._waiters.keep(handle, numbers, waiter)
@@ -235,7 +227,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         if not tube.kind.leased:
             found = self._settle_named(tube, moves, now)
         elif moves and rows.plain_acks(moves):
-            found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail))
+            found = self._call(tube, self._ask.ack, (tube.no, *rows.ack_rows(moves), moves[0].session, *tail, brief))
         else:
             query = self._ask.settle_telling if any(m.progress is not None for m in moves) else self._ask.settle
             found = self._call(tube, query, (tube.no, msgspec.json.encode(moves).decode(), *tail))
@@ -325,8 +317,9 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         return _session(found[0]) if found else None
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        lost = [rows.lost(row) for row in self._read(self._ask.stranded, (repair,))]
         found = self._read(self._ask.check, (repair, self._time(now)))
-        return [rows.finding(row) for row in found]
+        return lost + [rows.finding(row) for row in found]
 
 
 def _place(pair: tuple[int, Record]) -> int:

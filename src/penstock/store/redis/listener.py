@@ -12,6 +12,7 @@ import redis
 
 from penstock.store.redis.link import Connection
 from penstock.store.redis.servers import Servers
+from penstock.store.wake import Wake
 
 log = logging.getLogger("penstock")
 
@@ -24,7 +25,7 @@ _LONGEST_PAUSE = 2.0
 
 
 class Listener:
-    """Sets a flag and wakes the keeper when news of a tube comes that someone here waits on."""
+    """Hints the waiters when news of a tube comes that someone here waits on; else sets a flag that `wait` returns."""
 
     def __init__(self, servers: Servers, channel: bytes) -> None:
         self._servers = servers
@@ -115,9 +116,13 @@ class Listener:
             self._tell()
 
     def _tell(self) -> None:
+        wake = self._wake
+        if isinstance(wake, Wake) and wake.on_news is not None:
+            wake.on_news()
+            return
         self._heard = True
-        if self._wake is not None:
-            self._wake.set()
+        if wake is not None:
+            wake.set()
 
 
 def _shut(connection: Connection) -> None:

@@ -66,8 +66,9 @@ class MovingCalls:
     def tally(self, tube: Tube) -> Tally:
         """As the contract says; UnsupportedOption for a tube of several shards, so that whoever begins here is told."""
         if tube.shards > 1:
-            what = f"tube {plain_name(tube.name)} has {tube.shards} shards in this store"
-            raise UnsupportedOption(f"{what}, which cannot be exported, imported or moved: use a tube without shards")
+            what = f"tube {plain_name(tube.name)} has {tube.shards} shards in this store, which its ids tell"
+            remedy = "let it run empty, and create it anew where it should be"
+            raise UnsupportedOption(f"{what}: it cannot be exported, imported or moved; {remedy}")
         key = self._runner.keys.name(tube.no, "meta")
         marks = cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, b"ms", b"seq"))
         mark = cast(Mark, tuple(int(number or 0) for number in marks))

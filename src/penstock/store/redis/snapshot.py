@@ -71,12 +71,11 @@ class Snapshot:
     def counters(self) -> dict[str, tuple[int, int]]:
         """What the counters say, and what is there."""
         counts, states = self.counts, self.states
-        total = counts.ready + counts.taken + counts.delayed + counts.buried
         return {
             "taken": (counts.taken, states["t"]),
             "delayed": (counts.delayed, states["~"] + states[UNSTARTED]),
             "buried": (counts.buried, states["!"]),
-            "total": (total, sum(states.values())),
+            "total": (counts.stored, sum(states.values())),
         }
 
     def add(self, record: Record) -> None:

@@ -18,7 +18,7 @@ def load_queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
     queries: dict[str, str] = {}
     fragments: dict[str, str] = {}
     for role, name, body in _sections(files(package).joinpath(file).read_text()):
-        expanded = re.sub(r"\$(\w+)", lambda match: fragments[match[1]], body)
+        expanded = re.sub(r"\$([a-z]\w*)", lambda match: fragments[match[1]], body)
         (queries if role == "name" else fragments)[name] = expanded
     return SimpleNamespace(**queries)
 

@@ -9,10 +9,12 @@ import apsw
 
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
+from penstock.core.soundness import stranded
 from penstock.core.task import UNSTARTED, Record
 from penstock.store.base import Effects, Finding
 from penstock.store.sql.lane_checks import EMPTY, make_lane
 from penstock.store.sqlite import tubes
+from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.link_checks import check_links
 from penstock.store.sqlite.step import Step, read_counts
@@ -20,19 +22,30 @@ from penstock.store.sqlite.unleased_checks import check_unleased
 
 
 def check(db: apsw.Connection, now: int, *, repair: bool) -> list[Finding]:
-    """All findings, in the order in which they must be mended: leases, links, lanes, counters."""
+    """All findings, in the order in which they must be mended: states, leases, links, lanes, counters."""
     problems = [problem for (problem,) in db.execute("PRAGMA quick_check(10)") if problem != "ok"]
     found = [Finding("", None, f"the file is damaged: {problem}", "restore a backup") for problem in problems]
     if found:
         return found  # what else it says cannot be trusted, and mending could lose more
     for tube in tubes.load_all(db):
-        found += _orphans(db, tube, now, repair) if tube.kind.leased else check_unleased(db, tube, repair)
+        if tube.kind.leased:
+            found += [*_stranded(db, tube, repair), *_orphans(db, tube, now, repair)]
+        else:
+            found += check_unleased(db, tube, repair)
         found += check_links(db, tube, now, repair)
         if tube.kind.per_utube:
             found += _lanes(db, tube, repair)
         found += _counters(db, tube, repair)
     found += _waiting(db, repair)
     return found
+
+
+def _stranded(db: apsw.Connection, tube: Tube, repair: bool) -> Iterator[Finding]:
+    for row in list(db.execute(Q.stranded, (tube.no,))):
+        record = Record(*row)
+        yield Finding(tube.name, record.id, stranded(record.state), "make it ready")
+        if repair:
+            db.execute(Q.make_ready, (tube.no << ID_BITS | record.id,))
 
 
 def _orphans(db: apsw.Connection, tube: Tube, now: int, repair: bool) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ class Lanes:
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int) -> None:
         self._execute = db.execute
+        self._changes = db.changes
         self._tube = tube
         self._now = now
         self._lanes: dict[str, LaneState] = {}
@@ -48,13 +49,29 @@ class Lanes:
 
     def left(self, utube: str, state: str) -> None:
         """A task has left its ready or taken state, in the table too: the next one is promoted."""
+        if self._passed_on(utube, state):
+            return
         lane = self._lane(utube)
         _leave(lane, state)
         while lane.waiting and lane.room(self._tube.utube_limit) > 0:
             self._promote(lane, self._end_of(Q.first_waiting, utube))
 
+    def _passed_on(self, utube: str, state: str) -> bool:
+        """Where someone waits there was no room, so that one place goes to the first of them: no row need be read."""
+        if self._tube.fair or utube in self._lanes or state == "q":
+            return False
+        self._execute(Q.promote_first, (self._tube.no, utube))
+        if not self._changes():
+            return False
+        self.readied += 1
+        self._execute(Q.shift_lane, (self._tube.no, utube, -1 if state == "t" else 0, 1 if state == "t" else 0, -1))
+        return True
+
     def served(self, utube: str) -> None:
         """A head was taken."""
+        if not self._tube.fair and utube not in self._lanes:
+            self._execute(Q.shift_lane, (self._tube.no, utube, 1, -1, 0))
+            return
         lane = self._lane(utube)
         lane.heads -= 1
         lane.taken += 1

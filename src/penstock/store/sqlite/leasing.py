@@ -29,7 +29,8 @@ def lease(step: Step, query: str, count: int, session: int, top: int) -> list[Re
         if len(records) < batch or batch == count:
             break
     if leased:
-        step.effects.events += [Event(step.tube.no, "take", record) for record in leased]
+        no = step.tube.no
+        step.effects.events += [Event(no, "take", record) for record in leased]
         step.execute(Q.bump_take, (step.tube.no, len(leased)))
     return leased
 
@@ -49,21 +50,55 @@ def ack_plain(step: Step, moves: Sequence[Move]) -> list[Record | None] | None:
 
     None instead of the list where these are not acks of a sort that this can do.
     """
-    if step.tube.kind.per_utube or not step.tube.kind.leased or not _are_acks(moves):
+    if not step.tube.kind.leased:
+        return _ack_named(step, moves)
+    if not _are_acks(moves):
         return None
-    gone: set[int] = set()
+    if len(moves) == 1:
+        return [GONE] if _ack_one(step, moves[0]) else None
+    gone: dict[int, str | None] = {}
     by_guard: dict[tuple[int | None, int | None], list[Move]] = {}
     for move in moves:
         by_guard.setdefault((move.session, move.lease), []).append(move)
     for (session, lease), some in by_guard.items():
-        gone.update(id for (id,) in step.execute(Q.ack_many, (_keys(step, some), session, lease, step.now)))
+        gone.update(step.execute(Q.ack_many, (_keys(step, some), session, lease, step.now)))
     step.acked(gone)
+    if step.tube.kind.per_utube:
+        for utube in gone.values():
+            step.settled(utube or NO_UTUBE)
     return [GONE if move.id in gone else None for move in moves]
 
 
+def _ack_one(step: Step, move: Move) -> bool:
+    values = (step.key | move.id, move.session, move.lease, step.now)
+    if not step.tube.kind.per_utube:
+        step.execute(Q.ack_one, values)
+        if not step.db.changes():
+            return False
+    else:
+        row = step.execute(Q.ack_laned, values).fetchone()
+        if row is None:
+            return False
+        step.settled(row[0] or NO_UTUBE)
+    step.acked((move.id,))
+    return True
+
+
+def _ack_named(step: Step, moves: Sequence[Move]) -> list[Record | None] | None:
+    """The same of messages, which nobody owns."""
+    names = [move.name for move in moves if move.verb == "ack"]
+    if len(set(names)) < len(moves):
+        return None
+    gone: dict[str | None, int] = dict(step.execute(Q.ack_named, (step.tube.no, _encode(names).decode())))
+    step.acked(gone.values())
+    return [msgspec.structs.replace(GONE, address=name) if name in gone else None for name in names]
+
+
 def _are_acks(moves: Sequence[Move]) -> bool:
-    alike = all(move.verb == "ack" and move.result is None and 0 < move.id < 1 << ID_BITS for move in moves)
-    return alike and len({move.id for move in moves}) == len(moves)
+    for move in moves:
+        if move.verb != "ack" or move.result is not None or not 0 < move.id < 1 << ID_BITS:
+            return False
+    return len(moves) == 1 or len({move.id for move in moves}) == len(moves)
 
 
 def _keys(step: Step, tasks: Sequence[Record | Move]) -> str:

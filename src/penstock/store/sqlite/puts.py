@@ -81,5 +81,4 @@ def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
 
 def total_of(step: Step) -> int:
     """How many tasks the tube holds, whatever they do."""
-    counts = read_counts(step)
-    return counts.ready + counts.taken + counts.delayed + counts.buried
+    return read_counts(step).stored

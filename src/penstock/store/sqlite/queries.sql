@@ -170,11 +170,22 @@ progress = NULL WHERE key = ?1;
 UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
 progress = NULL WHERE key IN (SELECT value FROM json_each(?1));
 
+-- fragment: acked
+-- What session ?2 holds at ?4 and is tied to nothing; a lease of NULL is any.
+state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND address IS NULL
+AND reply_to IS NULL AND group_no IS NULL
+
+-- name: ack_one
+DELETE FROM penstock_task WHERE key = ?1 AND $acked;
+
+-- name: ack_laned
+-- The same, of a micro-queue.
+DELETE FROM penstock_task WHERE key = ?1 AND $acked RETURNING utube;
+
 -- name: ack_many
--- Those of these that the session holds and that are tied to nothing, by the primary key; a lease of NULL is any.
-DELETE FROM penstock_task WHERE key IN (SELECT value FROM json_each(?1)) AND state = 't' AND owner = ?2
-AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND address IS NULL AND reply_to IS NULL AND group_no IS NULL
-RETURNING key & 1099511627775;
+-- By the primary key.
+DELETE FROM penstock_task WHERE key IN (SELECT value FROM json_each(?1)) AND $acked
+RETURNING key & 1099511627775, utube;
 
 -- name: record
 SELECT $record FROM penstock_task WHERE key = ?1;
@@ -274,6 +285,12 @@ UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHE
 -- name: next_marks
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
 last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
+
+-- name: ack_named
+-- penstock_address
+DELETE FROM penstock_task
+WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't' AND owner IS NULL
+RETURNING address, key & 1099511627775;
 
 -- name: undelivered
 -- penstock_ready
@@ -386,6 +403,9 @@ ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, tu
 -- name: set_lane
 UPDATE penstock_lane SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6 WHERE tube = ?1 AND utube = ?2;
 
+-- name: shift_lane
+UPDATE penstock_lane SET taken = taken + ?3, heads = heads + ?4, waiting = waiting + ?5 WHERE tube = ?1 AND utube = ?2;
+
 -- name: forget_lane
 DELETE FROM penstock_lane WHERE tube = ?1 AND utube = ?2;
 
@@ -402,6 +422,11 @@ WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, key LIMIT 
 -- penstock_laned
 SELECT key, rank1, rank2 FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, key DESC LIMIT 1;
+
+-- name: promote_first
+-- penstock_laned
+UPDATE penstock_task SET state = 'r' WHERE key = (SELECT key FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, key LIMIT 1);
 
 -- name: set_head
 UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE key = ?1;
@@ -498,6 +523,14 @@ SELECT state, count(*) FROM penstock_task WHERE tube = ?1 GROUP BY state;
 
 -- name: set_counts
 UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHERE tube = ?1;
+
+-- name: stranded
+-- core/soundness.py has what this means.
+SELECT $record FROM penstock_task WHERE tube = ?1 AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at IS NULL) OR (state = 'g' AND group_no IS NULL)) ORDER BY key;
+
+-- name: make_ready
+UPDATE penstock_task SET state = 'r', owner = NULL, at = expires WHERE key = ?1;
 
 -- name: orphans
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't'

@@ -167,6 +167,11 @@ class Step:
         if self._lanes is not None:
             self._lanes.served(utube)
 
+    def settled(self, utube: str) -> None:
+        """A taken task of that micro-queue was removed."""
+        if self._lanes is not None:
+            self._lanes.left(utube, "t")
+
     def acked(self, ids: Collection[int]) -> None:
         """These were removed by an ack, and nobody is told."""
         if ids:

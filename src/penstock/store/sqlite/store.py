@@ -166,7 +166,9 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        durable = next((tube for tube in tubes if not tube.temporary), tubes[0])
+        durable = tubes[0]
+        if durable.temporary:
+            durable = next((tube for tube in tubes if not tube.temporary), durable)
         with self._write(durable) as db:
             now = self._clock() if now is None else now
             effects = Effects()
@@ -186,7 +188,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                     records = handouts.hand_out(step, count)
                 if records:
                     step.finish()
-                    self._register(db, handle, tubes, -1 if blocked in ("stay", "leave") else 0)
+                    if blocked is not None:
+                        self._register(db, handle, tubes, -1 if blocked in ("stay", "leave") else 0)
                     return Taken(tube, records, _until(nexts, now), True, effects)
                 if (moment := handouts.next_hand_out(step)) is not None:
                     nexts.append(moment)
@@ -198,7 +201,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         has groups that tasks must follow, and the next moments."""
         row = _known(step.db, step.tube, step.execute(Q.look, (step.tube.no, handle)).get)
         at, lapse, end, session, paused, moving = row
-        soonest = min((moment for moment in (lapse, end) if moment is not None), default=None)
+        soonest = lapse if end is None or (lapse is not None and lapse < end) else end
         if soonest is not None and soonest <= step.now:
             sessions.end_lapsed(step.db, tubes.load_all, step.now, step.effects)
             session = step.execute(Q.get_handle, (handle,)).get

@@ -5,8 +5,9 @@ from __future__ import annotations
 import apsw
 import msgspec
 
+from penstock.core.declared import declared_tube
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.reply import REPLY_KIND
 from penstock.store.moving import hidden
 from penstock.store.sqlite.lanes import Q
@@ -38,8 +39,7 @@ def must_not_hide(db: apsw.Connection, name: str) -> None:
 
 def load(row: tuple[int, str, str, str]) -> Tube:
     """The tube of a stored row."""
-    no, name, kind, given = row
-    return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))
+    return declared_tube(*row)
 
 
 def load_all(db: apsw.Connection) -> list[Tube]:

@@ -87,7 +87,7 @@ class Chart {
     if (!point) return;
     this.series.forEach((name, i) => {
       const place = this.figure.querySelector(`[data-value="${name}"]`);
-      if (place) place.textContent = shown(point[this.offset + i]);
+      if (place) place.textContent = shown(point[this.offset + i]) + this.unit;
     });
   }
 }

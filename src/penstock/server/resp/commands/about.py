@@ -74,7 +74,7 @@ def _entry(command: Command) -> Reply:
 
 def _docs(command: Command) -> Reply:
     group = command.name.partition(".")[0].lower() if "." in command.name else "connection"
-    return {"summary": f"{command.name} {command.usage}".strip(), "since": "0.2.0", "group": group}
+    return {"summary": f"{command.name} {command.usage}".strip(), "since": "0.1.0", "group": group}
 
 
 COMMANDS = (Command("INFO", -1, single(_info), Role.READ, usage="[section ...]"),)

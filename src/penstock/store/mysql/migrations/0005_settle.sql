@@ -2,22 +2,32 @@
 -- may be REPEATABLE READ, where a plain read shows the past.
 DROP PROCEDURE IF EXISTS penstock_ack;
 
--- Acks by one session (0: of what nobody holds) in a tube without micro-queues, whatever their number in four statements.
--- p_moves: [[id, lease]], each id once.
--- The tasks answered are removed; there are none when nothing was the caller's. Where some are tied to others, more
--- follows; where some are of a cancelled group, all are settled as any moves.
 CREATE PROCEDURE penstock_ack(
     p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+)
+SQL SECURITY INVOKER
+BEGIN
+    CALL penstock_ack_all(p_tube, p_session, p_moves, 0, p_now);
+END;
+
+DROP PROCEDURE IF EXISTS penstock_ack_all;
+
+-- Acks by one session (0: of what nobody holds) in a tube without micro-queues, whatever their number in four statements.
+-- p_moves: [[id, lease]], each id once.
+-- The tasks answered are removed; there are none when nothing was the caller's. p_brief: where none is tied to others, their
+-- ids alone, as a row: acked, moment, [id]. Where some are tied to others, more follows; where some are of a cancelled group,
+-- all are settled as any moves.
+CREATE PROCEDURE penstock_ack_all(
+    p_tube INT UNSIGNED, p_session BIGINT, p_moves LONGTEXT CHARACTER SET utf8mb4, p_brief INT, p_now BIGINT
 )
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_count, v_tied, v_cancelled INT DEFAULT 0;
-    DECLARE v_bytes, v_retention BIGINT;
-    SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY j.place), ']'), SUM(LENGTH(t.data) + IFNULL(6 * LENGTH(t.reason), 0)
-        + IFNULL(2 * LENGTH(t.callback), 0)),
-        MAX(t.address IS NOT NULL OR t.reply_to IS NOT NULL OR t.group_no IS NOT NULL) INTO v_ids, v_bytes, v_tied
+    DECLARE v_retention BIGINT;
+    SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY j.place), ']'),
+        MAX(t.address IS NOT NULL OR t.reply_to IS NOT NULL OR t.group_no IS NOT NULL) INTO v_ids, v_tied
     FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j
     STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
     WHERE t.state = 't' AND t.owner = p_session AND (j.lease IS NULL OR t.lease = j.lease)
@@ -32,7 +42,11 @@ BEGIN
         FROM JSON_TABLE(p_moves, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$[0]', lease INT PATH '$[1]')) j;
         CALL penstock_settle(p_tube, v_ids, v_now);
     ELSEIF v_ids IS NOT NULL THEN
-        CALL penstock_show('settle', p_tube, v_now, v_ids, v_bytes);
+        IF p_brief AND NOT v_tied THEN
+            SELECT 'acked', v_now, v_ids, NULL;
+        ELSE
+            CALL penstock_show('settle', p_tube, v_now, v_ids);
+        END IF;
         IF v_tied THEN
             SELECT IF(hand_out = 'lease', retention, NULL) INTO v_retention FROM penstock_tube WHERE no = p_tube;
             CALL penstock_leave_all(p_tube, v_ids, 'done', v_now + v_retention);

@@ -59,23 +59,22 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_paused, v_count INT;
-    DECLARE v_bytes BIGINT;
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     SELECT MAX(paused) INTO v_paused FROM penstock_tube WHERE no = p_tube AND name IS NOT NULL LOCK IN SHARE MODE;
     IF v_paused IS NULL THEN
         CALL penstock_no_tube();
     END IF;
     IF NOT v_paused THEN
-        SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.rank1), ']'), COUNT(*), SUM(d.bytes) INTO v_ids, v_count, v_bytes
-        FROM (SELECT c.id, c.rank1, c.bytes, SUM(c.young) OVER (ORDER BY c.rank1 ROWS UNBOUNDED PRECEDING) AS young
-            FROM (SELECT id, rank1, LENGTH(data) AS bytes, taken + p_elapsed > v_now AS young
+        SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.rank1), ']'), COUNT(*) INTO v_ids, v_count
+        FROM (SELECT c.id, c.rank1, SUM(c.young) OVER (ORDER BY c.rank1 ROWS UNBOUNDED PRECEDING) AS young
+            FROM (SELECT id, rank1, taken + p_elapsed > v_now AS young
                 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = p_tube AND state = 't'
                 ORDER BY rank1, rank2, id LIMIT p_count FOR UPDATE SKIP LOCKED) c) d
         WHERE d.young = 0;
     END IF;
     IF v_ids IS NOT NULL THEN
         CALL penstock_hand_out(p_tube, 'deliver', v_ids, v_count, v_now);
-        CALL penstock_show('take', p_tube, p_tube, v_ids, v_bytes);
+        CALL penstock_show('take', p_tube, p_tube, v_ids);
         INSERT INTO penstock_delta (tube, take_calls) VALUES (p_tube, v_count);
         IF LAST_INSERT_ID() % 64 = 0 THEN
             CALL penstock_fold();

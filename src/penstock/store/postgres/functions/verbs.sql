@@ -1,7 +1,7 @@
 -- Taking and settling, and what the clock demands before: one call, one transaction.
 
 -- Do what is due in a tube, at most p_limit tasks (penstock_timer). What others are at, they do.
-CREATE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_keys bigint[] := ARRAY(
@@ -21,7 +21,7 @@ END $$;
 
 -- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
 -- done, others are at, and the next look is a little later.
-CREATE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_at bigint;
@@ -31,7 +31,7 @@ BEGIN
 END $$;
 
 -- Everything that is due, and all tasks that must follow their group, however many.
-CREATE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_all_due(t {schema}.penstock_tube, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_done bigint;
@@ -48,7 +48,7 @@ END $$;
 
 -- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
 -- tasks of cancelled groups, which may not be removed yet.
-CREATE FUNCTION {schema}.penstock_lease(
+CREATE OR REPLACE FUNCTION {schema}.penstock_lease(
     t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint,
     p_cancelled integer[]
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
@@ -99,7 +99,7 @@ END $$;
 
 -- Advance the tubes, then hand out tasks of the first that has any. The last row has no tube: its id is the time until
 -- the next known moment, its events say whether the session lives.
-CREATE FUNCTION {schema}.penstock_take(
+CREATE OR REPLACE FUNCTION {schema}.penstock_take(
     p_tubes integer[], p_count integer, p_handle text, p_top double precision, p_call bigint, p_blocked text,
     p_waiter bigint, p_process text, p_notify text, p_now bigint
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
@@ -175,7 +175,7 @@ END $$;
 
 -- Undo a take whose answer was lost, whether it was done or not: what it leased is released, unstarted, and it waits no
 -- more. The lock of the handle is had alone, so that the take is not under way any more.
-CREATE FUNCTION {schema}.penstock_give_back(
+CREATE OR REPLACE FUNCTION {schema}.penstock_give_back(
     p_tubes integer[], p_handle text, p_call bigint, p_waiter bigint, p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
@@ -194,7 +194,7 @@ BEGIN
 END $$;
 
 -- Apply guarded moves, given as JSON in the fields of core.lifecycle.Move.
-CREATE FUNCTION {schema}.penstock_settle(p_tube integer, p_moves text, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_settle(p_tube integer, p_moves text, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -210,27 +210,47 @@ BEGIN
 END $$;
 
 -- Acks of one session, each of another task: the most frequent way to settle. The ids are in order, a lease of 0 is
--- whichever there is; p_results is NULL where there are none.
-CREATE FUNCTION {schema}.penstock_ack(
+-- whichever there is; p_results is NULL where there are none. p_brief: nobody wants the tasks, and of the plain ones one
+-- row tells how many went (`ready`) and, unless all did, the places of these (`reason`).
+CREATE OR REPLACE FUNCTION {schema}.penstock_ack(
     p_tube integer, p_ids bigint[], p_leases integer[], p_places integer[], p_results bytea[], p_session integer,
-    p_now bigint, p_process text
+    p_now bigint, p_process text, p_brief boolean
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
     v_now bigint := {schema}.penstock_now(p_now);
     v_keys bigint[] := ARRAY(SELECT t.no::bigint << 40 | id FROM unnest(p_ids) id);
     v_gone bigint := 0;
+    v_places integer[];
+    acked {schema}.penstock_effect;
 BEGIN
     -- Plain tasks first, by the primary key. Written so that no plan can prefer penstock_held: the state as text, and no
-    -- join, but the place of a key found by halving.
-    IF NOT t.laned THEN
+    -- join, but the place of a key found by halving; by a SELECT, because a variable would be copied for every row.
+    IF p_brief AND NOT t.laned THEN
+        WITH gone AS (
+            DELETE FROM {schema}.penstock_task k
+            WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
+                AND p_leases[width_bucket(k.key, (SELECT v_keys))] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+                AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
+            RETURNING k.key
+        ) SELECT array_agg(p_places[width_bucket(key, (SELECT v_keys))]) INTO v_places FROM gone;
+        v_gone := coalesce(cardinality(v_places), 0);
+        IF v_gone > 0 THEN
+            acked.tube := t.no;
+            acked.events := 'acked';
+            acked.ready := v_gone;
+            acked.reason := CASE WHEN v_gone < cardinality(v_keys) THEN array_to_string(v_places, ' ') END;
+            RETURN NEXT acked;
+        END IF;
+    ELSIF NOT t.laned THEN
         RETURN QUERY DELETE FROM {schema}.penstock_task k
         WHERE k.tube = t.no AND k.key = ANY (v_keys) AND k.state::text = 't' AND k.owner = p_session
-            AND p_leases[width_bucket(k.key, v_keys)] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
+            AND p_leases[width_bucket(k.key, (SELECT v_keys))] IN (0, k.lease) AND (k.at IS NULL OR k.at > v_now)
             AND k.address IS NULL AND k.reply_to IS NULL AND k.group_no IS NULL
-        RETURNING k.tube, p_places[width_bucket(k.key, v_keys)], 'ack', 0, k.key & 1099511627775, '-', k.rank1, k.rank2,
-            k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr, k.max_attempts,
-            NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text, NULL::integer;
+        RETURNING k.tube, p_places[width_bucket(k.key, (SELECT v_keys))], 'ack', 0, k.key & 1099511627775, '-', k.rank1,
+            k.rank2, k.pri, k.utube, k.attempts, k.lease, k.created, k.taken, k.expires, NULL::bigint, k.ttr,
+            k.max_attempts, NULL::integer, NULL::text, k.callback, k.data, NULL::text, NULL::text, NULL::text,
+            NULL::integer;
         GET DIAGNOSTICS v_gone = ROW_COUNT;
     END IF;
     IF v_gone > 0 THEN

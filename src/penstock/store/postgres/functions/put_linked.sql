@@ -1,7 +1,7 @@
 -- A put with addresses, groups or replies: decided as core.address does, and stored whole or not at all.
 
 -- Lock what a put of these entries may touch, in order; the tasks that hold their addresses.
-CREATE FUNCTION {schema}.penstock_claim(t {schema}.penstock_tube, p_entries {schema}.penstock_entry[])
+CREATE OR REPLACE FUNCTION {schema}.penstock_claim(t {schema}.penstock_tube, p_entries {schema}.penstock_entry[])
 RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
     v_holders bigint[];
@@ -45,7 +45,7 @@ END $$;
 -- What becomes of each entry: the task that holds its address (`holder`), else the place of the entry that is stored for
 -- it (`first`, its own when it is that one); the place of the last that replaces (`last`); the holder's state, or nothing,
 -- where it may not be put (`refused`).
-CREATE FUNCTION {schema}.penstock_plan(p_tube integer, p_entries {schema}.penstock_entry[])
+CREATE OR REPLACE FUNCTION {schema}.penstock_plan(p_tube integer, p_entries {schema}.penstock_entry[])
 RETURNS TABLE (place integer, holder bigint, first integer, last integer, refused text) LANGUAGE sql STABLE AS $$
     SELECT place, holder, first, last,
         CASE WHEN holder IS NULL AND first = place THEN NULL
@@ -62,7 +62,7 @@ RETURNS TABLE (place integer, holder bigint, first integer, last integer, refuse
 $$;
 
 -- The live group of that name, or the one with that number; locked.
-CREATE FUNCTION {schema}.penstock_join_group(p_tube integer, p_name text, p_no integer) RETURNS {schema}.penstock_group
+CREATE OR REPLACE FUNCTION {schema}.penstock_join_group(p_tube integer, p_name text, p_no integer) RETURNS {schema}.penstock_group
 LANGUAGE plpgsql AS $$
 DECLARE
     v_no integer := p_no;
@@ -82,7 +82,7 @@ BEGIN
 END $$;
 
 -- Take new tasks into their groups: the entries, with the numbers of these and whether they must wait for a start.
-CREATE FUNCTION {schema}.penstock_join_groups(p_tube integer, p_entries {schema}.penstock_entry[])
+CREATE OR REPLACE FUNCTION {schema}.penstock_join_groups(p_tube integer, p_entries {schema}.penstock_entry[])
 RETURNS {schema}.penstock_entry[] LANGUAGE plpgsql AS $$
 DECLARE
     e {schema}.penstock_entry;
@@ -110,7 +110,7 @@ END $$;
 
 -- address.replaced: give a locked task that is ready or delayed new content; how many more are takeable. `refresh`
 -- changes the data alone.
-CREATE FUNCTION {schema}.penstock_replace(
+CREATE OR REPLACE FUNCTION {schema}.penstock_replace(
     t {schema}.penstock_tube, p_key bigint, e {schema}.penstock_entry, p_now bigint
 ) RETURNS integer LANGUAGE plpgsql AS $$
 DECLARE
@@ -159,7 +159,7 @@ END $$;
 
 -- The tasks of the entries, at their places: new, replaced, or as they were. Raises PS004 for an address in use, with the
 -- state of its task, PS005 for a group that has ended, PS006 where there is no room.
-CREATE FUNCTION {schema}.penstock_put_linked(
+CREATE OR REPLACE FUNCTION {schema}.penstock_put_linked(
     p_tube integer, p_entries {schema}.penstock_entry[], p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE

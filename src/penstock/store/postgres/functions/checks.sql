@@ -1,7 +1,7 @@
 -- What check looks at.
 
 -- Micro-queues whose numbers or heads are not what their tasks say.
-CREATE FUNCTION {schema}.penstock_crooked_lanes(t {schema}.penstock_tube) RETURNS TABLE (utube text, wrong text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_crooked_lanes(t {schema}.penstock_tube) RETURNS TABLE (utube text, wrong text)
 LANGUAGE sql AS $$
     WITH placed AS (
         SELECT k.utube, k.state, row_number() OVER (PARTITION BY k.utube, k.state = 't'
@@ -28,7 +28,7 @@ LANGUAGE sql AS $$
 $$;
 
 -- Set a micro-queue's heads and numbers anew, from its tasks; it keeps its turn.
-CREATE FUNCTION {schema}.penstock_set_lane(t {schema}.penstock_tube, p_utube text) RETURNS void LANGUAGE sql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_set_lane(t {schema}.penstock_tube, p_utube text) RETURNS void LANGUAGE sql AS $$
     INSERT INTO {schema}.penstock_lane (tube, utube) VALUES (t.no, p_utube) ON CONFLICT DO NOTHING;
     UPDATE {schema}.penstock_task k SET state = CASE WHEN n.head THEN 'r' ELSE 'q' END::"char",
         rank2 = CASE WHEN NOT t.fair THEN k.rank2 WHEN n.head THEN l.turn ELSE 0 END
@@ -48,7 +48,7 @@ CREATE FUNCTION {schema}.penstock_set_lane(t {schema}.penstock_tube, p_utube tex
 $$;
 
 -- Counters that are not what the tasks say: as many are done as were put and are not there.
-CREATE FUNCTION {schema}.penstock_crooked_counts(p_tube integer) RETURNS TABLE (name text, says bigint, should bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_crooked_counts(p_tube integer) RETURNS TABLE (name text, says bigint, should bigint)
 LANGUAGE sql AS $$
     WITH here AS (
         SELECT count(*) FILTER (WHERE state IN ('r', 'q')) AS ready, count(*) FILTER (WHERE state = 't') AS taken,

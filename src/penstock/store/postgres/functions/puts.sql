@@ -2,7 +2,7 @@
 
 -- With a capacity: how much there is when there is no room for so many more, else NULL. Its counter's row admits one
 -- put at a time.
-CREATE FUNCTION {schema}.penstock_overfull(t {schema}.penstock_tube, p_more integer) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.penstock_overfull(t {schema}.penstock_tube, p_more integer) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
     v_total bigint;
@@ -16,7 +16,7 @@ BEGIN
 END $$;
 
 -- Insert into a tube without micro-queues; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store_plain(
+CREATE OR REPLACE FUNCTION {schema}.penstock_store_plain(
     t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -47,7 +47,7 @@ BEGIN
 END $$;
 
 -- Insert into a tube of micro-queues, one after the other by name; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store_laned(
+CREATE OR REPLACE FUNCTION {schema}.penstock_store_laned(
     t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -92,7 +92,7 @@ BEGIN
 END $$;
 
 -- Insert entries and count them; the ids, in order.
-CREATE FUNCTION {schema}.penstock_store(
+CREATE OR REPLACE FUNCTION {schema}.penstock_store(
     t {schema}.penstock_tube, p_entries {schema}.penstock_entry[], p_now bigint
 ) RETURNS bigint[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -114,7 +114,7 @@ END $$;
 
 -- Store entries. Without room `ids` is NULL and `total` says what there is. `states` and `ranks` (the second ones) are
 -- told for micro-queues only: elsewhere they follow from the entry. `told`: other processes were notified.
-CREATE FUNCTION {schema}.penstock_put(
+CREATE OR REPLACE FUNCTION {schema}.penstock_put(
     p_tube integer, p_entries {schema}.penstock_entry[], p_now bigint, p_process text,
     OUT moment bigint, OUT ids bigint[], OUT total bigint, OUT states text[], OUT ranks double precision[],
     OUT told boolean
@@ -140,7 +140,7 @@ END $$;
 
 -- The same for tasks that differ only in their data, the most frequent put by far. Straight into the partition: to find it
 -- would cost 4 µs a task.
-CREATE FUNCTION {schema}.penstock_put_alike(
+CREATE OR REPLACE FUNCTION {schema}.penstock_put_alike(
     p_tube integer, p_data bytea[], p_base1 double precision, p_clock1 boolean, p_newest1 boolean,
     p_base2 double precision, p_clock2 boolean, p_newest2 boolean, p_pri integer, p_utube text, p_ttl bigint,
     p_ttr bigint, p_delay bigint, p_max_attempts integer, p_callback text, p_now bigint, p_process text,
@@ -179,7 +179,7 @@ BEGIN
 END $$;
 
 -- The same for one task, the hottest call of all: nothing is called that can be said here, and no setting is needed.
-CREATE FUNCTION {schema}.penstock_put_one(
+CREATE OR REPLACE FUNCTION {schema}.penstock_put_one(
     p_tube integer, p_data bytea, p_base1 double precision, p_clock1 boolean, p_newest1 boolean,
     p_base2 double precision, p_clock2 boolean, p_newest2 boolean, p_pri integer, p_utube text, p_ttl bigint,
     p_ttr bigint, p_delay bigint, p_max_attempts integer, p_callback text, p_now bigint, p_process text,
@@ -199,7 +199,7 @@ BEGIN
             p_ttr, p_delay, p_max_attempts, p_callback, p_now, p_process);
         RETURN;
     END IF;
-    moment := coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint);
+    moment := {schema}.penstock_now(p_now);
     v_id := nextval(t.ids);
     INSERT INTO {schema}.penstock_durable
         (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
@@ -221,4 +221,39 @@ BEGIN
     IF random() < 0.002 THEN
         PERFORM {schema}.penstock_fold_sometimes(1);
     END IF;
+END $$;
+
+-- A put that says nothing but its data, into a durable tube without micro-queues and capacity: what is known of such a
+-- task beforehand is in the statement. The moment, the id, and 1 where other processes were notified; NULL where there is
+-- no such tube, or somebody has it alone: penstock_put_one waits for that and says so.
+CREATE OR REPLACE FUNCTION {schema}.penstock_put_plain(
+    p_tube integer, p_data bytea, p_rank1 double precision, p_rank2 double precision, p_pri integer, p_ttl bigint,
+    p_ttr bigint, p_max_attempts integer, p_callback text, p_now bigint, p_process text
+) RETURNS bigint[] LANGUAGE plpgsql AS $$
+DECLARE
+    v_now bigint;
+    v_key bigint;
+    v_told boolean;
+BEGIN
+    -- Locked before the statement that reads the tube begins, so that it is there or not when the lock is had.
+    IF pg_try_advisory_xact_lock_shared('{schema}.penstock_tube'::regclass::oid::integer, p_tube) THEN
+        SELECT p_tube::bigint << 40 | nextval(t.ids), {schema}.penstock_now(p_now), p_process IS NOT NULL AND EXISTS (
+            SELECT FROM {schema}.penstock_waiting WHERE tube = p_tube AND process <> p_process)
+        INTO v_key, v_now, v_told FROM {schema}.penstock_tube t WHERE t.no = p_tube;
+    END IF;
+    IF v_key IS NULL THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO {schema}.penstock_durable
+        (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, callback, data)
+    VALUES (v_key, p_rank1, p_rank2, v_now, v_now + p_ttl, v_now + p_ttl, p_ttr, p_tube, p_pri, p_max_attempts, 'r',
+        p_callback, p_data);
+    INSERT INTO {schema}.penstock_delta (tube, ready, put) VALUES (p_tube, 1, 1);
+    IF v_told THEN
+        PERFORM pg_notify('{channel}', p_process);
+    END IF;
+    IF v_key % 500 = 0 THEN
+        PERFORM {schema}.penstock_fold_sometimes(1);
+    END IF;
+    RETURN ARRAY[v_now, v_key & 1099511627775, v_told::integer];
 END $$;

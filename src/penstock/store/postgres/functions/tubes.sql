@@ -1,6 +1,6 @@
 -- Tubes, and what is done to many tasks of one.
 
-CREATE FUNCTION {schema}.penstock_save_tube(
+CREATE OR REPLACE FUNCTION {schema}.penstock_save_tube(
     p_name text, p_kind text, p_options text, p_laned boolean, p_fair boolean, p_limit integer, p_newest_last boolean,
     p_capacity integer, p_temporary boolean, p_retention bigint, p_plain text, p_hand_out text, p_period bigint,
     OUT made boolean, OUT no integer, OUT name text, OUT kind text, OUT options text
@@ -32,7 +32,7 @@ BEGIN
     FROM {schema}.penstock_tube t WHERE t.name = p_name;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_drop_tube(p_tube integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_drop_tube(p_tube integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube;
@@ -76,7 +76,7 @@ BEGIN
     DELETE FROM {schema}.penstock_watching WHERE tube = t.no;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_pause(p_tube integer, p_paused boolean, p_process text) RETURNS void
+CREATE OR REPLACE FUNCTION {schema}.penstock_pause(p_tube integer, p_paused boolean, p_process text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM {schema}.penstock_open(p_tube);
@@ -87,7 +87,7 @@ BEGIN
 END $$;
 
 -- The last row has no tube: its id is the time until the next known moment, its events say whether more is due.
-CREATE FUNCTION {schema}.penstock_advance(p_tube integer, p_limit integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_advance(p_tube integer, p_limit integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -118,7 +118,7 @@ BEGIN
 END $$;
 
 -- Do what is due, then un-bury up to p_count tasks (penstock_buried), in take order.
-CREATE FUNCTION {schema}.penstock_kick(p_tube integer, p_count integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_kick(p_tube integer, p_count integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -132,7 +132,7 @@ BEGIN
 END $$;
 
 -- Do what is due, then release every taken task (penstock_held).
-CREATE FUNCTION {schema}.penstock_release_all(p_tube integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_release_all(p_tube integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -148,7 +148,7 @@ END $$;
 -- Remove up to p_limit tasks with ids above p_after, up to p_last, which is the last one given when it is NULL. Those
 -- behind their micro-queue go first, so that few become ready on the way. The last row has no tube: its id is p_last,
 -- its place how many tasks it found, and its created the id of the last of them.
-CREATE FUNCTION {schema}.penstock_truncate(
+CREATE OR REPLACE FUNCTION {schema}.penstock_truncate(
     p_tube integer, p_after bigint, p_last bigint, p_limit integer, p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
@@ -171,7 +171,7 @@ END $$;
 
 -- looking: a tube that is there gives at least one row, with an id of NULL when there is nothing else to give
 
-CREATE FUNCTION {schema}.penstock_shown(
+CREATE OR REPLACE FUNCTION {schema}.penstock_shown(
     k {schema}.penstock_task, p_place integer DEFAULT NULL, p_events text DEFAULT NULL, p_ready integer DEFAULT NULL
 ) RETURNS {schema}.penstock_effect LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW(k.tube, p_place, p_events, p_ready, k.key & 1099511627775, k.state, k.rank1, k.rank2, k.pri, k.utube,
@@ -179,7 +179,7 @@ CREATE FUNCTION {schema}.penstock_shown(
         k.address, k.reply_to, k.group_name, k.group_no)::{schema}.penstock_effect
 $$;
 
-CREATE FUNCTION {schema}.penstock_get(p_tube integer, p_ids bigint[], p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_get(p_tube integer, p_ids bigint[], p_now bigint)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -197,7 +197,7 @@ END $$;
 
 -- By the primary key; taken, delayed and buried ones by penstock_held and penstock_aside. The + 0 keeps the few taken
 -- ones from being looked for among all, in key order.
-CREATE FUNCTION {schema}.penstock_find(p_tube integer, p_status text, p_after bigint, p_limit integer, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_find(p_tube integer, p_status text, p_after bigint, p_limit integer, p_now bigint)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -226,10 +226,9 @@ BEGIN
     END IF;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_count(p_tube integer) RETURNS SETOF {schema}.penstock_counter
-LANGUAGE plpgsql {plans} AS $$
+-- The counters of a tube, also of a sealed one.
+CREATE OR REPLACE FUNCTION {schema}.penstock_sum(p_tube integer) RETURNS SETOF {schema}.penstock_counter LANGUAGE plpgsql {plans} AS $$
 BEGIN
-    PERFORM {schema}.penstock_open(p_tube);
     RETURN QUERY SELECT p_tube, sum(n.ready)::bigint, sum(n.taken)::bigint, sum(n.delayed)::bigint,
         sum(n.buried)::bigint, sum(n.done)::bigint, sum(n.put)::bigint, sum(n.take)::bigint, sum(n.ack)::bigint,
         sum(n.release)::bigint, sum(n."delete")::bigint, sum(n.bury)::bigint, sum(n.kick)::bigint,
@@ -238,21 +237,28 @@ BEGIN
         UNION ALL SELECT * FROM {schema}.penstock_delta d WHERE d.tube = p_tube) n;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_ahead(
+CREATE OR REPLACE FUNCTION {schema}.penstock_count(p_tube integer) RETURNS SETOF {schema}.penstock_counter
+LANGUAGE plpgsql {plans} AS $$
+BEGIN
+    PERFORM {schema}.penstock_open(p_tube);
+    RETURN QUERY SELECT * FROM {schema}.penstock_sum(p_tube);
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.penstock_ahead(
     p_tube integer, p_rank1 double precision, p_rank2 double precision, p_id bigint
 ) RETURNS bigint LANGUAGE sql {plans} AS $$
     SELECT count(*) FROM (SELECT FROM {schema}.penstock_task WHERE tube = p_tube AND state = 'r'
         AND (rank1, rank2, key) < (p_rank1, p_rank2, p_tube::bigint << 40 | p_id) LIMIT 1000) ahead
 $$;
 
-CREATE FUNCTION {schema}.penstock_lane_holders(p_tube integer, p_utube text, p_limit integer)
+CREATE OR REPLACE FUNCTION {schema}.penstock_lane_holders(p_tube integer, p_utube text, p_limit integer)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE sql {plans} AS $$
     SELECT ({schema}.penstock_shown(k)).* FROM (
         SELECT * FROM {schema}.penstock_task WHERE tube = p_tube AND state = 't' AND utube = p_utube
         ORDER BY taken, key LIMIT p_limit) k
 $$;
 
-CREATE FUNCTION {schema}.penstock_check(p_repair boolean, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_check(p_repair boolean, p_now bigint)
 RETURNS TABLE (tube text, id bigint, name text, what text, remedy text) LANGUAGE plpgsql AS $$
 DECLARE
     v_now bigint := {schema}.penstock_now(p_now);

@@ -4,7 +4,7 @@
 -- an end must break it, a deadlock's victim is tried again.
 
 -- Its row; until commit nobody drops it. Puts and takes share the lock, which is no write.
-CREATE FUNCTION {schema}.penstock_open(p_tube integer) RETURNS {schema}.penstock_tube LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_open(p_tube integer) RETURNS {schema}.penstock_tube LANGUAGE plpgsql AS $$
 DECLARE
     t {schema}.penstock_tube;
 BEGIN
@@ -21,7 +21,7 @@ END $$;
 
 -- This call may be lost in a crash of the server: it does not wait for the disk. Not where it is part of a caller's own
 -- transaction (broker.bind), nor of a step on a durable tube too.
-CREATE FUNCTION {schema}.penstock_relax() RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_relax() RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF coalesce(current_setting('penstock.bound', true), '') = '' THEN
         PERFORM set_config('synchronous_commit', 'off', true);
@@ -29,7 +29,7 @@ BEGIN
 END $$;
 
 -- A hint to other processes. p_process is NULL where the caller said one a moment ago, or wants none.
-CREATE FUNCTION {schema}.penstock_tell(p_tube integer, p_process text, p_always boolean) RETURNS boolean
+CREATE OR REPLACE FUNCTION {schema}.penstock_tell(p_tube integer, p_process text, p_always boolean) RETURNS boolean
 LANGUAGE plpgsql AS $$
 BEGIN
     IF p_process IS NOT NULL AND (p_always OR EXISTS (
@@ -41,7 +41,7 @@ BEGIN
     RETURN false;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_told() RETURNS {schema}.penstock_effect LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_told() RETURNS {schema}.penstock_effect LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     e {schema}.penstock_effect;
 BEGIN
@@ -51,7 +51,7 @@ END $$;
 
 -- Add the calls' own rows to the counters, those of tubes that no put with a capacity holds. One call does it at a
 -- time, and nobody waits for it.
-CREATE FUNCTION {schema}.penstock_fold() RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_fold() RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_tubes integer[];
 BEGIN
@@ -81,7 +81,7 @@ BEGIN
 END $$;
 
 -- With that chance, which is once in some 500 calls, so that stats and capacity add up a thousand rows or so.
-CREATE FUNCTION {schema}.penstock_fold_sometimes(p_chance double precision) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_fold_sometimes(p_chance double precision) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     -- In a caller's own transaction it would keep the counters locked until its commit.
     IF random() < p_chance AND coalesce(current_setting('penstock.bound', true), '') = '' THEN
@@ -90,7 +90,7 @@ BEGIN
 END $$;
 
 -- Lock a micro-queue's row, which is made when it is missing. NULL when somebody has it and the caller does not wait.
-CREATE FUNCTION {schema}.penstock_lock_lane(p_tube integer, p_utube text, p_skip boolean)
+CREATE OR REPLACE FUNCTION {schema}.penstock_lock_lane(p_tube integer, p_utube text, p_skip boolean)
 RETURNS {schema}.penstock_lane LANGUAGE plpgsql AS $$
 DECLARE
     l {schema}.penstock_lane;
@@ -112,7 +112,7 @@ BEGIN
 END $$;
 
 -- Write a locked micro-queue; an empty one is forgotten once its turn cannot matter any more.
-CREATE FUNCTION {schema}.penstock_save_lane(
+CREATE OR REPLACE FUNCTION {schema}.penstock_save_lane(
     t {schema}.penstock_tube, p_utube text, p_taken integer, p_heads integer, p_waiting integer, p_turn bigint,
     p_now bigint
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -129,7 +129,7 @@ END $$;
 
 -- One verb for many tasks. p_numbered: the answers have places, from 1 in this order. Not in SQL: what of that is not
 -- inlined is planned anew at every call.
-CREATE FUNCTION {schema}.penstock_moves(
+CREATE OR REPLACE FUNCTION {schema}.penstock_moves(
     p_verb text, p_keys bigint[], p_numbered boolean DEFAULT false, p_session integer DEFAULT NULL,
     p_unstarted boolean DEFAULT false
 ) RETURNS {schema}.penstock_move[] LANGUAGE plpgsql IMMUTABLE AS $$
@@ -141,7 +141,7 @@ BEGIN
 END $$;
 
 -- Lock the groups of the moves' tasks; which are locked now. p_skip: not those that others have.
-CREATE FUNCTION {schema}.penstock_lock_groups(p_moves {schema}.penstock_move[], p_skip boolean)
+CREATE OR REPLACE FUNCTION {schema}.penstock_lock_groups(p_moves {schema}.penstock_move[], p_skip boolean)
 RETURNS integer[] LANGUAGE plpgsql AS $$
 DECLARE
     v_numbers integer[] := ARRAY(SELECT DISTINCT group_no FROM {schema}.penstock_task
@@ -155,7 +155,7 @@ END $$;
 
 -- Lock the first micro-queue by name, where work that follows goes, before any other. False when others have it and the
 -- caller does not wait.
-CREATE FUNCTION {schema}.penstock_lock_first_lane(p_tube integer, p_skip boolean) RETURNS boolean LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_lock_first_lane(p_tube integer, p_skip boolean) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
     IF p_skip THEN
         PERFORM FROM {schema}.penstock_lane WHERE tube = p_tube AND utube = '' FOR UPDATE SKIP LOCKED;
@@ -167,7 +167,7 @@ END $$;
 
 -- Carry out each move whose guard holds: tasks, lanes, counters, and what follows from tasks that end. p_skip: pass over
 -- what others have locked. p_put: also put replies and group work; else they are told as `work`.
-CREATE FUNCTION {schema}.penstock_apply(
+CREATE OR REPLACE FUNCTION {schema}.penstock_apply(
     t {schema}.penstock_tube, p_moves {schema}.penstock_move[], p_now bigint, p_skip boolean,
     p_process text, p_put boolean DEFAULT true
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$

@@ -3,7 +3,7 @@
 -- task can be leased to a session that is just ending.
 
 -- A handle goes at that moment; the last one sets the session's end, which penstock_end_lapsed carries out.
-CREATE FUNCTION {schema}.penstock_part(p_handle text, p_moment bigint) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_part(p_handle text, p_moment bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     h {schema}.penstock_handle;
 BEGIN
@@ -19,7 +19,7 @@ END $$;
 
 -- End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released. What others
 -- are at, they do.
-CREATE FUNCTION {schema}.penstock_end_lapsed(p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_end_lapsed(p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_id text;
@@ -51,14 +51,14 @@ BEGIN
 END $$;
 
 -- When a handle lapses or a session ends next.
-CREATE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_next_end() RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     RETURN least((SELECT until FROM {schema}.penstock_handle ORDER BY until LIMIT 1),
         (SELECT until FROM {schema}.penstock_session WHERE until IS NOT NULL ORDER BY until LIMIT 1));
 END $$;
 
 -- Begin a session (p_fresh is its id) or join the live one of that id; no row when it is unknown or has lapsed.
-CREATE FUNCTION {schema}.penstock_join(
+CREATE OR REPLACE FUNCTION {schema}.penstock_join(
     p_handle text, p_host text, p_pid integer, p_locus text, p_session text, p_fresh text, p_ttr bigint,
     p_lapse bigint, p_now bigint
 ) RETURNS TABLE (no integer, id text) LANGUAGE plpgsql {plans} AS $$
@@ -89,7 +89,7 @@ BEGIN
     RETURN QUERY SELECT s.no, s.id::text;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_beat(p_handles text[], p_lapse bigint, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_beat(p_handles text[], p_lapse bigint, p_now bigint)
 RETURNS SETOF text LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint := {schema}.penstock_now(p_now);
@@ -99,7 +99,7 @@ BEGIN
     WHERE id = ANY (p_handles) AND until > v_now RETURNING id::text;
 END $$;
 
-CREATE FUNCTION {schema}.penstock_leave(p_handles text[], p_locus text, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_leave(p_handles text[], p_locus text, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE
     v_now bigint;
@@ -120,7 +120,7 @@ BEGIN
 END $$;
 
 -- The live sessions, or one, oldest first: with what they hold, as tube names and ids, and wait for.
-CREATE FUNCTION {schema}.penstock_sessions(p_no integer, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_sessions(p_no integer, p_now bigint)
 RETURNS TABLE (id text, host text, pid integer, beat bigint, held_tubes text[], held_ids bigint[], waits text[])
 LANGUAGE plpgsql {plans} AS $$
 DECLARE

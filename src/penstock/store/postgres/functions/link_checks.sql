@@ -1,6 +1,6 @@
 -- What check looks at among outcomes and groups, in the order in which it must be mended.
 
-CREATE FUNCTION {schema}.penstock_check_links(t {schema}.penstock_tube, p_repair boolean, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_check_links(t {schema}.penstock_tube, p_repair boolean, p_now bigint)
 RETURNS TABLE (id bigint, what text, remedy text) LANGUAGE plpgsql AS $$
 DECLARE
     g {schema}.penstock_group;
@@ -39,7 +39,7 @@ BEGIN
 END $$;
 
 -- How many of a group's tasks are there, wait for its start, or are ready or delayed.
-CREATE FUNCTION {schema}.penstock_recount_group(
+CREATE OR REPLACE FUNCTION {schema}.penstock_recount_group(
     p_no integer, OUT here integer, OUT unstarted integer, OUT early integer
 ) LANGUAGE sql STABLE AS $$
     SELECT count(*), count(*) FILTER (WHERE state = 'g'), count(*) FILTER (WHERE state IN ('r', 'q', '~'))
@@ -47,7 +47,7 @@ CREATE FUNCTION {schema}.penstock_recount_group(
 $$;
 
 -- At one moment, because others may be at work.
-CREATE FUNCTION {schema}.penstock_crooked_group(p_no integer) RETURNS TABLE (what text, remedy text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_crooked_group(p_no integer) RETURNS TABLE (what text, remedy text)
 LANGUAGE sql STABLE AS $$
     SELECT v.what, v.remedy
     FROM {schema}.penstock_group g, {schema}.penstock_recount_group(g.no) n, LATERAL (VALUES
@@ -63,7 +63,7 @@ LANGUAGE sql STABLE AS $$
     WHERE g.no = p_no AND v.wrong
 $$;
 
-CREATE FUNCTION {schema}.penstock_mend_group(t {schema}.penstock_tube, g {schema}.penstock_group, p_now bigint)
+CREATE OR REPLACE FUNCTION {schema}.penstock_mend_group(t {schema}.penstock_tube, g {schema}.penstock_group, p_now bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_work bytea;

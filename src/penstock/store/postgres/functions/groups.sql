@@ -1,6 +1,6 @@
 -- Groups: one record decides what their tasks may do; start and cancel change it, and the tasks follow.
 
-CREATE FUNCTION {schema}.penstock_over(p_tube integer, p_no integer) RETURNS {schema}.penstock_effect
+CREATE OR REPLACE FUNCTION {schema}.penstock_over(p_tube integer, p_no integer) RETURNS {schema}.penstock_effect
 LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     e {schema}.penstock_effect;
@@ -12,7 +12,7 @@ BEGIN
 END $$;
 
 -- group.end: call a locked group over if nothing is left of it, and give its work.
-CREATE FUNCTION {schema}.penstock_end_group(
+CREATE OR REPLACE FUNCTION {schema}.penstock_end_group(
     t {schema}.penstock_tube, p_no integer, p_now bigint, OUT over boolean, OUT work bytea
 ) LANGUAGE plpgsql AS $$
 BEGIN
@@ -24,7 +24,7 @@ BEGIN
 END $$;
 
 -- The live group of that name (penstock_live_group), begun when there is none.
-CREATE FUNCTION {schema}.penstock_open_group(p_tube integer, p_name text) RETURNS SETOF {schema}.penstock_group
+CREATE OR REPLACE FUNCTION {schema}.penstock_open_group(p_tube integer, p_name text) RETURNS SETOF {schema}.penstock_group
 LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -42,7 +42,7 @@ BEGIN
 END $$;
 
 -- No row when it is past its retention or never was. `fresh` as penstock_watch says.
-CREATE FUNCTION {schema}.penstock_get_group(p_tube integer, p_no integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_get_group(p_tube integer, p_no integer, p_now bigint, p_process text)
 RETURNS TABLE (fresh boolean, found {schema}.penstock_group) LANGUAGE plpgsql {plans} AS $$
 DECLARE
     t {schema}.penstock_tube := {schema}.penstock_open(p_tube);
@@ -53,7 +53,7 @@ BEGIN
 END $$;
 
 -- Set what is put at a group's end or after its cancel, where it is given; false when it has ended.
-CREATE FUNCTION {schema}.penstock_set_group_work(p_tube integer, p_no integer, p_end bytea, p_cancel bytea)
+CREATE OR REPLACE FUNCTION {schema}.penstock_set_group_work(p_tube integer, p_no integer, p_end bytea, p_cancel bytea)
 RETURNS boolean LANGUAGE plpgsql {plans} AS $$
 BEGIN
     PERFORM {schema}.penstock_open(p_tube);
@@ -64,7 +64,7 @@ END $$;
 
 -- Move up to p_limit tasks after their groups' records: started ones in take order, cancelled ones go (penstock_grouped).
 -- What others are at, they do.
-CREATE FUNCTION {schema}.penstock_follow(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
+CREATE OR REPLACE FUNCTION {schema}.penstock_follow(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     g {schema}.penstock_group;
@@ -94,7 +94,7 @@ BEGIN
 END $$;
 
 -- Set the tube's mark anew, under the lock that whoever begins to move takes too.
-CREATE FUNCTION {schema}.penstock_mark_moving(p_tube integer) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_mark_moving(p_tube integer) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM FROM {schema}.penstock_tube WHERE no = p_tube FOR NO KEY UPDATE;
     UPDATE {schema}.penstock_tube SET moving = EXISTS (
@@ -103,7 +103,7 @@ END $$;
 
 -- When tasks of a tube must follow their groups next: at once, after p_moved were moved just now; a little later when
 -- none could be, because others are at it; never when none has to.
-CREATE FUNCTION {schema}.penstock_next_move(p_tube integer, p_moved bigint, p_now bigint) RETURNS bigint
+CREATE OR REPLACE FUNCTION {schema}.penstock_next_move(p_tube integer, p_moved bigint, p_now bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 BEGIN
     RETURN CASE WHEN EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = p_tube AND moving)
@@ -112,7 +112,7 @@ END $$;
 
 -- group.turn: start or cancel a group (p_to is its next state) and move some of its tasks. The last row has no tube: its
 -- events say whether more must move.
-CREATE FUNCTION {schema}.penstock_turn_group(
+CREATE OR REPLACE FUNCTION {schema}.penstock_turn_group(
     p_tube integer, p_no integer, p_to text, p_limit integer, p_now bigint, p_process text
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql {plans} AS $$
 DECLARE

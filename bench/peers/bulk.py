@@ -1,0 +1,17 @@
+"""`python -m bench.peers.bulk NAME URL TASKS DATA`: tasks a second of that queue's bulk put."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+
+def main(name: str, url: str, tasks: int, data: str) -> float:
+    """A queue is as in `measure`; its `put` says how fast it was, without what it takes to begin."""
+    os.environ["BENCH_PEER_URL"] = url
+    return float(importlib.import_module(f"bench.peers.{name}_app").put(tasks, data))
+
+
+if __name__ == "__main__":
+    print(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]))

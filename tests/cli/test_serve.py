@@ -1,0 +1,24 @@
+"""`penstock serve` as a program starts it, and reads where it listens."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+from tests.cli.running import Shell
+
+
+def test_as_json_it_says_in_one_line_where_it_listens(shell: Shell) -> None:
+    words = ["serve", "--json", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "penstock", *words]
+    with subprocess.Popen(command, env=shell.environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        http, resp = json.loads(server.stdout.readline())["serves"]
+        server.send_signal(signal.SIGTERM)
+        assert server.stdout.read() == ""
+    assert server.returncode == 0
+    assert re.fullmatch(r"http://127\.0\.0\.1:\d+/", http)
+    assert re.fullmatch(r"redis://127\.0\.0\.1:\d+", resp)

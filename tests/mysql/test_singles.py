@@ -1,0 +1,45 @@
+"""The short ways: a put into a tube that is gone, and what no hot verb may cost."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from tests.behaviour.helpers import take
+from tests.mysql.conftest import Connection
+
+
+@pytest.mark.parametrize("bound", [False, True])
+def test_a_plain_put_into_a_tube_that_is_gone_stores_nothing(
+    broker: penstock.Broker, own: Connection, bound: bool
+) -> None:
+    gone, other = broker.tube("gone"), broker.tube("other")
+    own.autocommit(False)
+    puts = broker.bind(own).tube("gone") if bound else gone
+    other.put("a number that this connection has been given before")
+    gone.drop()
+    with pytest.raises(penstock.NoSuchTube, match="gone"):
+        puts.put("x")
+    own.commit()
+    cursor = own.cursor()
+    cursor.execute(f"SELECT COUNT(*) FROM penstock_task WHERE tube = {gone._stored.no}")
+    assert cursor.fetchall() == ((0,),)
+    assert other.put("next").id == 2
+    assert broker.check() == []
+
+
+def test_no_hot_verb_makes_a_table_on_disk(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", ttl=60, ttr=30)
+    database = broker._hub.store._db  # type: ignore[attr-defined]
+
+    def made() -> int:
+        ((_, tables),) = database.read("SHOW SESSION STATUS LIKE 'Created_tmp_disk_tables'")
+        return int(tables)
+
+    before = made()
+    tube.put("one")
+    tube.put_many(range(200))
+    take(tube).ack()
+    tasks = tube.take_many(100)
+    assert tube.ack_many(tasks) == [True] * 100
+    assert made() == before

@@ -1,0 +1,22 @@
+"""Every page is shown, whatever store is looked at."""
+
+from __future__ import annotations
+
+import penstock
+from tests.server.http.serving import EVERY_STORE, Serving
+
+PAGES = (
+    *("/", "/sessions", "/groups", "/schedules", "/callbacks"),
+    *("/tubes/mail", "/tubes/mail/tasks/1", "/tubes/mail/groups", "/tubes/lanes", "/tubes/lanes/utubes"),
+)
+
+
+@EVERY_STORE
+def test_pages(server: Serving, beside: penstock.Broker) -> None:
+    beside.tube("mail").put("hello", group="letters")
+    beside.tube("lanes", "utube").put_many([(1, {"utube": "ada"}), (2, {"utube": "ada"})])
+    assert beside.tube("lanes").take(0) is not None
+    for path in PAGES:
+        assert server.get(path).status_code == 200, path
+    assert "letters" in server.get("/groups").text
+    assert "ada" in server.get("/tubes/lanes/utubes").text

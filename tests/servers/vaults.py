@@ -1,0 +1,50 @@
+"""Databases behind pools: one on each server per test process, made once and emptied for each test.
+
+A pool's name is one of its rows and goes with them, so that brokers of an earlier test that still run are strangers
+to the next one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import cache
+
+from penstock.store.open import open_vault
+from penstock.store.pool.vault import Database, Session, Vault
+from tests.servers import running
+from tests.servers.base import Server
+from tests.servers.mariadb import Mariadb
+
+_TABLES = ("penstock_pool_link", "penstock_pool_task", "penstock_pool_tube", "penstock_pool_store")
+
+
+def bare_url(server: Server) -> str:
+    """The URL of a database that nobody used before, on that server."""
+    return server.bare_url() if isinstance(server, Mariadb) else server.fresh_url()
+
+
+def empty_vault(name: str) -> str:
+    """The URL of one that may be that of an earlier test, emptied."""
+    url, database = _kept(name, os.getpid())
+    database.run(lambda session: _empty(database, session))
+    return url
+
+
+@cache
+def _kept(name: str, pid: int) -> tuple[str, Database]:
+    url = bare_url(running(name))
+    database = open_vault(url)
+    atexit.register(_close, database, pid)
+    Vault(database)
+    return url, database
+
+
+def _close(database: Database, pid: int) -> None:
+    if os.getpid() == pid:  # not in a forked child
+        database.close()
+
+
+def _empty(database: Database, session: Session) -> None:
+    for table in _TABLES:
+        session.change(database.placed(f"DELETE FROM {table}"))
