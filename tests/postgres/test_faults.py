@@ -127,6 +127,17 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
+    with penstock.connect(f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don") as broker:
+        tube = broker.tube("t")
+        tube.put("x")
+        session = broker.session()
+        server.restart()
+        task = _tried(lambda: session.tube("t").take(0))
+        assert task is not None
+        assert [seen.held for seen in broker.sessions() if seen.id == session.id] == [[("t", task.id)]]
+
+
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.
