@@ -101,7 +101,8 @@ def test_sigterm_before_the_seal_leaves_the_tube_as_it_was(shell: Shell, tmp_pat
 
 
 def test_a_terminal_is_told_of_how_many(shell: Shell, tmp_path: Path) -> None:
-    shell("put", "mail", "-", "--lines", stdin="hello\n" * 1234)
+    (shell.folder / "lines").write_text("hello\n" * 1234)
+    assert "of 1,234 tasks" in shell.on_terminal("put", "mail", "@lines", "--lines")
     assert "of 1,234 tasks" in shell.on_terminal("export", "mail", "--out", "mail.jsonl")
     assert "of 1,234 tasks" in shell.on_terminal("import", "mail.jsonl", "--tube", "copy")
     assert "of 2,468 tasks" in shell.on_terminal("move", shell.url, f"sqlite:///{tmp_path}/new.db")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain, islice
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -61,10 +61,11 @@ def put(
     with penstock.connect(url) as broker:
         if lines:
             with _source(data) as source:
-                feed = (_item(line, raw) for line in source)
+                total, feed = _lines_of(source), (_item(line, raw) for line in source)
                 first = list(islice(feed, _BATCH))
                 opened = _opened(broker, tube, [content for content, _ in first], chosen)
-                count = _put_all(opened, chain(first, feed), timeout, chosen)
+                with shown.counting("putting", total) as tell:
+                    count = _put_all(opened, chain(first, feed), timeout, chosen, tell)
             return shown.counted("put", opened, count, as_json)
         content = given.data(data, raw=raw)
         task = _opened(broker, tube, [content], chosen).put_many([(content, {})], timeout=timeout, **chosen)[0]
@@ -76,13 +77,14 @@ def _opened(broker: penstock.Broker, tube: str, data: list[object], options: Put
     return open_for_put(broker._hub, broker._seat, tube, ((each, options) for each in data))
 
 
-def _put_all(tube: Tube, items: Iterable[object], timeout: float, options: PutOptions) -> int:
+def _put_all(
+    tube: Tube, items: Iterable[object], timeout: float, options: PutOptions, tell: Callable[[int], object]
+) -> int:
     count, feed = 0, iter(items)
     try:
-        with shown.counting("putting") as tell:
-            for chunk in iter(lambda: list(islice(feed, _BATCH)), []):
-                count += len(tube.put_many(chunk, timeout=timeout, **options))
-                tell(len(chunk))
+        for chunk in iter(lambda: list(islice(feed, _BATCH)), []):
+            count += len(tube.put_many(chunk, timeout=timeout, **options))
+            tell(len(chunk))
     except penstock.PenstockError as error:
         raise type(error)(f"{error} ({count:,} tasks were put, those of the lines before)") from None
     return count
@@ -97,6 +99,16 @@ def _source(data: str) -> BinaryIO:
         return Path(data[1:]).open("rb")
     except OSError as error:
         raise BadValue(f"DATA {data} names a file that cannot be read: {error.strerror}") from None
+
+
+def _lines_of(source: BinaryIO) -> int | None:
+    """How many lines are to come, where a bar can show it and a second reading can tell; else None."""
+    if not sys.stderr.isatty() or not source.seekable():
+        return None
+    start = source.tell()
+    count = sum(1 for _ in source)
+    source.seek(start)
+    return count
 
 
 def _item(line: bytes, raw: bool) -> tuple[object, dict[str, object]]:
