@@ -69,7 +69,9 @@ def test_every_store_is_told_of(store: str, tmp_path: Path) -> None:
         broker.tube("mail").put("a", delay=60)
         done = CliRunner().invoke(doctor, ["--json"], obj=url)
         report = msgspec.json.decode(done.stdout)
-    assert (done.exit_code, report["store"]["advice"]) == (0, [])
+    advice = report["store"]["advice"]
+    assert done.exit_code == bool(advice)
+    assert [line for line in advice if not line.startswith("fsync")] == []  # off in the PostgreSQL of the tests
     assert report["tubes"] == [{"name": "mail", "kind": "fifottl", "ready": 0, "taken": 0, "delayed": 1, "buried": 0}]
     assert "" not in (report["store"]["store"], report["store"]["durability"])
 

@@ -7,6 +7,7 @@ import pytest
 import penstock
 from penstock.store.open import with_pool
 from tests.behaviour.helpers import take
+from tests.pool.conftest import DATABASES
 from tests.servers.redis import Redis
 
 
@@ -64,11 +65,12 @@ def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, data
         penstock.connect(server.fresh_url(), pool=database)
 
 
-def test_what_it_promises_is_told(front: str, any_database: str) -> None:
+@pytest.mark.parametrize("databases", DATABASES, indirect=True)
+def test_what_it_promises_is_told(front: str, database: str) -> None:
     """By the settings of the database: Redis may lose all."""
-    with penstock.connect(front, pool=any_database) as broker:
+    with penstock.connect(front, pool=database) as broker:
         told = broker._hub.store.describe()
-    with penstock.connect(any_database) as behind:
+    with penstock.connect(database) as behind:
         its_own = behind._hub.store.describe()
     assert told.store == "pool behind Redis"
     assert told.durability == f"{its_own.durability}; all of Redis may be lost"
