@@ -127,6 +127,23 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
 
 
 @pytest.mark.timeout(120)
+def test_a_check_finds_nothing_in_a_tube_that_is_in_use(broker: penstock.Broker) -> None:
+    """It compared what it read in one moment with what it read in the next."""
+    tube, over = broker.tube("t", kind="fifo"), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            tube.put_many(range(20))
+
+    workers = [begin(work) for _ in range(3)]
+    try:
+        assert [broker.check() for _ in range(30)] == [[]] * 30
+    finally:
+        over.set()
+    for worker in workers:
+        worker.result(30)
+
+
 def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
     with penstock.connect(f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don") as broker:
         tube = broker.tube("t")
