@@ -42,8 +42,8 @@ FIRST = {
 }
 VALUES = {
     "p_max": "1e300", "p_now": "5", "p_count": "100", "v_window": "100", "p_limit": "100", "p_fair": "0",
-    "p_utube": "'u'", "p_moving": "0", "v_left": "100", "v_most": "100", "v_now": "5", "p_elapsed": "0", "v_state": "'r'",
-    "v_count": "100", "v_start": "0", "v_after": "0",
+    "p_utube": "'u'", "p_moving": "0", "v_left": "100", "v_most": "100", "v_now": "5", "p_elapsed": "0",
+    "v_state": "'r'", "v_count": "100", "v_start": "0", "v_after": "0",
 }  # fmt: skip
 
 
