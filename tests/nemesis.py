@@ -32,18 +32,25 @@ class Nemesis:
     ) -> None:
         self.kills = 0
         self.inside = spared is None and dice.random() < 0.4
-        self.may_be_told = self.inside or spared is not None
         self._strike = strike
         self._spared = spared
         self._after = dice.uniform(0, dice.choice(LATEST_SECONDS))
         self._calls_left = dice.randrange(LAST_CALL) + 1
         self._at_rest = dice.random() < 0.3
+        self._callers: set[str] = set()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+
+    @property
+    def may_be_told(self) -> bool:
+        """Between two calls of one thread, another may be inside one."""
+        several = sum(not name.startswith("penstock-") for name in self._callers) > 1
+        return self.kills > 0 and (self.inside or self._spared is not None or several)
 
     def before_a_call(self) -> None:
         """Strike when this is the call that was drawn; threads of one test come here together."""
         with self._lock:
+            self._callers.add(threading.current_thread().name)
             self._calls_left -= 1
             if self._calls_left == 0:
                 self.now_or_soon()
@@ -98,7 +105,7 @@ def told_of(nemesis: Nemesis) -> Iterator[list[str]]:
     try:
         yield told
     except TOLD as error:
-        if not (nemesis.may_be_told and nemesis.kills):
+        if not nemesis.may_be_told:
             raise
         told.append(f"{type(error).__name__}: {error}")
 

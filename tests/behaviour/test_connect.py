@@ -139,7 +139,7 @@ def test_what_was_put_is_there_after_a_restart(durable_url: str, clock: Clock) -
         assert tube.peek(4).reason == "odd"
         assert calls(tube) == {"put": 4, "bury": 1, "take": 1, "release": 1}
         assert drain(tube) == ["b", "a"]
-        assert tube.put("e").id == 5
+        assert tube.put("e").id > 4
 
 
 def test_time_goes_on_while_no_broker_is_open(durable_url: str, clock: Clock) -> None:

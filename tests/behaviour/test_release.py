@@ -31,8 +31,9 @@ def test_a_released_task_is_as_it_was_but_for_the_attempt(broker: penstock.Broke
     tube = broker.tube("t")
     put = tube.put("x", pri=2, ttl=10, ttr=5)
     clock.advance(1)
-    take(tube).release()
-    assert facts(tube.peek(1)) == facts(put) | {"attempts": 1, "lease": 1, "taken": clock.seconds}
+    task = take(tube)
+    task.release()
+    assert facts(tube.peek(1)) == facts(put) | {"attempts": 1, "lease": task.lease, "taken": clock.seconds}
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)

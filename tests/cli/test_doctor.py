@@ -8,9 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 import penstock
+from penstock.cli.doctor import doctor
 from penstock.store.sqlite.schema import MIGRATIONS
+from tests.conftest import STORES
+from tests.servers.redis import Redis
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,6 +60,32 @@ def test_a_store_that_cannot_be_opened_is_one_line_on_stderr() -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("penstock: /nowhere/at/all.db cannot be opened")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_every_store_is_told_of(store: str, tmp_path: Path) -> None:
+    url = STORES[store](tmp_path)
+    with penstock.connect(url) as broker:  # open all the time: memory is gone with its last one
+        broker.tube("mail").put("a", delay=60)
+        done = CliRunner().invoke(doctor, ["--json"], obj=url)
+        report = msgspec.json.decode(done.stdout)
+    advice = report["store"]["advice"]
+    assert done.exit_code == bool(advice)
+    assert [line for line in advice if not line.startswith("fsync")] == []  # off in the PostgreSQL of the tests
+    assert report["tubes"] == [{"name": "mail", "kind": "fifottl", "ready": 0, "taken": 0, "delayed": 1, "buried": 0}]
+    assert "" not in (report["store"]["store"], report["store"]["durability"])
+
+
+def test_what_is_wrong_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    server = Redis()
+    try:
+        server.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        done = CliRunner().invoke(doctor, obj=server.url)
+    finally:
+        server.stop()
+    assert done.exit_code == 1
+    assert "fix maxmemory-policy is allkeys-lru" in done.stdout
+    assert caplog.text == ""
 
 
 def test_an_unknown_command_names_the_nearest() -> None:

@@ -6,18 +6,20 @@ import os
 import random
 import time
 from collections.abc import Callable
+from functools import partial
 
 from penstock.store.open import with_pool
 from tests.fault.history import Recorder
 from tests.servers import DURABLE
 from tests.servers.base import Server
 from tests.servers.proxy import Proxy
-from tests.servers.redis import Redis
+from tests.servers.redis import Redis, RedisCluster
 from tests.servers.vaults import bare_url
 
 # The databases behind the pools of a campaign: PENSTOCK_POOL=postgres,mariadb tries others.
 POOLS = tuple(os.environ.get("PENSTOCK_POOL", "sqlite").split(","))
 STORES = ("postgres", "mariadb", "redis", *(f"pool-{name}" for name in POOLS))
+CLUSTER = "redis-cluster"
 
 
 class Outages:
@@ -31,6 +33,9 @@ class Outages:
         self.url = self._server.fresh_url().replace(str(self._server.port), str(self._proxy.port))
         self._strikes = [("restart", self._server.restart), ("cut", self._proxy.cut), ("swallow", self._swallow)]
         self._coming: list[tuple[str, Callable[[], None]]] = []
+        if name == CLUSTER:  # its nodes send clients to each other, past any proxy
+            self.url = self._server.fresh_url()
+            self._strikes = [("restart", partial(self._server.strike, random.Random())), ("cut", self._cut_nodes)]
         if self.pooled:
             self.url = with_pool(self.url, self._database(name.removeprefix("pool-")))
             self._strikes.append(("flush", self._flush))
@@ -52,6 +57,16 @@ class Outages:
         """All that Redis has is gone."""
         assert isinstance(self._server, Redis)
         self._server.ask("FLUSHALL")
+
+    @property
+    def deeds(self) -> set[str]:
+        """What all befalls it."""
+        return {name for name, _ in self._strikes}
+
+    def _cut_nodes(self) -> None:
+        assert isinstance(self._server, RedisCluster)
+        for node in (self._server, *self._server.others):
+            node.ask("CLIENT", "KILL", "TYPE", "normal")
 
     def close(self) -> None:
         self._proxy.close()

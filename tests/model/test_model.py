@@ -17,6 +17,7 @@ from penstock.core import kind as known
 from tests.conftest import DURABLE, STORES
 from tests.model.draws import OWN_KINDS
 from tests.model.machine import Machine
+from tests.model.sharded import ShardedMachine
 
 QUICK = settings(
     max_examples=200,
@@ -49,3 +50,11 @@ def test_the_store_answers_what_the_model_answers(store: str) -> None:
     machine = type(f"Machine_{store}", (Machine,), {"make_url": STORES[store], "durable": store in DURABLE})
     quick = QUICK if store == "sqlite" else SERVER
     run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else quick)
+
+
+@pytest.mark.timeout(24 * 3600 if CAMPAIGN == "long" else 600)
+@pytest.mark.parametrize("store", ["sqlite", "redis", "redis-cluster"])
+def test_a_sharded_tube_keeps_what_it_promises(store: str) -> None:
+    """On a store that keeps it whole, on one that splits it, and on one that splits it over servers."""
+    machine = type(f"Sharded_{store}", (ShardedMachine,), {"make_url": STORES[store]})
+    run_state_machine_as_test(machine, settings=LONG if CAMPAIGN == "long" else settings(SERVER, max_examples=5))

@@ -7,6 +7,7 @@ import pytest
 import penstock
 from penstock.store.open import with_pool
 from tests.behaviour.helpers import take
+from tests.pool.conftest import DATABASES
 from tests.servers.redis import Redis
 
 
@@ -64,9 +65,12 @@ def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, data
         penstock.connect(server.fresh_url(), pool=database)
 
 
+@pytest.mark.parametrize("databases", DATABASES, indirect=True)
 def test_what_it_promises_is_told(front: str, database: str) -> None:
+    """By the settings of the database: Redis may lose all."""
     with penstock.connect(front, pool=database) as broker:
         told = broker._hub.store.describe()
-    assert told.store == "Redis, with a pool"
-    assert "pool in SQLite" in told.where
-    assert "all of Redis may be lost" in told.durability
+    with penstock.connect(database) as behind:
+        its_own = behind._hub.store.describe()
+    assert told.store == "pool behind Redis"
+    assert told.durability == f"{its_own.durability}; all of Redis may be lost"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
 
 import pytest
 
 import penstock
+from penstock.store.open import open_store
 from penstock.store.redis.promise import promise
 from penstock.store.redis.store import SCHEMA, RedisStore
-from tests.servers.redis import Redis
+from tests.servers.redis import Redis, RedisCluster
 
 
 def test_a_killed_server_comes_back_with_everything(own_server: Redis) -> None:
@@ -98,6 +100,57 @@ def test_the_store_describes_itself(broker: penstock.Broker) -> None:
     assert "last second" in store.durability()
     seen = store.describe()
     assert (seen.store, seen.schema, seen.advice) == ("Redis", SCHEMA, [])
+
+
+@pytest.mark.parametrize(
+    ("path", "password", "words"),
+    [
+        ("0", "", "refuses the user or the password of its URL"),
+        ("0", ":wrong@", "refuses the user or the password of its URL"),
+        ("99", ":right@", "has no such database"),
+    ],
+)
+def test_a_url_that_the_server_refuses_is_told_by_its_fault(
+    own_server: Redis, path: str, password: str, words: str
+) -> None:
+    own_server.ask("CONFIG", "SET", "requirepass", "right")
+    with pytest.raises(penstock.StoreUnavailable, match=words):
+        penstock.connect(f"redis://{password}127.0.0.1:{own_server.port}/{path}")
+
+
+def advice(url: str) -> list[str]:
+    with closing(open_store(url)) as store:
+        return list(store.describe().advice)
+
+
+def test_snapshots_alone_are_advised_against(own_server: Redis) -> None:
+    own_server.ask("CONFIG", "SET", "appendonly", "no")
+    own_server.ask("CONFIG", "SET", "save", "3600 1")
+    [told] = advice(own_server.fresh_url())
+    assert "a crash loses every task since the last one" in told
+
+
+def test_a_node_of_a_cluster_is_no_server_of_its_own(cluster: RedisCluster) -> None:
+    told = advice(cluster.url.replace("redis+cluster", "redis"))
+    assert ["use a redis+cluster:// URL" in line for line in told] == [True]
+
+
+def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
+    careless, lost = cluster.others
+    url = cluster.fresh_url()
+    with closing(open_store(url)) as store:
+        careless.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
+        lost.kill()
+        seen = store.describe()
+        careless.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        lost.start()
+        cluster.await_answer()
+    told = {line.split(": ")[0]: line for line in seen.advice}
+    assert "maxmemory-policy is allkeys-lru" in told[f"node 127.0.0.1:{careless.port}"]
+    assert "cannot be reached now" in told[f"node 127.0.0.1:{lost.port}"]
+    assert (len(told), seen.store) == (2, "Redis Cluster")
+    assert f"node 127.0.0.1:{careless.port}: none" in seen.durability
+    assert advice(url) == []
 
 
 @pytest.mark.parametrize(

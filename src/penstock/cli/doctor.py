@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import sys
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 
 import click
 import msgspec
@@ -53,7 +55,7 @@ def doctor(url: str, as_json: bool) -> None:
 
     Exit code 1 when there is something to fix.
     """
-    with closing(open_store(url)) as store:
+    with _once(), closing(open_store(url)) as store:
         report = examine(store)
     if as_json:
         click.echo(msgspec.json.encode(report))
@@ -61,6 +63,18 @@ def doctor(url: str, as_json: bool) -> None:
         _show(report)
     if report.store.advice:
         sys.exit(1)
+
+
+@contextmanager
+def _once() -> Iterator[None]:
+    """What opening a store warns of is not logged: the report says it, as something to fix."""
+    log = logging.getLogger("penstock")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 def examine(store: Store) -> Report:

@@ -36,8 +36,12 @@ def describe(link: Link, location: Location) -> Description:
     if oldest > _LONG_SECONDS:
         advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
     name = "MariaDB" if "mariadb" in version.lower() else "MySQL"
-    promise = _PROMISES.get(int(flush), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
-    return Description(name, version, location.name, promise, schema, advice)
+    return Description(name, version, location.name, promise(flush), schema, advice)
+
+
+def promise(flush: object) -> str:
+    """What innodb_flush_log_at_trx_commit means for a put that returned."""
+    return _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
 
 
 def _oldest(link: Link) -> int:

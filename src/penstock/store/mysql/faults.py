@@ -32,7 +32,8 @@ RESTARTABLE = frozenset({DEADLOCK, LOCK_WAIT, 1020})  # 1020: the row changed si
 _LOST = frozenset({2006, 2013, 2055, 4031, 1927, 1152, 1159, 1160, 1161, 0})
 # The server refused or ended the statement itself, so nothing of it was done.
 _AWAY = frozenset({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1226, 1290, 1836, 1317})
-_DENIED = frozenset({1044, 1045, 1049, 1142, 1143, 1227, 1370, 1698, 2059, 2061})
+_DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061})
+_NO_DATABASE = 1049
 _FULL = frozenset({1021, 1041, 1114, 1037, 1038, 28})
 _DAMAGED = frozenset({126, 127, 1030, 1034, 1035, 1194, 1195, 1712, 1877, 1932})
 _FOREIGN = frozenset({1054, 1109, 1146, 1304, 1305, 1318, 1356})
@@ -59,6 +60,8 @@ def translated(error: BaseException, where: str) -> StoreError:
         return StoreUnavailable(f"database {where} cannot be reached ({text}): check the server, and try again")
     if code in RESTARTABLE:
         return StoreBusy(f"others kept locking what this call needed in database {where}: try again")
+    if code == _NO_DATABASE:
+        return StoreUnavailable(f"database {where} does not exist: create it, or name another one in the URL")
     if code in _DENIED:
         return StoreUnavailable(f"database {where} refused this user ({text}): check the URL and the user's rights")
     if code in _FULL:

@@ -53,5 +53,6 @@ def make_plain_put(tube: Tube, entry: Entry, now: int | None) -> PlainPut:
 
 
 def _rank(rank: Rank, time: str) -> str:
-    newest = "-CAST(LAST_INSERT_ID() AS SIGNED)" if rank.newest else ""  # unsigned, and 0 less that is an error
+    # LAST_INSERT_ID is unsigned, and so would be what it is taken from: a rank below 0 is an error then.
+    newest = "-CAST(LAST_INSERT_ID() AS SIGNED)" if rank.newest else ""
     return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{newest}"

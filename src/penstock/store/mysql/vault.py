@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TypeVar
 
 from penstock.store.mysql.database import Database
+from penstock.store.mysql.describe import promise
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.sql.queries import load_queries
@@ -33,6 +34,9 @@ class MysqlVault:
 
     def run(self, work: Callable[[Link], T]) -> T:
         return self._database.run(work, safe=True)
+
+    def promise(self) -> str:
+        return promise(self.read(self.own.flush, ())[0][0])
 
     def close(self) -> None:
         self._database.close()

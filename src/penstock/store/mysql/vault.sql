@@ -35,3 +35,6 @@ ON DUPLICATE KEY UPDATE record = VALUES(record), data = COALESCE(VALUES(data), d
 -- name: save_links
 INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s)
 ON DUPLICATE KEY UPDATE value = VALUES(value)
+
+-- name: flush
+SELECT @@innodb_flush_log_at_trx_commit

@@ -79,6 +79,9 @@ class WatchedServer(OneServer):
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         return self._watched(lambda: super(WatchedServer, self).command_all(commands))
 
+    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        return self._watched(lambda: super(WatchedServer, self).each(commands))
+
     def _watched(self, call: Callable[[], T]) -> T:
         while True:
             try:

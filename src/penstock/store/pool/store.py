@@ -38,14 +38,14 @@ class PoolStore(TakingCalls):
 
     def describe(self) -> base.Description:
         found = super().describe()
+        [facts] = promise.gather(self._servers).values()
         return base.Description(
-            f"{found.store}, with a pool",
+            f"pool behind {found.store}",
             found.version,
-            f"{found.where}, pool in {self._vault.label}",
-            f"a put that returned is committed in {self._vault.label}, whose own settings say what that survives; all "
-            "of Redis may be lost",
+            f"{found.where}, database {self._vault.label}",
+            f"{self._vault.promise()}; all of Redis may be lost",
             found.schema,
-            self._warnings(promise.gather(self._runner)),
+            self._warnings(facts),
         )
 
     # tubes; they neither leave a pool nor come into one

@@ -56,6 +56,9 @@ class Database(Protocol):
     def run(self, work: Callable[[Session], T]) -> T:
         """Do the work in one transaction; the work may be done twice."""
 
+    def promise(self) -> str:
+        """What a commit survives by the database's settings now."""
+
     def close(self) -> None:
         """Let go of it."""
 
@@ -101,6 +104,10 @@ class Vault:
         if written > FORMAT:
             raise SchemaMismatch(f"the pool in {self.label} has format {written}, not {FORMAT}: upgrade penstock")
         return bytes(name).decode()
+
+    def promise(self) -> str:
+        """What a put that returned survives."""
+        return self._db.promise()
 
     def close(self) -> None:
         """Let go of the database."""

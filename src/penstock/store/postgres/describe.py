@@ -31,10 +31,11 @@ def describe(row: Row, location: Location) -> Description:
     if queue > 50:
         advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
     where = f"{location.place} schema {location.schema}"
-    return Description("PostgreSQL", version, where, _promise(fsync, commit), schema, advice)
+    return Description("PostgreSQL", version, where, promise(fsync, commit), schema, advice)
 
 
-def _promise(fsync: str, commit: str) -> str:
+def promise(fsync: str, commit: str) -> str:
+    """What the two settings mean for a put that returned."""
     if fsync != "on":
         return (
             "a put that returned survives the end of any client; a crash of the server may lose everything (fsync=off)"

@@ -11,6 +11,7 @@ from typing import cast
 from uuid import uuid4
 
 import msgspec
+import psycopg
 
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
@@ -22,6 +23,7 @@ from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
 from penstock.store.moving import named
 from penstock.store.postgres import rows, schema
+from penstock.store.postgres.arrays import payloads
 from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.describe import describe
@@ -142,7 +144,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         elif len(entries) == 1:
             (row,) = self._call(tube, self._ask.put_one, (tube.no, first.payload, *rows.shape(first), *tail))
         elif rows.alike(entries):
-            data = [entry.payload for entry in entries]
+            data = payloads([entry.payload for entry in entries])
             (row,) = self._call(tube, self._ask.put_alike, (tube.no, data, *rows.shape(first), *tail))
         else:
             (row,) = self._call(tube, self._ask.put, (tube.no, *rows.put_rows(entries), *tail))
@@ -317,9 +319,18 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         return _session(found[0]) if found else None
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
-        lost = [rows.lost(row) for row in self._read(self._ask.stranded, (repair,))]
-        found = self._read(self._ask.check, (repair, self._time(now)))
-        return lost + [rows.finding(row) for row in found]
+        """As the contract says; who only looks sees one moment of all tables, while others go on writing."""
+        steps = ((self._ask.stranded, (repair,)), (self._ask.check, (repair, self._time(now))))
+        if repair:
+            lost, found = (self._read(*step) for step in steps)
+        else:
+            lost, found = self._connections.transact(lambda db: _at_one_moment(db, steps))
+        return [rows.lost(row) for row in lost] + [rows.finding(row) for row in found]
+
+
+def _at_one_moment(db: psycopg.Connection, steps: Sequence[tuple[str, tuple[object, ...]]]) -> list[list[Row]]:
+    db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+    return [db.execute(query, values, binary=True).fetchall() for query, values in steps]
 
 
 def _place(pair: tuple[int, Record]) -> int:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import psycopg
 
 from penstock.store.postgres.connection import Connections
+from penstock.store.postgres.describe import promise
 from penstock.store.postgres.location import locate
 from penstock.store.sql.queries import load_queries
 
@@ -52,6 +53,9 @@ class PostgresVault:
 
     def run(self, work: Callable[[_Session], T]) -> T:
         return self._connections.transact(lambda db: work(_Session(db)))
+
+    def promise(self) -> str:
+        return promise(*cast("tuple[str, str]", self.read(self.own.durability, ())[0]))
 
     def close(self) -> None:
         self._connections.close()

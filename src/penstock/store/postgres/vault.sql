@@ -40,3 +40,6 @@ ON CONFLICT (tube, id) DO UPDATE SET record = excluded.record, data = coalesce(e
 -- name: save_links
 INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s)
 ON CONFLICT (tube, name) DO UPDATE SET value = excluded.value
+
+-- name: durability
+SELECT current_setting('fsync'), current_setting('synchronous_commit')

@@ -45,6 +45,21 @@ class Cluster:
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         return self._call_all([(key_slot(key), words, None) for key, words in commands])
 
+    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """As the contract says; of a node that is away, its error stands for every answer."""
+        persist(self._look_around, self.label, again=True, renew=self._forget_slots)
+        found: dict[str, list[Reply]] = {}
+        for host, port in sorted(set(self._slots.values())):
+            try:
+                replies = self._link((host, port)).exchange(commands)
+            except (Unsent, Unheard, redis.RedisError) as error:
+                replies = [error.__cause__ or error] * len(commands)
+            found[f"node {host}:{port}"] = replies
+        return found
+
+    def _look_around(self) -> Reply:
+        return self._slots or self._learn(0)
+
     def listen(self) -> Connection:
         """Any node: what is published on one is heard on all."""
         for link in self._known():

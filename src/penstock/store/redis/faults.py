@@ -36,6 +36,11 @@ def translated(error: BaseException, label: str) -> StoreError:
         return OutcomeUnknown(
             f"{label} broke off before it answered ({error.__cause__}): the call may or may not be stored; look first"
         )
+    refused = error.__cause__ if isinstance(error, Unsent) else error
+    if isinstance(refused, redis.exceptions.AuthenticationError):
+        return StoreUnavailable(f"{label} refuses the user or the password of its URL ({refused}): check both")
+    if "DB index is out of range" in f"{text}{refused}":
+        return StoreUnavailable(f"{label} has no such database ({refused}): name another number in the URL")
     if isinstance(error, (Unsent, redis.ConnectionError, redis.TimeoutError, OSError)) or not_now(error):
         cause = error.__cause__ or error
         return StoreUnavailable(f"{label} cannot be reached now ({cause}): check that it runs, then try again")

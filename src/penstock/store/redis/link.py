@@ -161,6 +161,8 @@ def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Rep
             replies.append(connection.read_response(disable_decoding=True))
         except redis.exceptions.BusyLoadingError as error:
             replies.append(error)
+        except redis.exceptions.AuthenticationError:  # to redis-py a broken connection, but it is an answer
+            raise
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             raise Unheard from error
         except redis.RedisError as error:

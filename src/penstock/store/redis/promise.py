@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
-import redis
-
-from penstock.errors import StoreError
 from penstock.store.base import Description
-from penstock.store.redis.keys import TUBES
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.link import Reply
+from penstock.store.redis.servers import Servers
 
 Facts = dict[str, str]
+# Instead of all facts: why a node of a cluster does not answer.
+AWAY = "away"
+_ASKED = ((b"CONFIG", b"GET", b"save"), (b"CONFIG", b"GET", b"appendfsync"))
 
 
 def read_facts(text: bytes) -> Facts:
@@ -27,6 +28,8 @@ def is_modern(facts: Facts) -> bool:
 
 def warnings(facts: Facts) -> list[str]:
     """What endangers stored tasks."""
+    if AWAY in facts:
+        return [f"it cannot be reached now ({facts[AWAY]}), so its tubes are not there: start it"]
     found = []
     policy = facts.get("maxmemory_policy", "noeviction")
     if policy != "noeviction":
@@ -57,24 +60,52 @@ def promise(facts: Facts) -> str:
     return "none: persistence is off, and a restart of the server loses everything"
 
 
-def describe(facts: Facts, label: str, prefix: str, schema: int) -> Description:
-    """The store as it is now."""
+def advice(facts: Facts, url: str) -> list[str]:
+    """What an operator should mend: what endangers tasks, what loses some in a crash, and a URL that cannot work."""
+    found = warnings(facts)
+    if facts.get("aof_enabled") == "0" and facts.get("save", "") != "":
+        found.append("only snapshots are kept, so a crash loses every task since the last one: set appendonly yes")
+    if facts.get("cluster_enabled") == "1" and not url.startswith("redis+cluster"):
+        found.append("this is a node of a cluster, and other nodes have most tubes: use a redis+cluster:// URL")
+    return found
+
+
+def describe(nodes: dict[str, Facts], label: str, prefix: str, schema: int) -> Description:
+    """The store as it is now, by the settings of each of its servers."""
+    facts = next((facts for facts in nodes.values() if AWAY not in facts), Facts())
     store = "Valkey" if "valkey_version" in facts else "Redis"
     if facts.get("cluster_enabled") == "1":
         store += " Cluster"
     version = facts.get("valkey_version") or facts.get("redis_version", "")
-    return Description(store, version, f"{label} prefix {prefix}", promise(facts), schema, warnings(facts))
+    found = _of_each({node: advice(seen, label) for node, seen in nodes.items()})
+    return Description(store, version, f"{label} prefix {prefix}", weigh(nodes), schema, found)
 
 
-def gather(runner: Runner) -> Facts:
-    """The server's settings; what a managed server does not tell is left out."""
-    key = runner.keys.name(TUBES, "store")
-    facts = read_facts(cast(bytes, runner.servers.command(key, b"INFO")))
-    for setting in (b"save", b"appendfsync"):
-        try:
-            pair = cast("list[bytes]", runner.servers.command(key, b"CONFIG", b"GET", setting))
-        except (StoreError, redis.RedisError):
-            continue
-        if pair:
-            facts[setting.decode()] = pair[1].decode()
+def weigh(nodes: dict[str, Facts]) -> str:
+    """The promise of all servers together."""
+    told = _of_each({node: [promise(facts)] for node, facts in nodes.items() if AWAY not in facts})
+    return "; ".join(told) or "unknown: no server answers"
+
+
+def _of_each(told: dict[str, list[str]]) -> list[str]:
+    """What all of them say, once; else who says it."""
+    if len({tuple(lines) for lines in told.values()}) <= 1:
+        return next(iter(told.values()), [])
+    return [f"{node}: {line}" for node, lines in told.items() for line in lines]
+
+
+def gather(servers: Servers) -> dict[str, Facts]:
+    """The settings of each server; what a managed one does not tell is left out."""
+    return {node: _read(replies) for node, replies in servers.each([(b"INFO",), *_ASKED]).items()}
+
+
+def _read(replies: Sequence[Reply]) -> Facts:
+    info, *settings = replies
+    if isinstance(info, BaseException):
+        return {AWAY: str(info)}
+    facts = read_facts(cast(bytes, info))
+    for pair in settings:
+        if isinstance(pair, list) and pair:
+            name, value = cast("list[bytes]", pair)
+            facts[name.decode()] = value.decode()
     return facts

@@ -59,6 +59,9 @@ class Servers(Protocol):
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         """Many of them, each with its key, in as few round trips as can be."""
 
+    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """What every server that has keys answers to commands that only read, errors too, by its name."""
+
     def listen(self) -> Connection:
         """A connection for a subscriber."""
 
@@ -177,6 +180,15 @@ class OneServer:
             return [raised(reply) for reply in self._link.exchange(words)]
 
         return cast("list[Reply]", persist(attempt, self.label, again=True, renew=self._link.reset)) if words else []
+
+    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        def attempt() -> Reply:
+            replies = self._link.exchange(commands)
+            raised(replies[0])
+            return replies
+
+        reply = persist(attempt, self.label, again=True, renew=self._link.reset)
+        return {self.label: cast("list[Reply]", reply)}
 
     def listen(self) -> Connection:
         return self._link.fresh()

@@ -55,14 +55,15 @@ class RedisStore(UnleasedCalls, MovingCalls):
         self._clock = clock
         self._closed = False
         try:
-            facts = promise.gather(Runner(self._servers, self._keys, clock, modern=True))
-            self._runner = self._make_runner(promise.is_modern(facts))
+            nodes = promise.gather(self._servers)
+            self._runner = self._make_runner(all(promise.is_modern(facts) for facts in nodes.values()))
             self.identity = self._open()
         except BaseException:
             self._servers.close()
             raise
-        for warning in self._warnings(facts):
-            log.warning("%s: %s", self._servers.label, warning)
+        for node, facts in nodes.items():
+            for warning in self._warnings(facts):
+                log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
         self._shards = self._make_shards()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
@@ -128,10 +129,10 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def durability(self) -> str:
         """What a put that returned survives, by the server's settings now."""
-        return promise.promise(promise.gather(self._runner))
+        return promise.weigh(promise.gather(self._servers))
 
     def describe(self) -> base.Description:
-        return promise.describe(promise.gather(self._runner), self._servers.label, self._keys.prefix, SCHEMA)
+        return promise.describe(promise.gather(self._servers), self._servers.label, self._keys.prefix, SCHEMA)
 
     def now(self) -> int:
         if self._clock is not None:

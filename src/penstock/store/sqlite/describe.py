@@ -13,7 +13,7 @@ from penstock.store.base import Description
 _LARGE_WAL = 256 * 1024 * 1024
 _LITTLE_SPACE = 256 * 1024 * 1024
 
-_PROMISES = {
+PROMISES = {
     "FULL": "a put that returned survives a power cut (WAL, synchronous=FULL)",
     "NORMAL": "a put that returned survives the end of any process; a power cut may lose the last moments "
     "(WAL, synchronous=NORMAL)",
@@ -30,4 +30,4 @@ def describe(db: apsw.Connection, path: str, synchronous: str, schema: int) -> D
     free = shutil.disk_usage(os.path.dirname(path)).free
     if free < _LITTLE_SPACE:
         advice.append(f"only {free >> 20} MiB are free for {path}: make room before puts fail")
-    return Description("SQLite", apsw.sqlite_lib_version(), path, _PROMISES[synchronous], schema, advice)
+    return Description("SQLite", apsw.sqlite_lib_version(), path, PROMISES[synchronous], schema, advice)

@@ -11,6 +11,7 @@ import apsw
 
 from penstock.store.sql.queries import load_queries
 from penstock.store.sqlite.connection import Connection
+from penstock.store.sqlite.describe import PROMISES
 
 T = TypeVar("T")
 # SQLite's own limit of a row, less what stands beside the data.
@@ -38,6 +39,7 @@ class SqliteVault:
 
     def __init__(self, path: str, *, durable: bool) -> None:
         self._connection = Connection(os.path.abspath(path), durable=durable)
+        self._synchronous = "FULL" if durable else "NORMAL"
         self.label = f"SQLite {self._connection.path}"
         self.own: SimpleNamespace = _OWN
         self.most_bytes = _MOST_BYTES
@@ -52,6 +54,9 @@ class SqliteVault:
     def run(self, work: Callable[[_Session], T]) -> T:
         with self._connection.durable as db:
             return work(_Session(db))
+
+    def promise(self) -> str:
+        return PROMISES[self._synchronous]
 
     def close(self) -> None:
         self._connection.close()

@@ -66,8 +66,7 @@ DECLARE
     v_now bigint := {schema}.penstock_now(p_now);
     s {schema}.penstock_session;
     v_former integer;
-BEGIN
-    PERFORM {schema}.penstock_relax();  -- the next take, which waits for the disk, takes this along
+BEGIN  -- waits for the disk, as beats and ends do not: the caller may tell others the id of its session
     IF p_session IS NULL THEN
         INSERT INTO {schema}.penstock_session (id, ttr) VALUES (p_fresh, p_ttr) RETURNING * INTO s;
     ELSE
