@@ -10,19 +10,18 @@ from uuid import uuid4
 from tests.mysql.databases import bare
 from tests.servers import SERVERS
 from tests.servers.base import Server
+from tests.servers.mariadb import SyncedMariadb
 from tests.servers.postgres import DurablePostgres
 
 NAMES = {"postgres": "PostgreSQL", "mariadb": "MariaDB", "redis": "Redis", "redis-cluster": "Redis Cluster"}
+_ON_DISK: dict[str, type[Server]] = {"postgres": DurablePostgres, "mariadb": SyncedMariadb}
 
 
 @contextmanager
 def running(name: str) -> Iterator[Server]:
     """The server of that name. PostgreSQL and MariaDB wait for the disk at each commit, which the tests' do not."""
-    server = DurablePostgres() if name == "postgres" else SERVERS[name]()
+    server = _ON_DISK.get(name, SERVERS[name])()
     try:
-        if name == "mariadb":
-            with bare(server.url) as db:
-                db.cursor().execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
         yield server
     finally:
         server.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Unpack
 
@@ -35,7 +35,7 @@ log = logging.getLogger("penstock")
 
 # put_many stores up to so many tasks in one step.
 CHUNK = 10_000
-# tasks() gives so many unless told otherwise, and at most so many.
+# tasks() gives so many unless told otherwise, and asks a store for at most so many at once.
 PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
@@ -235,14 +235,23 @@ class Tube(Settling):
         """Up to limit tasks in id order, of one status if given; go on with `after` the last one's id."""
         if status is not None and status not in list(Status):
             raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
-        most = PAGE if limit is None else whole("limit", limit, 1, MAX_PAGE)
+        most = PAGE if limit is None else whole("limit", limit)
         last = None if after is None else self._number(after)
         if status == Status.DONE:
             return []
         self._hub.tend()
         self._hub.catch_up(self._stored)
         letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._hub.store.find(self._stored, letter, last, most)]
+        return [make_task(record, self) for record in self._found(letter, last, most)]
+
+    def _found(self, state: str | None, last: int | None, limit: int) -> Iterator[Record]:
+        """Page by page, so that no store has to answer more at once than it should."""
+        while limit > 0:
+            page = self._hub.store.find(self._stored, state, last, min(limit, MAX_PAGE))
+            yield from page
+            if len(page) < MAX_PAGE:
+                return
+            last, limit = page[-1].id, limit - MAX_PAGE
 
     def stats(self) -> TubeStats:
         """The tube's counters now, exact; what is due is done first."""

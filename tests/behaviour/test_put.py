@@ -111,6 +111,7 @@ def test_put_many_of_more_than_a_chunk_keeps_the_order(broker: penstock.Broker) 
     stored = tube.put_many(range(10_001))
     assert [(task.id, task.data) for task in stored] == [(number + 1, number) for number in range(10_001)]
     assert tasks(tube) == {"ready": 10_001, "total": 10_001}
+    assert [task.id for task in tube.tasks(limit=20_000, after=1)] == list(range(2, 10_002))
 
 
 def test_threads_may_share_a_handle(broker: penstock.Broker) -> None:

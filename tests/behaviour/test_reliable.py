@@ -120,10 +120,10 @@ def test_a_session_end_gives_nothing_back(connect: Connect, queue: penstock.Tube
 
 def test_a_blocked_take_is_woken_by_a_put(live: penstock.Broker) -> None:
     tube = live.tube("t", kind="reliable")
-    future = begin(lambda: tube.take(10))
+    future = begin(lambda: tube.take(60))
     until(lambda: waiters(live, "t") == 1)
     tube.put("x")
-    task = future.result(timeout=5)
+    task = future.result(timeout=30)
     assert task is not None
     assert task.data == "x"
 

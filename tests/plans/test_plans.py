@@ -60,7 +60,9 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "lapsed_handles": ((NOW,), ("penstock_handle_until (until<?)",)),
     "ended_sessions": ((NOW,), ("penstock_lingering (until",)),
     "any_waiting": ((TUBE,), ("penstock_waiting_tube (tube=?)",)),
-    "to_lease_not_cancelled": (
+    "cancelled_first": ((TUBE, 2**62, 10), ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group")),
+    "withdraw": ((f"[{KEY | 1}]",), ("INTEGER PRIMARY KEY",)),
+    "to_lease_of_first": (
         (TUBE, 2**62, NOW, 1, 1),
         ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group"),
     ),
@@ -151,5 +153,5 @@ RARE = {
     "all_groups", "recount_group", "early_members", "stray_members", "free_strays", "early_outcomes",
     "forget_early_outcomes", "check_moving", "unsound", "newest_record", "mend", "last_mark", "set_last_mark",
     "hidden_tube", "sealed_tubes", "rename_tube", "set_options", "seal_tube", "seal_counter", "any_following",
-    "read_groups", "adopt", "adopt_outcome", "adopt_members", "set_group_total",
+    "read_groups", "adopt", "adopt_outcome", "adopt_members", "set_group_total", "stranded", "make_ready",
 }  # fmt: skip

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.servers import running
-from tests.servers.base import Missing
+from tests.servers import running, started
 from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
@@ -23,13 +22,8 @@ Connect = Callable[[], penstock.Broker]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Redis]:
-    running("redis")  # a skip where there is none
-    try:
-        server = Redis()
-    except Missing as missing:
-        pytest.skip(str(missing))
-    yield server
-    server.stop()
+    with started(Redis) as server:
+        yield server
 
 
 @pytest.fixture

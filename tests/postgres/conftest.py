@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
-import penstock
-from tests.servers.base import Missing
+from tests.servers import started
+from tests.servers.fixtures import broker as broker
+from tests.servers.fixtures import url as url
 from tests.servers.postgres import Postgres
 
 
 @pytest.fixture(scope="package")
 def server() -> Iterator[Postgres]:
-    """A running server; without the program the tests fail in CI and are skipped elsewhere."""
-    try:
-        server = Postgres()
-    except Missing as missing:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(missing))
-    yield server
-    server.stop()
-
-
-@pytest.fixture
-def url(server: Postgres) -> str:
-    """A store that nobody used before."""
-    return server.fresh_url()
-
-
-@pytest.fixture
-def broker(url: str) -> Iterator[penstock.Broker]:
-    """A broker in real time."""
-    with penstock.connect(url) as broker:
-        yield broker
+    """One for all these tests, each with a schema of its own."""
+    with started(Postgres) as server:
+        yield server

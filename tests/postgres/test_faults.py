@@ -6,7 +6,6 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import Future
 
 import psycopg
 import pytest
@@ -241,36 +240,30 @@ def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> N
     assert tube.stats().tasks.total == 1
 
 
-@pytest.mark.parametrize(("notify", "within"), [("on", 0.6), ("off", 2.5)])
-def test_another_process_wakes_a_waiting_taker(url: str, notify: str, within: float) -> None:
+@pytest.mark.parametrize("notify", ["on", "off"])
+def test_another_process_wakes_a_waiting_taker(url: str, notify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{url}&notify={notify}"
+    if notify == "on":
+        monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
     with penstock.connect(url) as broker:
         tube = broker.tube("work")
-        waiting: Future[tuple[penstock.Task | None, float]] = begin(lambda: (tube.take(20), time.monotonic()))
+        waiting = begin(lambda: tube.take(60))
         until(lambda: any(session.waits for session in broker.sessions()))
         time.sleep(0.3)  # past the look that follows a registration
-        put_at = _put_in_another_process(url)
-        task, came = waiting.result(20)
-        assert task is not None
-        assert came - put_at < within
+        _put_in_another_process(url)
+        assert waiting.result(30) is not None
 
 
-def _put_in_another_process(url: str) -> float:
-    """When it was put: the monotonic clock is the host's."""
-    reading, writing = os.pipe()
+def _put_in_another_process(url: str) -> None:
     child = os.fork()
     if child == 0:
         try:
             with penstock.connect(url) as broker:
                 broker.tube("work").put("x")
-                os.write(writing, str(time.monotonic()).encode())
             os._exit(0)
         finally:
             os._exit(1)
     os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        return float(pipe.read())
 
 
 def test_a_burst_of_puts_notifies_seldom(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:

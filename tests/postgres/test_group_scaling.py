@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import penstock
+from tests.plans.cancelled import SIZES, dearest_take
 from tests.plans.test_scaling import must_not_grow
 from tests.postgres.plans import Teller, buffers
 
@@ -57,6 +58,15 @@ def test_a_large_group_is_turned_in_bounded_steps(
     must_not_grow(small, costs(tube, LARGE, pages))
     stats = tube.stats()
     assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (2, LARGE, 1)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_no_take_reads_past_all_of_a_cancelled_group(
+    broker: penstock.Broker, pages: Callable[[Callable[[], object]], int], kind: str
+) -> None:
+    small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, pages) for size in SIZES)
+    must_not_grow({"take": small}, {"take": large})
+    assert broker.check() == []
 
 
 def test_an_address_among_many_costs_no_more(

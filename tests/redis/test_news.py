@@ -8,6 +8,8 @@ import pytest
 
 import penstock
 from penstock.store.redis.store import RedisStore
+from penstock.store.wake import Wake
+from tests.behaviour.helpers import begin
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -32,3 +34,20 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     monkeypatch.setattr(store._runner.servers, "run", spied)
     store.sought(tube._stored, 1)
     assert seen == [True]
+
+
+def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: penstock.Broker) -> None:
+    told: list[str] = []
+    wake, heard = Wake(), threading.Event()
+
+    def note() -> None:
+        told.append(threading.current_thread().name)
+        heard.set()
+
+    wake.on_news = note
+    waiting = begin(lambda: broker._hub.store.wait(wake, 60, watch=True))
+    assert heard.wait(10), "whoever begins to listen looks once"
+    assert told == ["penstock-redis-news"]
+    assert not waiting.done()
+    wake.set()
+    assert waiting.result(10) is False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import penstock
+from penstock.testing import Clock
 from tests.redis.test_group_scaling import commands
 from tests.servers.redis import Redis
 
@@ -99,3 +100,14 @@ def test_fifty_times_the_delivered_messages_cost_no_more(own_server: Redis) -> N
         tubes = [broker.tube(name, kind="reliable") for name in ("warm", "small", "large")]
         reliable_costs(own_server, tubes[0], SMALL)
         must_not_grow(reliable_costs(own_server, tubes[1], SMALL), reliable_costs(own_server, tubes[2], LARGE))
+
+
+def test_a_take_behind_more_expired_elements_than_a_step_hands_out_one(url: str) -> None:
+    clock = Clock()
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("t", kind="round", period=60)
+        tube.put_many((n, {"id": f"old{n}", "ttl": 1}) for n in range(2_450))
+        tube.put_many((n, {"id": f"new{n}"}) for n in range(5))
+        clock.advance(1)
+        assert [task.id for task in tube.take_many(1)] == ["new0"]
+        assert [task.id for task in tube.take_many(9)] == ["new1", "new2", "new3", "new4"]

@@ -15,6 +15,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import penstock
+from tests.behaviour.helpers import until
 from tests.server.serving import Serve
 
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
@@ -30,6 +31,11 @@ class Campaign:
         self.unsure: list[int] = []  # acks whose reply never came
         self.producing = threading.Event()
         self.over = threading.Event()
+
+    def go_on(self) -> None:
+        """Come back when some more was put and acked."""
+        put, acked = len(self.put), len(self.acked)
+        until(lambda: len(self.put) > put + 40 and len(self.acked) > acked + 40, 60)
 
     def produce(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -89,10 +95,10 @@ def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
             thread.start()
         try:
             for _ in range(2):
-                time.sleep(2)
+                campaign.go_on()
                 server.kill()
                 server.start()
-            time.sleep(2)
+            campaign.go_on()
         finally:
             campaign.producing.set()
         with penstock.connect(url) as broker:

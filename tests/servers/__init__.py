@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
+from typing import TypeVar
 
 import pytest
 
@@ -12,6 +15,9 @@ from tests.servers.base import Missing, Server
 from tests.servers.mariadb import Mariadb
 from tests.servers.postgres import DurablePostgres, Postgres
 from tests.servers.redis import DurableRedis, DurableRedisCluster, Redis, RedisCluster
+
+T = TypeVar("T")
+S = TypeVar("S", bound=Server)
 
 SERVERS: dict[str, type[Server]] = {
     "postgres": Postgres,
@@ -38,15 +44,30 @@ def empty_url(name: str) -> str:
     return running(name).empty_url()
 
 
-@cache
-def running(name: str) -> Server:
-    """The server of that name, started at first use and stopped at the end; a skip where it cannot be, but in CI."""
+def present(make: Callable[[], T]) -> T:
+    """What it makes; where a program is missing for that, a named skip, and in CI a failure."""
     try:
-        server = SERVERS[name]()
+        return make()
     except Missing as missing:
         if os.environ.get("CI") == "true":
             raise
         pytest.skip(str(missing))
+
+
+@contextmanager
+def started(make: Callable[[], S]) -> Iterator[S]:
+    """A server of the caller's own, to kill, fill and misconfigure."""
+    server = present(make)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@cache
+def running(name: str) -> Server:
+    """The server of that name, started at first use and stopped at the end."""
+    server = present(SERVERS[name])
     atexit.register(_stop, server, os.getpid())
     return server
 

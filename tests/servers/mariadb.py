@@ -16,6 +16,8 @@ class Mariadb(Server):
     package = "mariadb-server"
     program = "mariadbd"
     folders = ("/usr/sbin", "/usr/local/sbin")
+    # No test cuts the power.
+    settings: tuple[str, ...] = ("--innodb-flush-log-at-trx-commit=2", "--innodb-flush-method=nosync")
 
     def prepare(self) -> None:
         installer = shutil.which("mariadb-install-db") or str(Path(self.binary).with_name("mariadb-install-db"))
@@ -28,8 +30,7 @@ class Mariadb(Server):
         return [
             self.binary, "--no-defaults", f"--datadir={self.folder / 'data'}", f"--port={self.port}",
             "--bind-address=127.0.0.1", f"--socket={self.folder / 'socket'}", "--skip-log-bin",
-            f"--pid-file={self.folder / 'pid'}", "--innodb-flush-log-at-trx-commit=2", "--max-connections=300",
-            "--innodb-flush-method=nosync",  # no test cuts the power
+            f"--pid-file={self.folder / 'pid'}", "--max-connections=300", *self.settings,
             # Its own: a server that starts removes the temporary tables that it finds, also those of others.
             "--innodb-buffer-pool-size=128M", f"--tmpdir={self.folder}", *self._as_root(),
         ]  # fmt: skip
@@ -68,3 +69,9 @@ class Mariadb(Server):
         with pymysql.connect(host="127.0.0.1", port=self.port, user="root", ssl_disabled=True) as connection:
             connection.cursor().execute(f"CREATE DATABASE {name}")
         return f"{self.url.removesuffix('penstock')}{name}"
+
+
+class SyncedMariadb(Mariadb):
+    """A commit that returned is on disk."""
+
+    settings = ("--innodb-flush-log-at-trx-commit=1",)

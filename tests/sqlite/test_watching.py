@@ -24,7 +24,8 @@ class File:
         self._writing.execute("CREATE TABLE t (n)")
         self._looking = apsw.Connection(str(path))
         self.looks = 0
-        self.watch = Watch(str(path), self._look)
+        self.own = 0
+        self.watch = Watch(str(path), self._look, lambda: self.own)
 
     def _look(self) -> int:
         self.looks += 1
@@ -69,6 +70,27 @@ def test_it_is_woken_in_its_sleep(file: File) -> None:
     found = begin(lambda: file.watch.wait(wake, 30))
     wake.set()
     assert found.result(timeout=20) is False
+
+
+def test_a_write_of_others_cuts_the_pause_between_looks_short(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not file.watch.wait(Wake(), 0.5)
+    monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
+    monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
+    file.watch._pause = 60.0
+    found = begin(lambda: file.watch.wait(Wake(), 50))
+    file.write()
+    assert found.result(timeout=20) is True
+
+
+def test_a_write_of_our_own_does_not(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not file.watch.wait(Wake(), 0.5)
+    monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
+    monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
+    file.watch._pause = 60.0
+    before, file.own = file.looks, 1
+    file.write()
+    assert file.watch.wait(Wake(), 0.3), "at the end of its time it looks all the same"
+    assert file.looks - before == 1
 
 
 def test_without_the_kernel_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def hold(word: str) -> str:
     return word
 
 
-@app.task(tube="slow", ttr=0.6)
+@app.task(tube="slow", ttr=1.5)
 def hold_leased(word: str) -> str:
     say(["began", word, os.getpid()])
     await_word(word)
@@ -111,7 +111,7 @@ async def gather(numbers: list[int]) -> int:
     return sum(numbers)
 
 
-@app.task(tube="async", ttr=0.4)
+@app.task(tube="async", ttr=1.5)
 async def hold_async(word: str) -> str:
     """Say that it began; end when told, or when cancelled."""
     await asyncio.to_thread(say, ["began", word])

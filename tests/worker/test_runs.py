@@ -100,7 +100,7 @@ def test_leases_are_extended_while_handlers_run(app: App, start: Start, heard: H
     start()
     began = heard()
     assert isinstance(began, list)
-    until(lambda: app.broker.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr of 0.6 s
+    until(lambda: app.broker.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr
     tell("go")
     assert handle.result(PATIENCE) == "go"
     assert app.broker.tube("slow").stats().calls.ttr == 0

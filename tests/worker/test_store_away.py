@@ -10,7 +10,8 @@ import pytest
 
 from penstock.app.app import App
 from tests.behaviour.helpers import until
-from tests.servers.redis import Redis
+from tests.servers import started
+from tests.servers.redis import DurableRedis, Redis
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 
@@ -18,10 +19,8 @@ from tests.worker.program import PATIENCE, Program
 @pytest.fixture
 def server() -> Iterator[Redis]:
     """A server that the test may kill; what was stored a moment ago survives that, so the test can be exact."""
-    redis = Redis()
-    redis.ask("CONFIG", "SET", "appendfsync", "always")
-    yield redis
-    redis.stop()
+    with started(DurableRedis) as server:
+        yield server
 
 
 @pytest.fixture

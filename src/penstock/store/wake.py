@@ -38,3 +38,11 @@ class Wake(threading.Event):
     def __del__(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
+
+
+def tell(wake: threading.Event | None) -> bool:
+    """Tell of a change elsewhere, from the thread that heard of it; False where nobody asked for that."""
+    if not isinstance(wake, Wake) or wake.on_news is None:
+        return False
+    wake.on_news()
+    return True

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
 
-from tests.servers.base import Missing, find
+from tests.servers import present
+from tests.servers.base import find
 
 
 def chromium() -> str:
     """Debian's browser; a missing one fails where CI=true, and is a named skip elsewhere."""
-    try:
-        return find("chromium", "chromium", ())
-    except Missing as missing:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip(str(missing))
+    return present(lambda: find("chromium", "chromium", ()))
 
 
 @contextmanager

@@ -113,6 +113,26 @@ def test_a_bad_number_or_id(server: Serving, path: str, body: dict[str, object])
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "body", "told"),
+    [
+        ("POST", "/tasks", {"data": 1, "pri": -1}, "pri -1 of the body will not do: Expected `int` >= 0"),
+        ("POST", "/tasks/1/touch", {"seconds": "x"}, 'seconds "x" of the body will not do: Expected `float`'),
+        ("POST", "/tasks/1/touch", {"seconds": 10**400}, "seconds 1000"),
+        ("POST", "/kick", {"cuont": 3}, "it takes count"),
+        ("POST", "/tasks/1/touch", {}, "`seconds`"),
+        ("GET", "/tasks?limit=-1", None, "limit -1 of the query will not do: Expected `int` >= 1"),
+        ("GET", "/tasks?page=2", None, "it takes status, limit, after"),
+    ],
+)
+def test_a_refusal_names_the_field_and_its_value(
+    server: Serving, method: str, path: str, body: object, told: str
+) -> None:
+    answer = server.client.request(method, MAIL + path, json=body)
+    assert refused(answer) == (400, "BadValue")
+    assert told in answer.json()["message"]
+
+
+@pytest.mark.parametrize(
     "query", "limit=-1 limit=0 limit=1000000000 limit=NaN limit=1.5 after=x after=-1 status=z page=NaN x=1".split()
 )
 def test_a_bad_query(server: Serving, query: str) -> None:

@@ -182,12 +182,12 @@ def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstoc
     tube = beside.tube("mail")
     threads = threading.active_count()
     with ThreadPoolExecutor(30) as pool:
-        clients = [httpx.Client(base_url=server.url, timeout=20) for _ in range(30)]
-        waiting = [pool.submit(client.post, f"{MAIL}/take", json={"timeout": 15}) for client in clients]
+        clients = [httpx.Client(base_url=server.url, timeout=50) for _ in range(30)]
+        waiting = [pool.submit(client.post, f"{MAIL}/take", json={"timeout": 45}) for client in clients]
         until(lambda: server.in_loop(lambda: server.app.access._own.busy) == 30)
         assert threading.active_count() <= threads + 30 + 6  # those of the test's own clients
         tube.put_many(range(30))
-        assert sorted(each.result(15).json()["id"] for each in waiting) == list(range(1, 31))
+        assert sorted(each.result(45).json()["id"] for each in waiting) == list(range(1, 31))
         for client in clients:
             client.close()
 

@@ -11,14 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from penstock.errors import BadValue, NoSuchTube
+from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.http import faults
 from penstock.server.http.access import Access, Visit
@@ -26,6 +25,7 @@ from penstock.server.http.bodies import Body, Query
 from penstock.server.http.callers import Callers
 from penstock.server.http.faults import Refused
 from penstock.server.http.options import Options
+from penstock.server.http.reading import read_json, read_query
 
 T = TypeVar("T")
 SESSION = "penstock-session"
@@ -177,25 +177,13 @@ async def _read(server: Server, operation: Operation, request: Request) -> dict[
     """The query and the body, checked."""
     read: dict[str, Any] = {}
     if operation.query is not None:
-        pairs = dict(parse_qsl(request.url.query, keep_blank_values=True))
-        read["query"] = _convert("query", lambda kind: msgspec.convert(pairs, kind, strict=False), operation.query)
+        read["query"] = read_query(request.url.query, operation.query)
     if operation.body is not None:
         text = await read_body(request, server.options)
         if text:
             _refuse_form(request)
-        read["body"] = _convert("body", lambda kind: msgspec.json.decode(text or b"{}", type=kind), operation.body)
+        read["body"] = read_json(text, operation.body)
     return read
-
-
-def _convert(what: str, read: Callable[[Any], T], kind: Any) -> T:
-    try:
-        return read(kind)
-    except BadValue:
-        raise
-    except RecursionError:
-        raise BadValue(f"the {what} is nested too deeply: flatten it") from None
-    except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
-        raise BadValue(f"the {what} is not what this call takes: {error}") from None
 
 
 async def read_body(request: Request, options: Options) -> bytes:

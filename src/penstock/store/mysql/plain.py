@@ -42,7 +42,7 @@ def make_plain_put(tube: Tube, entry: Entry, now: int | None) -> PlainPut:
         "utube": text(entry.utube), "expires": expires or "NULL", "at": expires or NEVER, "ttr": number(entry.ttr),
         "max_attempts": number(entry.max_attempts), "callback": text(entry.callback),
     }  # fmt: skip
-    given = {name: value for name, value in columns.items() if value != "NULL"}  # each column costs the server 1 µs
+    given = {name: value for name, value in columns.items() if value != "NULL"}  # five fewer save the server 4 µs
     # The moment comes last: from there on LAST_INSERT_ID is the id no more.
     return PlainPut(
         tube,
@@ -53,4 +53,6 @@ def make_plain_put(tube: Tube, entry: Entry, now: int | None) -> PlainPut:
 
 
 def _rank(rank: Rank, time: str) -> str:
-    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{'-LAST_INSERT_ID()' if rank.newest else ''}"
+    # LAST_INSERT_ID is unsigned, and so would be what it is taken from: a rank below 0 is an error then.
+    newest = "-CAST(LAST_INSERT_ID() AS SIGNED)" if rank.newest else ""
+    return f"{rank.base!r}{f'+{time}' if rank.clock else ''}{newest}"

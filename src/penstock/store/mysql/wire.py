@@ -1,6 +1,6 @@
 """What the server answers, read from PyMySQL's socket: its own cursors and packets are most of a short call's time.
 
-A row of two columns costs PyMySQL 4 µs and this 1, an answer without rows 15 and 6.
+One task costs PyMySQL 57 µs and this 30, a hundred 352 and 210, three answers without rows 28 and 21.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from psycopg.rows import tuple_row
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 from penstock.store.postgres import faults
+from penstock.store.postgres.arrays import adapt
 from penstock.store.postgres.connection import Connections, Row
 
 
@@ -50,6 +51,7 @@ class BoundConnection(Connections):
         # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts. Not
         # prepared: the connection may be behind a proxy.
         cursor = psycopg.Cursor(self._db, row_factory=tuple_row)
+        adapt(cursor)
         return cursor.execute(query, values, binary=True, prepare=False)
 
     def _joined(self) -> object:

@@ -15,6 +15,7 @@ import psycopg
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres.connection import Connections
+from penstock.store.wake import tell
 
 log = logging.getLogger("penstock")
 
@@ -71,7 +72,7 @@ class BoundTeller(Teller):
 
 
 class Listener:
-    """`wait` sleeps; a notification wakes it. What this process itself has sent is passed over."""
+    """Hints the waiters, or wakes `wait`, at a notification. What this process itself has sent is passed over."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -183,6 +184,8 @@ class Listener:
         return found
 
     def _hear(self) -> None:
+        if tell(self._wake):
+            return
         self._heard = True
         if self._wake is not None:
             self._wake.set()

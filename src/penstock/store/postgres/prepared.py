@@ -10,12 +10,15 @@ from psycopg.errors import InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
 
+from penstock.store.postgres.arrays import adapt
+
 
 class Link(psycopg.Connection):
     """A connection that knows which statements were prepared on it, and hears when its server says something."""
 
     def __init__(self, pgconn: PGconn) -> None:
         super().__init__(pgconn)
+        adapt(self)
         self.prepared: set[bytes] = set()
         self.ear = select.poll()
         self.ear.register(pgconn.socket, select.POLLIN)

@@ -18,6 +18,7 @@ from penstock.core.options import Tube, encode_given, make_tube, plain_entry
 from penstock.core.soundness import stranded
 from penstock.core.task import Entry, Rank, Record
 from penstock.store.base import GONE, Effects, Event, Finding
+from penstock.store.postgres.arrays import numbers, payloads
 from penstock.store.postgres.connection import Row
 
 # A penstock_effect: tube, place, events, ready; then the fields of a Record, in its order.
@@ -126,12 +127,12 @@ def linked(entries: Sequence[Entry]) -> bool:
 
 def put_rows(entries: Sequence[Entry]) -> tuple[object, ...]:
     """What the fragment `entries` is given."""
-    numbers: dict[tuple[object, ...], int] = {}
+    seen: dict[tuple[object, ...], int] = {}
     found = [(*shape(e), e.duplicate, e.reply_to, e.group, e.group_no) for e in entries]
-    which = [numbers.setdefault(one, len(numbers) + 1) for one in found]
+    which = numbers([seen.setdefault(one, len(seen) + 1) for one in found])
     fields = _SHAPE_FIELDS + _LINK_FIELDS
-    shapes = msgspec.json.encode([dict(zip(fields, one, strict=True)) for one in numbers]).decode()
-    return [entry.payload for entry in entries], which, [entry.address for entry in entries], shapes
+    shapes = msgspec.json.encode([dict(zip(fields, one, strict=True)) for one in seen]).decode()
+    return payloads([entry.payload for entry in entries]), which, [entry.address for entry in entries], shapes
 
 
 def made(entries: Sequence[Entry], row: Row) -> list[Record]:
@@ -172,14 +173,9 @@ def ack_rows(moves: Sequence[Move]) -> tuple[object, ...]:
     order = sorted(range(len(moves)), key=lambda place: moves[place].id)
     results = [moves[place].result for place in order]
     return (
-        _array([moves[place].id for place in order]), _array([moves[place].lease or 0 for place in order]),
-        _array(order), None if results.count(None) == len(results) else results,
+        numbers(moves[place].id for place in order), numbers(moves[place].lease or 0 for place in order),
+        numbers(order), None if results.count(None) == len(results) else results,
     )  # fmt: skip
-
-
-def _array(numbers: Iterable[int]) -> str:
-    """As the server reads it: psycopg writes a list number by number, in a tenth of a worker's time."""
-    return "{" + ",".join(map(str, numbers)) + "}"
 
 
 def named_acks(moves: Sequence[Move]) -> bool:

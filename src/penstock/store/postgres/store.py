@@ -23,6 +23,7 @@ from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
 from penstock.store.moving import named
 from penstock.store.postgres import rows, schema
+from penstock.store.postgres.arrays import payloads
 from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.describe import describe
@@ -143,7 +144,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         elif len(entries) == 1:
             (row,) = self._call(tube, self._ask.put_one, (tube.no, first.payload, *rows.shape(first), *tail))
         elif rows.alike(entries):
-            data = [entry.payload for entry in entries]
+            data = payloads([entry.payload for entry in entries])
             (row,) = self._call(tube, self._ask.put_alike, (tube.no, data, *rows.shape(first), *tail))
         else:
             (row,) = self._call(tube, self._ask.put, (tube.no, *rows.put_rows(entries), *tail))

@@ -12,7 +12,7 @@ import redis
 
 from penstock.store.redis.link import Connection
 from penstock.store.redis.servers import Servers
-from penstock.store.wake import Wake
+from penstock.store.wake import tell
 
 log = logging.getLogger("penstock")
 
@@ -116,13 +116,11 @@ class Listener:
             self._tell()
 
     def _tell(self) -> None:
-        wake = self._wake
-        if isinstance(wake, Wake) and wake.on_news is not None:
-            wake.on_news()
+        if tell(self._wake):
             return
         self._heard = True
-        if wake is not None:
-            wake.set()
+        if self._wake is not None:
+            self._wake.set()
 
 
 def _shut(connection: Connection) -> None:

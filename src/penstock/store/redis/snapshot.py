@@ -8,6 +8,7 @@ from typing import cast
 
 import msgspec
 
+from penstock.core.group import CANCELLING
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 from penstock.errors import StoreCorrupt
@@ -83,7 +84,7 @@ class Snapshot:
         key, state = task_key(record.id), record.state
         self.states[state] += 1
         name = sortable(record.rank2) + key if self._second else key
-        if state in "r!":
+        if state in "r!" and not (state == "r" and self._withdrawn(name, record)):
             self.wanted["ready" if state == "r" else "buried"][name] = (record.rank1, record.id)
         if state == "t" and not self.tube.kind.leased:
             self.wanted["delivered"][key] = (record.rank1, record.id)
@@ -99,6 +100,11 @@ class Snapshot:
             self._add_to_links(record, key)
         elif record.reason == UNREADABLE and key in self.led_to:
             self.bereft.append(key)
+
+    def _withdrawn(self, name: bytes, record: Record) -> bool:
+        """Whether a take met it after its group was cancelled."""
+        group = None if record.group_no is None else self.links.groups.get(record.group_no)
+        return group is not None and group.state == CANCELLING and name not in self.there["ready"]
 
     def _add_to_lane(self, record: Record, key: bytes) -> None:
         utube = record.utube or ""

@@ -47,6 +47,7 @@ class Connection:
         self._file = (0, 0)
         self._synchronous = ""
         self._closed = False
+        self.writes = 0  # transactions that may have written, so that a watch of the file knows our own
         self.reading = Transaction(self, "")
         self.relaxed = Transaction(self, "NORMAL")
         self.durable = Transaction(self, "FULL") if durable else self.relaxed
@@ -72,6 +73,7 @@ class Connection:
                 return db
             if synchronous != self._synchronous:
                 self._be_synchronous(db, synchronous)
+            self.writes += 1
             db.execute("BEGIN IMMEDIATE")
             if inode(self.path) != self._file:
                 raise self._replaced()
@@ -124,6 +126,7 @@ class Connection:
                     self._be_synchronous(db, transaction.synchronous)
                 if inode(self.path) != self._file:
                     raise self._replaced()
+                self.writes += 1
                 row: tuple[int, ...] = db.execute(query, values).get
             except apsw.MismatchError:
                 return None

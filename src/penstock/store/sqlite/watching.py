@@ -1,8 +1,8 @@
 """Sleeping until another process writes: the kernel tells of writes to the log (inotify), and looks do the rest.
 
 A commit can be seen a moment after its last write, when it is on disk. So a write begins a while of looks at the
-file's change counter, often at first and then ever less, during which writes are not listened to: they may be our
-own. When nothing was written for a while, the kernel watches alone. Without inotify the looks go on.
+file's change counter, often at first and then ever less, unless another write begins it anew; our own ones do not.
+When nothing was written for a while, the kernel watches alone. Without inotify the looks go on.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from penstock.store.wake import Wake
 # Seconds between looks; one costs some 170 µs on an idle machine. A taker is woken within the last.
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
+# A pause of this length or more is cut short by a write: a long transaction is many, and each would cost a look.
+_HEEDFUL = 0.002
 # Looks go on for so long after a write. A commit that takes longer is found by the regular scan.
 _ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
@@ -31,9 +33,11 @@ _IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 class Watch:
     """Of one store's file, for its keeper."""
 
-    def __init__(self, path: str, version: Callable[[], int]) -> None:
+    def __init__(self, path: str, version: Callable[[], int], writes: Callable[[], int]) -> None:
         self._log = f"{os.path.realpath(path)}-wal"  # a link is followed: the log lies beside the real file
         self._look = version
+        self._writes = writes  # a number that changes before this process writes
+        self._own = 0
         self._seen = 0
         self._pause = _FIRST_LOOK
         self._written = time.monotonic()
@@ -45,11 +49,11 @@ class Watch:
         """True when another connection has committed; False when woken, or when the time is over."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            if self._pause < _LAST_LOOK or not self._hears(wake):
+            if self._pause < _HEEDFUL or not self._hears(wake):
                 woken = wake.wait(min(left, self._pause))
             else:
-                alert = time.monotonic() - self._written < _ALERT_SECONDS
-                woken = self._sleep(wake, min(left, _LAST_LOOK) if alert else left)
+                alert = self._pause < _LAST_LOOK or time.monotonic() - self._written < _ALERT_SECONDS
+                woken = self._sleep(wake, min(left, self._pause) if alert else left, alert=alert)
             if woken:
                 return False
             if (version := self._look()) != self._seen:
@@ -77,10 +81,11 @@ class Watch:
             self._blind = self._fd is None
         return not self._blind and isinstance(wake, Wake)
 
-    def _sleep(self, wake: threading.Event, seconds: float) -> bool:
-        """Until somebody writes; True when woken."""
+    def _sleep(self, wake: threading.Event, seconds: float, *, alert: bool) -> bool:
+        """Until somebody writes, while looks go on: somebody else; True when woken."""
         assert self._fd is not None
         assert isinstance(wake, Wake)
+        ends = time.monotonic() + seconds
         poll = select.poll()
         poll.register(wake.fileno(), select.POLLIN)
         poll.register(self._fd, select.POLLIN)
@@ -88,6 +93,9 @@ class Watch:
         if self._fd in ready:
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)
+            own, self._own = self._own, self._writes()
+            if alert and own != self._own:  # if others wrote as well, the next look finds it
+                return wake.wait(max(0.0, ends - time.monotonic()))
             self._written, self._pause = time.monotonic(), _FIRST_LOOK
         return wake.fileno() in ready
 

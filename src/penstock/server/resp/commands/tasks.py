@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from penstock.core import codec
 from penstock.core.numbers import span_ms
+from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
 from penstock.flow import Flow
 from penstock.outcome import Outcome
@@ -16,7 +17,7 @@ from penstock.server.resp.commands.command import Command, by_tube, single, time
 from penstock.server.resp.replies import Reply
 from penstock.server.resp.service import flow_of
 from penstock.server.resp.session import Session
-from penstock.tube import Tube
+from penstock.tube import MAX_PAGE, Tube
 
 _TAKE = {"timeout": number, "count": whole, "max_pri": whole}
 
@@ -104,8 +105,13 @@ def _facts(task: Task) -> Reply:
 
 
 def _tasks(tube: Tube, args: Args) -> Flow[list[Task]]:
-    given = options(args, {"status": text, "limit": whole, "after": lambda what, raw: task_id(tube, raw)})
+    given = options(args, {"status": text, "limit": _page, "after": lambda what, raw: task_id(tube, raw)})
     return flow_of(tube.tasks, given.pop("status", None), **given)
+
+
+def _page(what: str, raw: bytes) -> int:
+    """How many tasks one reply may have: all of them are in memory at once."""
+    return bounded(what, whole(what, raw), 1, MAX_PAGE)
 
 
 def _why(tube: Tube, args: Args) -> Flow[str]:

@@ -244,11 +244,11 @@ BEGIN
     IF v_key IS NULL THEN
         RETURN NULL;
     END IF;
+    WITH counted AS (INSERT INTO {schema}.penstock_delta (tube, ready, put) VALUES (p_tube, 1, 1))
     INSERT INTO {schema}.penstock_durable
         (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, callback, data)
     VALUES (v_key, p_rank1, p_rank2, v_now, v_now + p_ttl, v_now + p_ttl, p_ttr, p_tube, p_pri, p_max_attempts, 'r',
         p_callback, p_data);
-    INSERT INTO {schema}.penstock_delta (tube, ready, put) VALUES (p_tube, 1, 1);
     IF v_told THEN
         PERFORM pg_notify('{channel}', p_process);
     END IF;

@@ -37,7 +37,7 @@ end
 
 -- Sessions and handles end, leases lapse, delays and ttls end, tasks follow their groups: at most so many; true when more
 -- is due.
-local function advance(most)
+local function advance(most, most_cancelled)
   local done = end_sessions(most)
   if done >= most then return true end
   local due = redis.call('ZRANGEBYSCORE', k_due, '-inf', now, 'LIMIT', 0, most - done)
@@ -47,7 +47,7 @@ local function advance(most)
   end
   if forget_idle then forget_idle() end
   done = done + #due
-  return done >= most or (follow and done + follow(most - done) >= most)
+  return done >= most or (follow and done + follow(most - done, most_cancelled) >= most)
 end
 
 local function first_score(key)

@@ -13,18 +13,16 @@ local function lease_one(key, rec, session)
 end
 
 lease = function(wanted, session)
-  local passed = 0
-  while #leased < 2 * wanted and passed <= 1000 do
-    local names = candidates(passed, 1)
+  while #leased < 2 * wanted and may_skip() do
+    local names = candidates(1)
     if #names == 0 then break end
     for _, name in ipairs(names) do
       local key = key_in(name)
       local rec = fetch(key)
-      if not rec then
+      local skips, leaves = rec and skipped(rec)
+      if not rec or leaves then
         redis.call('ZREM', k_ready, name)
-      elseif gone(rec) then
-        passed = passed + 1
-      else
+      elseif not skips then
         lease_one(key, rec, session)
         break -- it decides who comes next
       end

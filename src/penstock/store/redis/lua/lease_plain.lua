@@ -48,7 +48,8 @@ end
 local function handed_out_slowly(key, value, session)
   local rec = readable(key, value)
   if not rec then return nil, false end
-  if gone(rec) then return nil, true end
+  local skips, leaves = skipped(rec)
+  if skips then return nil, not leaves end
   local due = rec.at ~= nil
   rec.state = 't'
   hand_out(key, rec, session)
@@ -56,7 +57,7 @@ local function handed_out_slowly(key, value, session)
 end
 
 local function lease_batch(members, values, wanted, session)
-  local ready, tasks, taken, due, undue, passed = {}, {}, {}, {}, {}, 0
+  local ready, tasks, taken, due, undue = {}, {}, {}, {}, {}
   local owner = struct.pack('>I6', session)
   for i, name in ipairs(members) do
     if #leased == 2 * wanted then break end
@@ -76,7 +77,7 @@ local function lease_batch(members, values, wanted, session)
         undue[#undue + 1] = key
       end
     end
-    if not value and deadline then passed = passed + 1 else ready[#ready + 1] = name end
+    if value or not deadline then ready[#ready + 1] = name end
   end
   if #ready > 0 then redis.call('ZREM', k_ready, unpack(ready)) end
   if #tasks > 0 then
@@ -85,17 +86,15 @@ local function lease_batch(members, values, wanted, session)
   end
   if #due > 0 then redis.call('ZADD', k_due, unpack(due)) end
   if #undue > 0 then redis.call('ZREM', k_due, unpack(undue)) end
-  return passed
 end
 
 lease = function(wanted, session)
-  local passed = 0
-  while #leased < 2 * wanted and passed <= 1000 do
-    local members = candidates(passed, math.min(wanted - #leased / 2, 1000))
+  while #leased < 2 * wanted and may_skip() do
+    local members = candidates(math.min(wanted - #leased / 2, 1000))
     if #members == 0 then break end
     local keys = {}
     for i, name in ipairs(members) do keys[i] = key_in(name) end
-    passed = passed + lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), wanted, session)
+    lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), wanted, session)
   end
   count('taken', #leased / 2)
 end

@@ -1,10 +1,11 @@
 -- Part: hand-outs of tubes that lease nothing, whole batches in few commands.
 if clocked then top = clock_limit() end
 
--- Hand out what stands at these places of the ready index; how many were passed over.
-local function hand_batch(names, values)
-  local keys, recs, out, passed = {}, {}, {}, 0
+-- Hand out up to so many of what stands at these places of the ready index.
+local function hand_batch(names, values, most)
+  local keys, recs, out = {}, {}, {}
   for i, name in ipairs(names) do
+    if #keys == most then break end
     local rec = values[i] and decode(values[i])
     if rec and expired(rec) then
       passed = passed + 1
@@ -15,15 +16,14 @@ local function hand_batch(names, values)
   end
   if #out > 0 then redis.call('ZREM', k_ready, unpack(out)) end
   hand_over(keys, recs, leased)
-  return passed
 end
 
 lease = function(wanted)
-  local passed = 0
-  while #leased < 2 * wanted and passed <= 1000 do
-    local names = candidates(passed, math.min(wanted - #leased / 2, 1000))
+  while #leased < 2 * wanted and may_skip() do
+    local most = math.min(wanted - #leased / 2, 1000)
+    local names = candidates(most)
     if #names == 0 then break end
-    passed = passed + hand_batch(names, redis.call('HMGET', k_tasks, unpack(names)))
+    hand_batch(names, redis.call('HMGET', k_tasks, unpack(names)), most)
   end
   if not clocked then count('taken', #leased / 2) end
 end

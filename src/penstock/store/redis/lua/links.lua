@@ -121,15 +121,17 @@ local function follow_one(no, group, most)
   return #found
 end
 
--- Tasks follow their groups' records, at most so many; how many did.
-follow = function(most)
-  local done = 0
+-- Tasks follow their groups' records, at most so many, and so many of each cancelled group where that is given: these are
+-- in nobody's way. How many did.
+follow = function(most, most_cancelled)
+  local done, place = 0, 0
   while done < most do
-    local no = tonumber(redis.call('ZRANGE', k_moving, 0, 0)[1])
+    local no = tonumber(redis.call('ZRANGE', k_moving, place, place)[1])
     if not no then break end
     local group, wanted = group_of(no), most - done
+    if group and group.state == 'x' then wanted = math.min(wanted, most_cancelled or wanted) end
     local found = group and (group.state == 's' or group.state == 'x') and follow_one(no, group, wanted) or 0
-    if found < wanted then redis.call('ZREM', k_moving, no) end
+    if found < wanted then redis.call('ZREM', k_moving, no) else place = place + 1 end
     done = done + math.max(1, found) -- one without tasks counts too: the loop is bounded
   end
   return done

@@ -1,0 +1,115 @@
+"""The short way of a put without options: what is sent by libpq itself goes wrong as everything else does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres.location import locate
+from penstock.store.postgres.store import PostgresStore
+from tests.behaviour.helpers import begin, drain, until
+
+
+@contextmanager
+def held(url: str, statement: str) -> Iterator[psycopg.Connection]:
+    """Somebody else who holds what a statement in the store's schema locks."""
+    with psycopg.connect(locate(url).conninfo) as other:
+        other.execute(f"SET LOCAL search_path = {locate(url).quoted}")
+        other.execute(statement.encode())
+        yield other
+
+
+def waits(url: str) -> bool:
+    with psycopg.connect(locate(url).conninfo) as looking:
+        return looking.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount > 0
+
+
+def test_data_larger_than_a_socket_takes_at_once_comes_back(broker: penstock.Broker) -> None:
+    tube = broker.tube("work", max_payload=1 << 24)
+    data = os.urandom(8 << 20)
+    tube.put(data)
+    assert drain(tube) == [data]
+
+
+def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> None:
+    options: dict[str, object] = {"pri": 7, "ttl": 90, "ttr": 30, "max_attempts": 3, "callback": "http://127.0.0.1/x"}
+    put = broker.tube("work", **options).put("x")  # type: ignore[arg-type]
+    stored = broker.tube("work").peek(put.id)
+    assert stored._record == put._record
+    assert (stored.pri, stored._record.ttr, stored._record.max_attempts) == (7, 30_000, 3)
+    assert stored._record.callback == "http://127.0.0.1/x"
+    assert stored.expires == stored.created + 90
+
+
+def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.Broker) -> None:
+    tube = broker.tube("work")
+    tube.put("one")
+    store = broker._hub.store
+    assert isinstance(store, PostgresStore)
+    store._connections.transact(lambda db: db.execute("DEALLOCATE ALL"))
+    tube.put("two")
+    assert drain(tube) == ["one", "two"]
+    assert tube.stats().calls.put == 2
+
+
+def test_a_put_waits_for_whoever_has_its_tube_alone(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    lock = f"SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, {tube._stored.no})"
+    with held(url, lock) as other:
+        putting = begin(lambda: tube.put("x"))
+        until(lambda: waits(url))
+        other.rollback()
+        assert putting.result(10).id == 1
+
+
+def test_a_put_into_a_tube_that_was_dropped_says_so(broker: penstock.Broker) -> None:
+    tube = broker.tube("work")
+    tube.put("x")
+    tube.drop()
+    with pytest.raises(penstock.NoSuchTube, match="work"):
+        tube.put("y")
+
+
+def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    with held(url, "LOCK penstock_delta IN EXCLUSIVE MODE") as other:
+        putting = begin(lambda: tube.put("x"))
+        until(lambda: waits(url))
+        other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        with pytest.raises(penstock.OutcomeUnknown):
+            putting.result(10)
+    tube.put("y")
+    assert drain(tube) == ["y"]
+
+
+def test_an_interrupted_put_leaves_no_connection_behind_that_others_meet(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    tube.put("first")
+
+    def interrupt() -> None:
+        until(lambda: waits(url))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with held(url, "LOCK penstock_delta IN EXCLUSIVE MODE"):
+        interrupting = threading.Thread(target=interrupt)
+        interrupting.start()
+        with pytest.raises(KeyboardInterrupt):
+            tube.put("interrupted")
+        interrupting.join()
+    tube.put("next")
+    until(lambda: tube.stats().tasks.ready >= 2)  # the interrupted one may or may not be stored
+    assert drain(tube) in (["first", "next"], ["first", "interrupted", "next"])
+
+
+def test_callers_take_turns_with_one_connection(url: str) -> None:
+    with penstock.connect(f"{url}&pool_size=1") as broker, ThreadPoolExecutor(4) as callers:
+        tube = broker.tube("work")
+        assert len({task.id for task in callers.map(tube.put, range(400))}) == 400

@@ -1,0 +1,23 @@
+"""For folders whose tests have a fixture `server` of their own: a store on it, and a broker in real time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import penstock
+from tests.servers.base import Server
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    """A store that nobody used before."""
+    return server.fresh_url()
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """A broker on it."""
+    with penstock.connect(url) as broker:
+        yield broker
