@@ -119,3 +119,20 @@ def until(condition: Callable[[], bool], seconds: float = 30) -> None:
 def waiters(broker: penstock.Broker, tube: str) -> int:
     """How many sessions are blocked in a take of that tube."""
     return sum(tube in session.waits for session in broker.sessions())
+
+
+def findings_in_use(broker: penstock.Broker) -> list[penstock.Finding]:
+    """What checks find in a tube that others put into."""
+    tube, over = broker.tube("t", kind="fifo"), threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            tube.put_many(range(20))
+
+    workers = [begin(work) for _ in range(3)]
+    try:
+        return [finding for _ in range(10) for finding in broker.check()]
+    finally:
+        over.set()
+        for worker in workers:
+            worker.result(30)

@@ -14,7 +14,7 @@ from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.wire import Rows
-from tests.behaviour.helpers import begin, take, until
+from tests.behaviour.helpers import begin, findings_in_use, take, until
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url
 from tests.servers import started
@@ -227,3 +227,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 def test_a_bad_url_is_refused(url: str) -> None:
     with pytest.raises(penstock.BadValue):
         penstock.connect(url)
+
+
+def test_a_check_finds_nothing_in_a_tube_that_is_in_use(broker: penstock.Broker) -> None:
+    assert findings_in_use(broker) == []

@@ -14,7 +14,7 @@ import penstock
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
-from tests.behaviour.helpers import begin, until
+from tests.behaviour.helpers import begin, findings_in_use, until
 from tests.servers.postgres import Postgres
 
 
@@ -125,22 +125,8 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
             other.rollback()
 
 
-@pytest.mark.timeout(120)
 def test_a_check_finds_nothing_in_a_tube_that_is_in_use(broker: penstock.Broker) -> None:
-    """It compared what it read in one moment with what it read in the next."""
-    tube, over = broker.tube("t", kind="fifo"), threading.Event()
-
-    def work() -> None:
-        while not over.is_set():
-            tube.put_many(range(20))
-
-    workers = [begin(work) for _ in range(3)]
-    try:
-        assert [broker.check() for _ in range(30)] == [[]] * 30
-    finally:
-        over.set()
-    for worker in workers:
-        worker.result(30)
+    assert findings_in_use(broker) == []
 
 
 def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
@@ -154,6 +140,7 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
         assert [seen.held for seen in broker.sessions() if seen.id == session.id] == [[("t", task.id)]]
 
 
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.

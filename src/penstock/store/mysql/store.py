@@ -32,7 +32,7 @@ from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.settling import acked, acking, are_acks, settling
 from penstock.store.mysql.taking import TakingCalls
 from penstock.store.mysql.ties import tied
-from penstock.store.mysql.unleased import UnleasedCalls
+from penstock.store.mysql.unleased import ONE_MOMENT, UnleasedCalls
 from penstock.store.mysql.watch import Watch
 from penstock.store.mysql.wire import Rows
 from penstock.store.sql.waiters import Waiters
@@ -308,4 +308,9 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         return self._db.run(lambda link: sessions.describe_one(link, session, self._fixed(link, None)), safe=True)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
-        return self._db.run(lambda link: checks.check(link, self._fixed(link, now), repair=repair), safe=True)
+        def look(link: Link) -> list[base.Finding]:
+            if not repair:
+                link.change(ONE_MOMENT, ())
+            return checks.check(link, self._fixed(link, now), repair=repair)
+
+        return self._db.run(look, safe=True)

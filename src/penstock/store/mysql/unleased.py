@@ -12,8 +12,8 @@ from penstock.store.mysql.answers import sql
 from penstock.store.mysql.calls import Calls
 from penstock.store.mysql.queries import Q, several
 
-# The counters and the list must be of one moment, in one round trip.
-_ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+# What is read is of one moment, while others go on writing.
+ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 
 class UnleasedCalls(Calls):
@@ -39,6 +39,6 @@ class UnleasedCalls(Calls):
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
         with self._refusals(tube):
             rows = self._db.call(
-                f"{_ONE_MOMENT}; CALL penstock_inspect({tube.no}, {start}, {count}, {pending})", safe=True
+                f"{ONE_MOMENT}; CALL penstock_inspect({tube.no}, {start}, {count}, {pending})", safe=True
             )
         return [record for _, record in records.shown(rows, "listed")]
