@@ -19,10 +19,12 @@ SCANNED = (
     "penstock_session",
     "penstock_waiting",
 )
+pytestmark = pytest.mark.timeout(240)  # a hundred thousand tasks in micro-queues are put in twenty seconds
+
 FILL = {
     "empty": 0,
     "one": 1,
-    "many": 20_000,
+    "many": 100_000,
 }
 
 
@@ -36,7 +38,7 @@ def teller(url: str, broker: penstock.Broker) -> Iterator[Teller]:
 def fill(broker: penstock.Broker, kind: str, count: int) -> penstock.Tube:
     tube = broker.tube("work", kind)
     laned = kind.startswith("utube")
-    tube.put_many((i, {"utube": i % 1000} if laned else {}) for i in range(count))
+    tube.put_many((i, {"utube": i % 5000} if laned else {}) for i in range(count))
     return tube
 
 

@@ -63,10 +63,12 @@ def _moment(expires: str) -> str:
 
 
 def number(value: int | None) -> str:
+    """A number as SQL."""
     return "NULL" if value is None else str(value)
 
 
 def text(value: str | None) -> str:
+    """A text as SQL."""
     return "NULL" if value is None else f"'{escape_string(value)}'"
 
 
