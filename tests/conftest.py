@@ -53,6 +53,7 @@ _SERVER = {name: name for name in SERVERS} | dict.fromkeys(_POOLS, "redis")
 
 _RESTART = "--restart-servers"
 _ONE_OF = 4
+_NEMESIS = pytest.StashKey[Nemesis]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -80,9 +81,19 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(request: pytest.FixtureRequest) -> Generator[None, object, object]:
+    return (yield from _endured(request.node))
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-    nemesis = pyfuncitem.funcargs.get("nemesis")
-    if not isinstance(nemesis, Nemesis):
+    return (yield from _endured(pyfuncitem))
+
+
+def _endured(node: pytest.Item | pytest.Collector) -> Generator[None, object, object]:
+    """A part of a test, which may be cut short by what befalls it."""
+    nemesis = node.stash.get(_NEMESIS, None)
+    if nemesis is None:
         return (yield)
     with told_of(nemesis) as told:
         return (yield)
@@ -122,6 +133,7 @@ def nemesis(request: pytest.FixtureRequest) -> Iterator[Nemesis | None]:
         return
     server = running(_SERVER[store])
     nemesis = Nemesis(partial(server.strike, dice), dice, partial(_has_sessions, server) if store in _POOLS else None)
+    request.node.stash[_NEMESIS] = nemesis
     yield nemesis
     nemesis.rest()
     request.node.user_properties.append(("kills", nemesis.kills))
