@@ -1,4 +1,4 @@
-"""Takes while the tasks of a cancelled group still stand before others: what each store call finds, clears and costs."""
+"""Takes while the tasks of a cancelled group stand before others: what each store call finds, clears and costs."""
 
 from __future__ import annotations
 
