@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -91,6 +91,18 @@ def facts(task: penstock.Task) -> dict[str, object]:
 def everything(tube: penstock.Tube) -> object:
     """All that is stored and counted, to show that a refused call changed nothing."""
     return tasks(tube), calls(tube), [facts(task) for task in tube.tasks()]
+
+
+def refused(values: Iterable[object], call: Callable[[Any], object], word: str = "") -> None:
+    """Each of these values makes the call raise a BadValue that names the word."""
+    for place, value in enumerate(values):
+        said: str | None = None
+        try:
+            call(value)
+        except penstock.BadValue as error:
+            said = str(error)
+        assert said is not None, f"value {place} of type {type(value).__name__} is not refused"
+        assert word in said, f"value {place} of type {type(value).__name__}"
 
 
 def begin(call: Callable[[], T]) -> Future[T]:

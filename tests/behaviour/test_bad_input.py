@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import penstock
-from tests.behaviour.helpers import FREE_VERBS, LEASED_VERBS, calls, drain, everything, take, tasks
+from tests.behaviour.helpers import FREE_VERBS, LEASED_VERBS, calls, drain, everything, refused, take, tasks
 
 NAN, INF = float("nan"), float("inf")
 
@@ -24,20 +24,15 @@ BAD_NAMES: list[Any] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_a_bad_tube_name_is_refused(broker: penstock.Broker, name: str) -> None:
-    with pytest.raises(penstock.BadValue, match="tube"):
-        broker.tube(name)
-    with pytest.raises(penstock.BadValue, match="tube"):
-        broker.create_tube(name, "fifo")
+def test_a_bad_tube_name_is_refused(broker: penstock.Broker) -> None:
+    refused(BAD_NAMES, broker.tube, "tube")
+    refused(BAD_NAMES, lambda name: broker.create_tube(name, "fifo"), "tube")
     assert broker.tubes() == []
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_a_bad_name_to_take_from_is_refused(broker: penstock.Broker, name: str) -> None:
+def test_a_bad_name_to_take_from_is_refused(broker: penstock.Broker) -> None:
     broker.tube("good").put("x")
-    with pytest.raises(penstock.BadValue):
-        broker.take(["good", name], timeout=0)
+    refused(BAD_NAMES, lambda name: broker.take(["good", name], timeout=0))
     assert tasks(broker.tube("good")) == {"ready": 1, "total": 1}
 
 
@@ -54,32 +49,15 @@ def test_case_matters_in_tube_names(broker: penstock.Broker) -> None:
     assert [info.name for info in broker.tubes()] == ["Mail", "mail"]
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        "",
-        " ",
-        "\t",
-        "x" * 201,
-        "é" * 101,
-        "a\0b",
-        "a\nb",
-        "a\r",
-        "\u202ea",
-        "a\u200b",
-        "\ud800",
-        True,
-        1.5,
-        b"u",
-        ["u"],
-        10**300,
-    ],
-    ids=ascii,
-)
-def test_a_bad_micro_queue_label_is_refused(broker: penstock.Broker, label: str) -> None:
+BAD_LABELS: list[Any] = [
+    "", " ", "\t", "x" * 201, "é" * 101, "a\0b", "a\nb", "a\r", "\u202ea", "a\u200b", "\ud800", True, 1.5, b"u", ["u"],
+    10**300,
+]  # fmt: skip
+
+
+def test_a_bad_micro_queue_label_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
-    with pytest.raises(penstock.BadValue, match="utube"):
-        tube.put("x", utube=label)
+    refused(BAD_LABELS, lambda label: tube.put("x", utube=label), "utube")
     assert_nothing_stored(tube)
 
 
@@ -87,30 +65,28 @@ SECONDS_ABOVE_0: list[Any] = [0, -1, -0.001, NAN, INF, -INF, 1e308, 10**400, Tru
 SECONDS: list[Any] = [value for value in SECONDS_ABOVE_0 if value != 0]
 WHOLE_ABOVE_0: list[Any] = [0, -1, 1.0, 1.5, NAN, INF, 10**400, 2**31, True, "1"]
 PRIORITIES: list[Any] = [value for value in WHOLE_ABOVE_0 if value != 0]
-BAD_NUMBERS = [
-    (option, value)
-    for option, values in {
-        "pri": PRIORITIES,
-        "ttl": SECONDS_ABOVE_0,
-        "ttr": SECONDS_ABOVE_0,
-        "delay": SECONDS,
-        "max_attempts": WHOLE_ABOVE_0,
-    }.items()
-    for value in values
-]
+BAD_AT_PUT = {
+    "pri": PRIORITIES,
+    "ttl": SECONDS_ABOVE_0,
+    "ttr": SECONDS_ABOVE_0,
+    "delay": SECONDS,
+    "max_attempts": WHOLE_ABOVE_0,
+}
+BAD_OF_TUBES: dict[str, list[Any]] = {
+    **{option: values for option, values in BAD_AT_PUT.items() if option != "delay"},
+    **dict.fromkeys(("capacity", "utube_limit", "max_payload"), WHOLE_ABOVE_0),
+    **dict.fromkeys(("aging", "retention"), SECONDS_ABOVE_0),
+    "fair": [1, 0, "yes", NAN],
+    "temporary": [1, 0, "yes", NAN],
+    "backoff": [1, 1.5, "fast", True],
+}
 
 
-def _brief(value: object) -> str:
-    return ascii(value) if not isinstance(value, int) or abs(value) < 10**20 else "huge"
-
-
-@pytest.mark.parametrize(("option", "value"), BAD_NUMBERS, ids=_brief)
-def test_a_bad_number_at_put_is_refused(broker: penstock.Broker, option: str, value: object) -> None:
-    tube = broker.tube("t")
-    with pytest.raises(penstock.BadValue, match=option):
-        tube.put("x", **{option: value})  # type: ignore[arg-type]
-    with pytest.raises(penstock.BadValue, match=option):
-        tube.put_many(["x", ("y", {option: value})])
+@pytest.mark.parametrize("option", BAD_AT_PUT)
+def test_a_bad_number_at_put_is_refused(broker: penstock.Broker, option: str) -> None:
+    tube, put = broker.tube("t"), cast(Any, broker.tube("t").put)
+    refused(BAD_AT_PUT[option], lambda value: put("x", **{option: value}), option)
+    refused(BAD_AT_PUT[option], lambda value: tube.put_many(["x", ("y", {option: value})]), option)
     assert_nothing_stored(tube)
 
 
@@ -131,66 +107,35 @@ def test_the_extreme_numbers_are_accepted(broker: penstock.Broker, option: str, 
     assert drain(tube) == ["x"]
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *BAD_NUMBERS[: len(PRIORITIES) + 2 * len(SECONDS_ABOVE_0)],
-        *[
-            (option, value)
-            for option in ("capacity", "max_attempts", "utube_limit", "max_payload")
-            for value in WHOLE_ABOVE_0
-        ],
-        *[(option, value) for option in ("aging", "retention") for value in SECONDS_ABOVE_0],
-        *[(option, value) for option in ("fair", "temporary") for value in (1, 0, "yes", NAN)],
-        *[("backoff", value) for value in (1, 1.5, "fast", True)],
-    ],
-    ids=_brief,
-)
-def test_a_bad_tube_option_is_refused(broker: penstock.Broker, option: str, value: object) -> None:
-    with pytest.raises(penstock.BadValue, match=option):
-        broker.create_tube("t", "utubettl", **{option: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize("option", BAD_OF_TUBES)
+def test_a_bad_tube_option_is_refused(broker: penstock.Broker, option: str) -> None:
+    create = cast(Any, broker.create_tube)
+    refused(BAD_OF_TUBES[option], lambda value: create("t", "utubettl", **{option: value}), option)
     assert broker.tubes() == []
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, NAN, True, "1", [1]])
-def test_a_bad_timeout_is_refused(broker: penstock.Broker, timeout: float) -> None:
-    tube = broker.tube("t")
-    with pytest.raises(penstock.BadValue, match="timeout"):
-        tube.take(timeout)
-    with pytest.raises(penstock.BadValue, match="timeout"):
-        tube.take_many(1, timeout)
-    with pytest.raises(penstock.BadValue, match="timeout"):
-        broker.take(["t"], timeout=timeout)
-    with pytest.raises(penstock.BadValue, match="timeout"):
-        tube.put("x", timeout=timeout)
+def test_a_bad_timeout_is_refused(broker: penstock.Broker) -> None:
+    tube, bad = broker.tube("t"), [-1, -0.001, NAN, True, "1", [1]]
+    refused(bad, tube.take, "timeout")
+    refused(bad, lambda timeout: tube.take_many(1, timeout), "timeout")
+    refused(bad, lambda timeout: broker.take(["t"], timeout=timeout), "timeout")
+    refused(bad, lambda timeout: tube.put("x", timeout=timeout), "timeout")
     assert_nothing_stored(tube)
 
 
-@pytest.mark.parametrize("count", [-1, True, 1.0, "1", None, NAN])
-def test_a_bad_count_to_take_is_refused(broker: penstock.Broker, count: int) -> None:
+def test_a_bad_count_or_max_pri_to_take_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
-    with pytest.raises(penstock.BadValue, match="count"):
-        tube.take_many(count)
+    refused([-1, True, 1.0, "1", None, NAN], tube.take_many, "count")
+    refused([-1, True, 1.0, "1", 2**31, NAN], lambda max_pri: tube.take(0, max_pri=max_pri), "max_pri")
     assert tasks(tube) == {"ready": 1, "total": 1}
 
 
-@pytest.mark.parametrize("max_pri", [-1, True, 1.0, "1", 2**31, NAN])
-def test_a_bad_max_pri_is_refused(broker: penstock.Broker, max_pri: int) -> None:
-    tube = broker.tube("t")
-    tube.put("x")
-    with pytest.raises(penstock.BadValue, match="max_pri"):
-        tube.take(0, max_pri=max_pri)
-    assert tasks(tube) == {"ready": 1, "total": 1}
-
-
-@pytest.mark.parametrize("delay", SECONDS, ids=_brief)
-def test_a_bad_delay_at_release_is_refused(broker: penstock.Broker, delay: float) -> None:
+def test_a_bad_delay_at_release_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
     task = take(tube)
-    with pytest.raises(penstock.BadValue, match="delay"):
-        task.release(delay=delay)
+    refused(SECONDS, lambda delay: task.release(delay=delay), "delay")
     task.ack()
 
 
@@ -271,13 +216,10 @@ BAD_DATA: dict[str, Callable[[], object]] = {
 }
 
 
-@pytest.mark.parametrize("make", BAD_DATA.values(), ids=BAD_DATA)
-def test_data_that_would_not_come_back_as_it_is_is_refused(broker: penstock.Broker, make: Callable[[], object]) -> None:
-    tube, data = broker.tube("t"), make()
-    with pytest.raises(penstock.BadValue, match="data"):
-        tube.put(data)
-    with pytest.raises(penstock.BadValue):
-        tube.put_many(["good", data])
+def test_data_that_would_not_come_back_as_it_is_is_refused(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    refused(BAD_DATA.values(), lambda make: tube.put(make()), "data")
+    refused(BAD_DATA.values(), lambda make: tube.put_many(["good", make()]))
     assert_nothing_stored(tube)
 
 
@@ -293,17 +235,15 @@ BAD_IDS: list[Any] = ["1", "1-1xyz", "", 1.0, True, None, b"1", [1], 2**53, -(2*
 VERBS = {**LEASED_VERBS, **FREE_VERBS, "peek": lambda tube, id: tube.peek(id), "why": lambda tube, id: tube.why(id)}
 
 
-@pytest.mark.parametrize("id", BAD_IDS, ids=_brief)
 @pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 def test_an_id_of_the_wrong_type_or_size_is_refused(
-    broker: penstock.Broker, verb: Callable[[penstock.Tube, Any], object], id: object
+    broker: penstock.Broker, verb: Callable[[penstock.Tube, Any], object]
 ) -> None:
     tube = broker.tube("t", ttr=5)
     tube.put("x")
     take(tube)
     before = everything(tube)
-    with pytest.raises(penstock.BadValue, match="id"):
-        verb(tube, id)
+    refused(BAD_IDS, lambda id: verb(tube, id), "id")
     assert everything(tube) == before
 
 
@@ -312,16 +252,15 @@ def test_errors_are_also_the_builtin_ones(error: type[penstock.PenstockError]) -
     assert issubclass(error, ValueError if error is penstock.BadValue else LookupError)
 
 
-@pytest.mark.parametrize(
-    "callback",
-    ["", "x", "ftp://a/b", "file:///etc/passwd", "http://", "http://u:p@a/", "http://a b/", "http://a/\n", 5, True],
-)
-def test_a_bad_callback_is_refused(broker: penstock.Broker, callback: str) -> None:
+BAD_CALLBACKS: list[Any] = [
+    "", "x", "ftp://a/b", "file:///etc/passwd", "http://", "http://u:p@a/", "http://a b/", "http://a/\n", 5, True,
+]  # fmt: skip
+
+
+def test_a_bad_callback_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
-    with pytest.raises(penstock.BadValue, match="callback"):
-        tube.put("x", callback=callback)
-    with pytest.raises(penstock.BadValue, match="callback"):
-        broker.create_tube("u", "fifo", callback=callback)
+    refused(BAD_CALLBACKS, lambda callback: tube.put("x", callback=callback), "callback")
+    refused(BAD_CALLBACKS, lambda callback: broker.create_tube("u", "fifo", callback=callback), "callback")
     assert_nothing_stored(tube)
 
 

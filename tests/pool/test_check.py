@@ -5,8 +5,14 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.core.options import Tube
+from penstock.store.pool.checks import Differences, differences
+from penstock.store.pool.mirror import Mirror
+from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.store import PoolStore
+from penstock.store.pool.vault import Vault
 from tests.behaviour.helpers import take
+from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
 
 
@@ -40,6 +46,26 @@ def test_a_task_without_a_row_is_buried_by_who_takes_it(broker: penstock.Broker)
     assert [task.data for task in tube.take_many(2)] == ["b"]
     buried = tube.peek(1)
     assert (buried.status, buried.reason) == ("!", "its data is not in the database of the pool")
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_what_is_on_its_way_to_the_database_is_no_finding(
+    broker: penstock.Broker, connect: Connect, monkeypatch: pytest.MonkeyPatch, repair: bool
+) -> None:
+    tube, other = broker.tube("t"), connect()
+    tube.put("gone")
+    busy = other.tube("t")
+
+    def halfway(runner: PoolRunner, vault: Vault, stored: Tube) -> Differences:
+        with monkeypatch.context() as patch:
+            patch.setattr(Mirror, "write_all", lambda mirror, dirty: None)
+            busy.put("new")
+            busy.delete(1)
+        return differences(runner, vault, stored)
+
+    monkeypatch.setattr("penstock.store.pool.store.differences", halfway)
+    assert broker.check(repair=repair) == []
+    assert [task.data for task in tube.tasks()] == ["new"]
 
 
 def test_a_row_without_a_task_is_found_and_loaded(broker: penstock.Broker, server: Redis) -> None:

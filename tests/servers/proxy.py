@@ -7,10 +7,12 @@ import threading
 
 
 class Proxy:
-    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them."""
+    """Stands between a client and the server. `swallow`: the next answers are lost and the connection with them.
+    `losses`: so many of them, so that who connects anew at once is answered."""
 
     def __init__(self, port: int) -> None:
         self.swallow = False
+        self.losses = 0
         self.swallowed = 0
         self.refuse = False
         self._port = port
@@ -50,7 +52,8 @@ class Proxy:
     def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         try:
             while data := source.recv(65536):
-                if answers and self.swallow:
+                if answers and (self.swallow or self.losses):
+                    self.losses = max(self.losses - 1, 0)
                     self.swallowed += 1
                     break
                 target.sendall(data)

@@ -12,7 +12,8 @@ from penstock.store.base import Finding
 from penstock.store.pool.mirror import PAGE
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Vault
-from penstock.store.redis.finding import all_ids
+from penstock.store.redis.finding import all_ids, scan
+from penstock.store.redis.keys import task_id
 
 # A tube in which something changes during each of so many looks is left to the next check.
 _LOOKS = 5
@@ -35,13 +36,14 @@ class Differences(msgspec.Struct, frozen=True):
 
 
 def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> Differences:
-    """What differs while nothing changes, once the vault has all that is marked."""
+    """What differs while nothing changes, but for what is marked: that is on its way to the vault."""
     for _ in range(_LOOKS):
         before = _version(runner, tube)
+        marked = {task_id(name) for name, _ in scan(runner, tube, "marks") if name[:1] == b"t"}
         index = all_ids(runner, tube)
         stored = {id for page in vault.tasks(tube.no, PAGE) for id, _ in page}
         if index == stored or before == _version(runner, tube):
-            return Differences(tube, sorted(index - stored), sorted(stored - index))
+            return Differences(tube, sorted(index - stored - marked), sorted(stored - index - marked))
     return Differences(tube, [], [])
 
 

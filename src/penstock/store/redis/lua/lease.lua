@@ -7,8 +7,7 @@ local function hand_out(key, rec, session)
 end
 
 -- Those past their ttl are passed by in their place; those gone with their group leave the ready index, for good, and
--- are removed later. So many of each a step, which takes the server 10 ms: a take
--- that got no further is made again.
+-- are removed later. So many of each a step, some 10 ms of the server's time: a take that got no further is made again.
 local passed, withdrawn, MOST_PASSED, MOST_WITHDRAWN = 0, 0, 1000, 3000
 
 local function may_skip() return passed < MOST_PASSED and withdrawn < MOST_WITHDRAWN end
@@ -60,7 +59,8 @@ local function sift(names)
   return left
 end
 
--- The next ready ones. Where some were skipped, many are looked at: more of these will follow.
+-- The next ready ones. Where some were skipped, many are looked at: more of these will follow. Each round but the last
+-- withdraws some, so that they are few.
 local function candidates(most)
   while true do
     local some = withdrawn > 0 and 1000 or passed > 0 and math.max(most, 100) or most
