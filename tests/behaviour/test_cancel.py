@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import penstock
@@ -160,6 +162,36 @@ def test_a_large_group_is_gone_for_everyone_once_it_is_cancelled(broker: penstoc
     assert take(tube).data == "behind"
     assert tasks(tube) == {"ready": 1, "taken": 1, "done": LARGE, "total": 2}
     assert group.wait(0) == "cancelled"
+    assert broker.check() == []
+
+
+# What may be stored with a task before the number of its group.
+EXTRAS: list[dict[str, object]] = [
+    {}, {"pri": 0}, {"ttl": 60}, {"ttr": 9}, {"max_attempts": 3}, {"reply_to": "replies"}, {"address": "a"},
+    {"callback": "http://localhost/"}, {"pri": 0, "ttl": 60, "ttr": 9, "reply_to": "replies", "address": "b"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
+def test_live_work_among_cancelled_work_is_taken_in_order(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind, pri=0)
+
+    def options(group: str, n: int) -> dict[str, Any]:
+        extra = dict(EXTRAS[n % len(EXTRAS)])
+        extra |= {"address": f"{group}{n}"} if "address" in extra else {}
+        return extra | ({"utube": f"{group}{n}"} if kind == "utubettl" else {})
+
+    cancelled, live = tube.group("cancelled"), tube.group("live")
+    cancelled.put_many((n, options("c", n)) for n in range(2_000))
+    for n in range(len(EXTRAS)):
+        cancelled.put("gone", **options("d", n))
+        live.put(n, **options("l", n))
+    live.start()
+    cancelled.start()
+    tube.stats()  # all of it is ready
+    cancelled.cancel()
+    assert [task.data for task in tube.take_many(100)] == list(range(len(EXTRAS)))
+    assert tasks(tube) == {"taken": len(EXTRAS), "done": 2_000 + len(EXTRAS), "total": len(EXTRAS)}
     assert broker.check() == []
 
 

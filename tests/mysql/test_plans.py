@@ -22,8 +22,7 @@ HOT = {
     "first waiting": ("0002_lanes", "SELECT id, rank1, rank2 INTO", "LIMIT 1", "penstock_laned"),
     "worst head": ("0002_lanes", "SELECT id, rank1, IF(p_fair", "DESC LIMIT 1", "penstock_laned"),
     "first to follow": ("0010_groups", "SELECT id, rank1, rank2 FROM", "LIMIT v_left", "penstock_unstarted"),
-    "first to go": ("0010_groups", "SELECT id FROM penstock_member", "LIMIT v_most", "PRIMARY"),
-    "in the way": ("0017_withdraw", "SELECT id, group_no FROM penstock_task", "LIMIT v_window", "penstock_ready"),
+    "first to go": ("0010_groups", "SELECT id FROM penstock_member", "LIMIT v_left", "PRIMARY"),
     "moving groups": ("0010_groups", "SELECT no, state FROM penstock_group", "ORDER BY no", "penstock_moving_group"),
     "outcomes to forget": ("0008_ends", "SELECT id FROM penstock_outcome", "LIMIT p_limit", "penstock_outcome_until"),
     "groups to forget": ("0008_ends", "SELECT no FROM penstock_group FORCE", "LIMIT p_limit", "penstock_over_group"),
@@ -42,8 +41,8 @@ FIRST = {
 }
 VALUES = {
     "p_max": "1e300", "p_now": "5", "p_count": "100", "v_window": "100", "p_limit": "100", "p_fair": "0",
-    "p_utube": "'u'", "p_moving": "0", "v_left": "100", "v_most": "100", "v_now": "5", "p_elapsed": "0",
-    "v_state": "'r'", "v_count": "100", "v_start": "0", "v_after": "0",
+    "p_utube": "'u'", "p_moving": "0", "v_left": "100", "v_now": "5", "p_elapsed": "0", "v_state": "'r'",
+    "v_count": "100", "v_start": "0", "v_after": "0",
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ import pytest
 import penstock
 from tests.behaviour.helpers import take
 from tests.mysql.conftest import Connection
-from tests.plans.cancelled import SIZES, dearest_take
+from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
 
 Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
@@ -64,9 +64,11 @@ def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
     return found
 
 
-def test_no_take_reads_past_all_of_a_cancelled_group(broker: penstock.Broker, rows: Rows) -> None:
-    small, large = (dearest_take(broker.tube(f"t{size}", kind="fifo"), size, rows) for size in SIZES)
-    must_not_grow({"take": small}, {"take": large})
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, rows: Rows, kind: str) -> None:
+    tube = broker.tube("t", kind=kind)
+    must_clear_in_steps(takes_after_cancel(tube, rows))
+    must_not_grow({"take": plain_cost(broker.tube("plain", kind=kind), rows)}, {"take": plain_cost(tube, rows)})
     assert broker.check() == []
 
 

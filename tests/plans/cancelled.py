@@ -1,34 +1,70 @@
-"""Takes while the tasks of a cancelled group still stand before others, one store call after the other."""
+"""Takes while the tasks of a cancelled group stand before others: what each store call finds, clears and costs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import penstock
+from penstock.store.base import ADVANCE_STEP
 
 # Counts the work of one call.
 Cost = Callable[[Callable[[], object]], int]
-# More than the steps that clear away the first tasks, so that a take costs what it costs in any larger group.
-SIZES = (4_000, 12_000)
-# Takes after the first that found something.
-LATER = 3
+SIZE = 5 * ADVANCE_STEP
+# The cancel itself clears the first step; then so many takes clear the rest, and two more find nothing to clear.
+CLEARING, AFTER = SIZE // ADVANCE_STEP - 1, 2
 
 
-def dearest_take(tube: penstock.Tube, size: int, cost: Cost) -> int:
-    """What a store call costs at most, until a few takes found the tasks behind the group."""
+class Call(NamedTuple):
+    """One take of the store."""
+
+    found: int
+    cleared: int
+    cost: int
+
+
+def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
+    """Take one task after the other, by single calls of the store."""
+    calls: list[Call] = []
+    found: list[penstock.Task] = []
+
+    def call() -> None:
+        tasks, taken = tube._seat.attempt([tube], 1, None, None)
+        assert [task.data for task in tasks] in ([], ["behind"])
+        found.extend(tasks)
+        calls.append(Call(len(tasks), taken.effects.removed.get(tube._stored.no, 0), 0))
+
+    while len(found) < wanted:
+        work = cost(call)
+        calls[-1] = calls[-1]._replace(cost=work)
+    tube.ack_many(found)
+    return calls
+
+
+def put_behind(tube: penstock.Tube, count: int) -> None:
+    """Other work, each in a micro-queue of its own where there are such."""
     laned = tube._stored.kind.per_utube
-    group = tube.group("g")
-    group.put_many((n, {"utube": n} if laned else {}) for n in range(size))
+    tube.put_many(("behind", {"utube": f"u{n}"} if laned else {}) for n in range(count))
+
+
+def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
+    """What a take costs where nothing is in its way: the median, because a keeper may look in between."""
+    put_behind(tube, 5)
+    return sorted(call.cost for call in calls_of(tube, 5, cost))[2]
+
+
+def takes_after_cancel(tube: penstock.Tube, cost: Cost) -> list[Call]:
+    """Cancel a group that is ready, one task of it taken, and take what stands behind it."""
+    group, laned = tube.group("g"), tube._stored.kind.per_utube
+    group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
     group.start()
-    assert tube.stats().tasks.ready == size  # all of it is ready
-    tube.put_many(("behind", {"utube": f"u{n}"} if laned else {}) for n in range(LATER + 1))
-    assert tube.take(0) is not None  # the session is there
+    assert tube.stats().tasks.ready == SIZE  # all of it is ready
+    put_behind(tube, CLEARING + AFTER)
+    assert tube.take(0) is not None
     group.cancel()
-    found: list[list[penstock.Task]] = []
-    calls: list[int] = []
-    while sum(map(bool, found)) <= LATER:
-        calls.append(cost(lambda: found.append(tube._seat.attempt([tube], 1, None, None)[0])))
-    assert [task.data for tasks in found for task in tasks] == ["behind"] * (LATER + 1)
-    first = next(place for place, tasks in enumerate(found) if tasks)
-    assert all(found[first:]), "a later take met cancelled tasks again"
-    return max(calls)
+    return calls_of(tube, CLEARING + AFTER, cost)
+
+
+def must_clear_in_steps(calls: list[Call]) -> None:
+    """Every take is one call that finds its task and clears a step, until there is nothing to clear."""
+    assert [(call.found, call.cleared) for call in calls] == [(1, ADVANCE_STEP)] * CLEARING + [(1, 0)] * AFTER

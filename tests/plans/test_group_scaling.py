@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.plans.cancelled import SIZES, dearest_take
+from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import Steps, must_not_grow
 
 SMALL, LARGE = 2_000, 100_000
@@ -50,10 +50,10 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(broker: pensto
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_no_take_reads_past_all_of_a_cancelled_group(broker: penstock.Broker, kind: str) -> None:
-    steps = Steps(broker)
-    small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, steps.of) for size in SIZES)
-    must_not_grow({"take": small}, {"take": large})
+def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, kind: str) -> None:
+    steps, tube = Steps(broker), broker.tube("t", kind=kind)
+    must_clear_in_steps(takes_after_cancel(tube, steps.of))
+    must_not_grow({"take": plain_cost(broker.tube("plain", kind=kind), steps.of)}, {"take": plain_cost(tube, steps.of)})
     assert broker.check() == []
 
 

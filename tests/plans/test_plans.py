@@ -60,9 +60,7 @@ HOT: dict[str, tuple[tuple[object, ...], tuple[str, ...]]] = {
     "lapsed_handles": ((NOW,), ("penstock_handle_until (until<?)",)),
     "ended_sessions": ((NOW,), ("penstock_lingering (until",)),
     "any_waiting": ((TUBE,), ("penstock_waiting_tube (tube=?)",)),
-    "cancelled_first": ((TUBE, 2**62, 10), ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group")),
-    "withdraw": ((f"[{KEY | 1}]",), ("INTEGER PRIMARY KEY",)),
-    "to_lease_of_first": (
+    "to_lease_not_cancelled": (
         (TUBE, 2**62, NOW, 1, 1),
         ("penstock_ready (tube=? AND rank1<?)", "penstock_moving_group"),
     ),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import penstock
-from tests.plans.cancelled import SIZES, dearest_take
+from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import must_not_grow
-from tests.postgres.plans import Teller, buffers
+from tests.postgres.plans import Teller, buffers, vacuum
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -63,11 +63,13 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_no_take_reads_past_all_of_a_cancelled_group(
-    broker: penstock.Broker, pages: Callable[[Callable[[], object]], int], kind: str
+def test_takes_after_a_cancel_clear_a_step_each(
+    broker: penstock.Broker, url: str, pages: Callable[[Callable[[], object]], int], kind: str
 ) -> None:
-    small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, pages) for size in SIZES)
-    must_not_grow({"take": small}, {"take": large})
+    tube = broker.tube("t", kind=kind)
+    must_clear_in_steps(takes_after_cancel(tube, pages))
+    vacuum(url)
+    must_not_grow({"take": plain_cost(broker.tube("plain", kind=kind), pages)}, {"take": plain_cost(tube, pages)})
     assert broker.check() == []
 
 

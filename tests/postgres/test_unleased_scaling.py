@@ -4,22 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres.location import locate
 from tests.plans.test_scaling import must_not_grow
+from tests.postgres.plans import vacuum
 from tests.postgres.test_group_scaling import pages as pages
 
 SMALL, LARGE = 2_000, 20_000
 Pages = Callable[[Callable[[], object]], int]
-
-
-def vacuum(url: str) -> None:
-    """As autovacuum does, which these tests have none of, after 5,000 dead rows."""
-    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
-        db.execute(f"VACUUM {locate(url).quoted}.penstock_task")
 
 
 def all_costs(verbs: dict[str, Callable[[], object]], pages: Pages) -> dict[str, int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from tests.plans.cancelled import SIZES, dearest_take
+from tests.plans.cancelled import plain_cost, takes_after_cancel
 from tests.servers.redis import Redis
 
 SMALL, LARGE = 4_000, 100_000
@@ -55,15 +55,22 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Re
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
-def test_no_take_reads_past_all_of_a_cancelled_group(own_server: Redis, kind: str) -> None:
+def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) -> None:
+    """While cancelled tasks stand in the way, a call takes three thousand of them out of it by a few commands, and
+    removes a hundred; the calls after that remove a thousand each, until all are gone."""
     with penstock.connect(own_server.fresh_url()) as broker:
         broker._hub._reaped = float("inf")  # no look for dead peers in between
 
         def cost(call: Callable[[], object]) -> int:
             return commands(own_server, call)
 
-        small, large = (dearest_take(broker.tube(f"t{size}", kind=kind), size, cost) for size in SIZES)
-        assert large <= 1.2 * small
+        tube = broker.tube("t", kind=kind)
+        plain_cost(tube, cost)  # scripts are loaded
+        calls = takes_after_cancel(tube, cost)
+        assert [call.cleared for call in calls] == [100, 100, 1000, 1000, 1000, 800, 0]
+        assert [call.found for call in calls] == [0] + [1] * 6
+        assert all(call.cost <= 4 * call.cleared + 100 for call in calls), calls
+        assert plain_cost(tube, cost) <= plain_cost(broker.tube("plain", kind=kind), cost) + 5
         assert broker.check() == []
 
 

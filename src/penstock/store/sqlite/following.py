@@ -27,28 +27,13 @@ def turn(step: Step, no: int, to: str) -> bool:
     return follow(step, ADVANCE_STEP)
 
 
-def follow(step: Step, limit: int, *, cancelled: int = ADVANCE_STEP) -> bool:
-    """Move at most limit tasks, of a cancelled group so many, and say whether more may have to."""
+def follow(step: Step, limit: int) -> bool:
+    """Move at most limit tasks, and say whether more may have to."""
     for group in step.links.moving():
         if limit == 0:
             return True
-        limit -= _follow_one(step, group, min(limit, cancelled) if group.state == rules.CANCELLING else limit)
+        limit -= _follow_one(step, group, limit)
     return limit == 0
-
-
-def clear_front(step: Step, count: int, top: int) -> None:
-    """Clear away what is cancelled among the first ready tasks, a step of it more than is wanted.
-
-    Without micro-queues it only leaves the ready index, as if its group were not started, and is removed later: a
-    taker waits for this, and no taker meets it again.
-    """
-    met = [id for (id,) in step.execute(Q.cancelled_first, (step.tube.no, top, count + ADVANCE_STEP))]
-    if step.tube.kind.per_utube:
-        for id in met:
-            step.record(id)  # a look removes it
-    else:
-        step.withdraw(met)
-    step.finish()
 
 
 def _follow_one(step: Step, group: Group, limit: int) -> int:

@@ -155,22 +155,12 @@ SELECT $leased FROM penstock_task
 WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
 ORDER BY rank1, rank2, key LIMIT ?4;
 
--- name: cancelled_first
--- The same, of the first so many: those whose group is cancelled.
-SELECT key & 1099511627775 FROM (SELECT key, group_no FROM penstock_task
-WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 ORDER BY rank1, rank2, key LIMIT ?3)
-WHERE group_no IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling');
-
--- name: to_lease_of_first
--- Of the first so many, those that may be leased, while tasks of cancelled groups are still to be removed.
-SELECT $leased FROM (SELECT * FROM penstock_task
-WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 ORDER BY rank1, rank2, key LIMIT ?4 + 1000)
-WHERE (expires IS NULL OR expires > ?3) AND (group_no IS NULL
+-- name: to_lease_not_cancelled
+-- The same, while tasks of cancelled groups are still to be removed.
+SELECT $leased FROM penstock_task
+WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3) AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, key LIMIT ?4;
-
--- name: withdraw
-UPDATE penstock_task SET state = 'g' WHERE key IN (SELECT value FROM json_each(?1));
 
 -- name: lease
 UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,

@@ -21,7 +21,6 @@ from penstock.store.sqlite.lanes import Lanes, Q
 from penstock.store.sqlite.links import Links
 from penstock.store.sqlite.naming import named
 
-_encode = msgspec.json.Encoder().encode
 # The order of `bump`'s parameters. What is ready and what was put follow from the last id.
 _BUMPED = (
     "taken", "delayed", "buried", "done",
@@ -288,12 +287,6 @@ class Step:
         for event in change.events:
             self._count(event, 1)
             self.effects.events.append(Event(self.tube.no, event, after))
-
-    def withdraw(self, ids: Sequence[int]) -> None:
-        """Ready tasks of cancelled groups wait for a start, which never comes."""
-        if ids:
-            self.execute(Q.withdraw, (_encode([self.key | id for id in ids]).decode(),))
-            self._count(STATE_COUNTER[UNSTARTED], len(ids))
 
     def _count(self, name: str, by: int) -> None:
         self._deltas[name] = self._deltas.get(name, 0) + by

@@ -38,8 +38,6 @@ from penstock.store.sqlite.watching import Watch
 T = TypeVar("T")
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 2**62
-# Tasks of a cancelled group that a take removes on its way.
-_MOST_CANCELLED = 100
 
 
 def wall_clock() -> int:
@@ -184,7 +182,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 if paused:
                     continue
                 if tube.kind.leased:
-                    records = self._lease(step, count, session, _ANY_RANK if max_pri is None else max_pri, moving)
+                    query = Q.to_lease_not_cancelled if moving else Q.to_lease
+                    records = lease(step, query, count, session, _ANY_RANK if max_pri is None else max_pri)
                 else:
                     records = handouts.hand_out(step, count)
                 if records:
@@ -197,12 +196,6 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
             return Taken(None, [], _until(nexts, now), True, effects)
 
-    def _lease(self, step: Step, count: int, session: int, top: int, moving: int) -> list[Record]:
-        if not moving:
-            return lease(step, Q.to_lease, count, session, top)
-        following.clear_front(step, count, top)
-        return lease(step, Q.to_lease_of_first, count, session, top)
-
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
         has groups that tasks must follow, and the next moments."""
@@ -214,9 +207,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             session = step.execute(Q.get_handle, (handle,)).get
         elif (at is None or at > step.now) and not moving:
             return session, paused, 0, [moment for moment in (at, soonest) if moment is not None]
-        # In a micro-queue the cancelled stand before others; elsewhere they are in nobody's way once a taker met them.
-        cancelled = ADVANCE_STEP if step.tube.kind.per_utube else _MOST_CANCELLED
-        self._advance(step, ADVANCE_STEP, moving=moving, cancelled=cancelled)
+        self._advance(step, ADVANCE_STEP, moving=moving)
         step.finish()
         at, lapse, end, _, _, moving = step.execute(Q.look, (step.tube.no, handle)).get
         moments = [moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None]
@@ -286,7 +277,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         for query in (Q.sweep_outcomes, Q.sweep_groups):
             step.execute(query, (step.tube.no, step.now, ADVANCE_STEP))
 
-    def _advance(self, step: Step, limit: int, *, moving: int = 1, cancelled: int = ADVANCE_STEP) -> bool:
+    def _advance(self, step: Step, limit: int, *, moving: int = 1) -> bool:
         """One bounded step of what the clock and the groups demand of this tube; True when more is due."""
         rows = list(step.execute(Q.due, (step.tube.no, step.now, limit)))
         for record in (Record(*row) for row in rows):
@@ -295,7 +286,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             if current is not None:
                 step.apply(current, lifecycle.became_due(current, step.now))
         step.forget_idle_lanes()
-        more = bool(moving) and following.follow(step, limit - len(rows), cancelled=cancelled)
+        more = bool(moving) and following.follow(step, limit - len(rows))
         return more or len(rows) == limit
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:

@@ -152,21 +152,17 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
-    DECLARE v_looked INT DEFAULT v_window + 1000;
     IF p_lanes THEN
         CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_taking, p_fair, p_limit, p_moving, p_now, v_ids);
     ELSEIF p_moving OR (p_max < 1e300 AND p_hand_out = 'lease') THEN
         -- Passes by what is cancelled or not urgent enough without a lock, and then locks what is left: a range that ends
-        -- before the last task locks the one behind it, too. More than a step of these is not passed by: the take is made again.
-        IF p_moving THEN
-            CALL penstock_withdraw(p_tube, p_count, p_max);
-        END IF;
+        -- before the last task locks the one behind it, too.
         SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
-        FROM (SELECT f.id FROM (SELECT id, expires, group_no, rank1, rank2 FROM penstock_task FORCE INDEX (penstock_ready)
-                WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max ORDER BY rank1, rank2, id LIMIT v_looked) f
-            WHERE (f.expires IS NULL OR f.expires > p_now) AND (f.group_no IS NULL OR f.group_no NOT IN (
+        FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
+            WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
+            AND (group_no IS NULL OR group_no NOT IN (
                 SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
-            ORDER BY f.rank1, f.rank2, f.id LIMIT v_window) c;
+            ORDER BY rank1, rank2, id LIMIT v_window) c;
         SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id) INTO v_ids
         FROM (SELECT t.id, t.rank1, t.rank2 FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
             STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
@@ -250,8 +246,7 @@ taking: BEGIN
                 CALL penstock_due(v_tube, 1000, v_now, v_count);
             END IF;
             IF v_moving THEN
-                -- In a micro-queue the cancelled stand before others; elsewhere they are in nobody's way once a take met them.
-                CALL penstock_follow(v_tube, 1000 - v_count, IF(v_lanes, 1000, 100), v_now, v_moving);
+                CALL penstock_follow(v_tube, 1000 - v_count, v_now, v_moving);
             END IF;
             IF @penstock_works THEN
                 CALL penstock_put_works(v_now);  -- what follows may be what is taken

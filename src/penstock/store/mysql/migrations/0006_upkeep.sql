@@ -21,7 +21,7 @@ BEGIN
         CALL penstock_due(p_tube, v_step, p_now, v_count);
         SET p_more = v_count >= v_step;
         IF v_moving AND NOT p_more THEN
-            CALL penstock_follow(p_tube, v_step - v_count, v_step, p_now, p_more);
+            CALL penstock_follow(p_tube, v_step - v_count, p_now, p_more);
         END IF;
     UNTIL p_limit > 0 OR NOT p_more END REPEAT;
     CALL penstock_forget(p_tube, 1000, p_now);

@@ -111,7 +111,7 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_now BIGINT DEFAULT IFNULL(p_now, TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000);
     DECLARE v_more INT DEFAULT 0;
-    CALL penstock_follow(p_tube, 1000, 1000, v_now, v_more);
+    CALL penstock_follow(p_tube, 1000, v_now, v_more);
     IF @penstock_works THEN
         CALL penstock_put_works(v_now);
     END IF;
@@ -120,13 +120,13 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_follow;
 
--- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go, p_cancelled
--- of a group. p_more: some must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
+-- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go. p_more: some
+-- must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
 -- caller's own transaction (@penstock_bound) may not see the newest tasks, so it calls nothing done.
-CREATE PROCEDURE penstock_follow(p_tube INT UNSIGNED, p_limit INT, p_cancelled INT, p_now BIGINT, OUT p_more INT)
+CREATE PROCEDURE penstock_follow(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT, OUT p_more INT)
 SQL SECURITY INVOKER
 follow: BEGIN
-    DECLARE v_over, v_lanes, v_count, v_mark, v_most INT DEFAULT 0;
+    DECLARE v_over, v_lanes, v_count, v_mark INT DEFAULT 0;
     DECLARE v_left INT DEFAULT p_limit;
     DECLARE v_group BIGINT;
     DECLARE v_state VARCHAR(10) CHARACTER SET ascii;
@@ -143,9 +143,8 @@ follow: BEGIN
             LEAVE moving;
         END IF;
         IF v_state = 'cancelling' THEN
-            SET v_most = LEAST(v_left, p_cancelled);
             SELECT CONCAT('[', GROUP_CONCAT(m.id ORDER BY m.id), ']'), COUNT(*) INTO v_ids, v_count
-            FROM (SELECT id FROM penstock_member FORCE INDEX (PRIMARY) WHERE group_no = v_group ORDER BY id LIMIT v_most) m;
+            FROM (SELECT id FROM penstock_member FORCE INDEX (PRIMARY) WHERE group_no = v_group ORDER BY id LIMIT v_left) m;
         ELSE
             SELECT CONCAT('[', GROUP_CONCAT(m.id ORDER BY m.rank1, m.rank2, m.id), ']'), COUNT(*) INTO v_ids, v_count
             FROM (SELECT id, rank1, rank2 FROM penstock_member FORCE INDEX (penstock_unstarted)

@@ -62,11 +62,10 @@ BEGIN
     RETURN FOUND;
 END $$;
 
--- Move up to p_limit tasks after their groups' records: started ones in take order, cancelled ones go, p_cancelled of a
--- group (penstock_grouped). What others are at, they do.
-CREATE OR REPLACE FUNCTION {schema}.penstock_follow(
-    t {schema}.penstock_tube, p_limit integer, p_cancelled integer, p_now bigint, p_process text
-) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
+-- Move up to p_limit tasks after their groups' records: started ones in take order, cancelled ones go (penstock_grouped).
+-- What others are at, they do.
+CREATE OR REPLACE FUNCTION {schema}.penstock_follow(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
+RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     g {schema}.penstock_group;
     v_keys bigint[];
@@ -77,8 +76,7 @@ BEGIN
         EXIT WHEN p_limit <= 0;
         IF g.state = 'cancelling' THEN
             v_keys := ARRAY(SELECT key FROM (
-                SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no
-                LIMIT least(p_limit, p_cancelled)) members ORDER BY key);
+                SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no LIMIT p_limit) members ORDER BY key);
         ELSE
             v_keys := ARRAY(SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND group_no = g.no AND state = 'g'
                 ORDER BY rank1, rank2, key LIMIT p_limit);
@@ -92,34 +90,6 @@ BEGIN
     END LOOP;
     IF t.moving AND NOT EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = t.no AND moving) THEN
         PERFORM {schema}.penstock_mark_moving(t.no);
-    END IF;
-END $$;
-
--- Clear away what is cancelled among the first ready tasks, a step of them more than is wanted: without micro-queues these
--- wait again for a start, which never comes, and no take meets them again. p_met: how many it were; p_free: so many of those
--- that are wanted stand there.
-CREATE OR REPLACE FUNCTION {schema}.penstock_clear_front(
-    t {schema}.penstock_tube, p_count integer, p_top double precision, p_cancelled integer[], p_now bigint,
-    OUT p_met integer, OUT p_free integer
-) LANGUAGE plpgsql AS $$
-DECLARE
-    v_met bigint[];
-BEGIN
-    SELECT array_agg(key) FILTER (WHERE gone), count(*) FILTER (WHERE gone),
-        least(p_count, count(*) FILTER (WHERE NOT gone AND (expires IS NULL OR expires > p_now)))
-    INTO v_met, p_met, p_free
-    FROM (SELECT key, expires, coalesce(group_no = ANY (p_cancelled), false) AS gone FROM {schema}.penstock_task
-        WHERE tube = t.no AND state = 'r' AND rank1 <= p_top ORDER BY rank1, rank2, key LIMIT p_count + 1000) first;
-    IF p_met > 0 AND NOT t.laned THEN
-        WITH met AS MATERIALIZED (
-            SELECT key FROM {schema}.penstock_task WHERE tube = t.no AND key = ANY (v_met) AND state = 'r'
-            ORDER BY key FOR UPDATE SKIP LOCKED
-        ), withdrawn AS (
-            UPDATE {schema}.penstock_task SET state = 'g'
-            WHERE tube = t.no AND key = ANY (ARRAY(SELECT key FROM met)) RETURNING key
-        )
-        INSERT INTO {schema}.penstock_delta (tube, ready, delayed)
-        SELECT t.no, -count(*), count(*) FROM withdrawn HAVING count(*) > 0;
     END IF;
 END $$;
 
@@ -175,7 +145,7 @@ BEGIN
             RETURN NEXT {schema}.penstock_told();
         END IF;
     END IF;
-    RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, p_limit, p_limit, v_now, p_process);
+    RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, p_limit, v_now, p_process);
     IF EXISTS (SELECT FROM {schema}.penstock_group WHERE tube = t.no AND moving) THEN
         PERFORM {schema}.penstock_mark_moving(t.no);
         last.events := 'more';

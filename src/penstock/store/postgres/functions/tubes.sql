@@ -105,7 +105,7 @@ BEGIN
     RETURN QUERY SELECT * FROM {schema}.penstock_due(t, p_limit, v_now, p_process);
     GET DIAGNOSTICS v_done = ROW_COUNT;
     IF t.moving THEN
-        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, p_limit, p_limit, v_now, p_process);
+        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, p_limit, v_now, p_process);
         GET DIAGNOSTICS v_moved = ROW_COUNT;
         v_move := {schema}.penstock_next_move(t.no, v_moved, v_now);
     END IF;

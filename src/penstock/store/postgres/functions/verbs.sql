@@ -40,7 +40,7 @@ BEGIN
     LOOP
         RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, p_now, p_process);
         GET DIAGNOSTICS v_done = ROW_COUNT;
-        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, 1000, p_now, p_process);
+        RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, p_now, p_process);
         GET DIAGNOSTICS v_moved = ROW_COUNT;
         EXIT WHEN v_done < 1000 AND v_moved < 1000;
     END LOOP;
@@ -109,9 +109,7 @@ DECLARE
     v_at bigint;
     v_session integer;
     v_tube integer;
-    v_cancelled integer[];
-    v_met integer;
-    v_free integer;
+    v_cancelled integer[] := '{}';
     v_done bigint;
     v_got bigint := 0;
     v_moved bigint;
@@ -140,24 +138,16 @@ BEGIN
             v_at := {schema}.penstock_next_due(t.no, v_done, 1000, v_now);
         END IF;
         v_next := least(v_next, v_at);
-        v_cancelled := '{}';
         IF t.moving THEN
-            -- In a micro-queue the cancelled stand before others; elsewhere they are in nobody's way once a take met them.
-            RETURN QUERY SELECT * FROM {schema}.penstock_follow(
-                t, 1000, CASE WHEN t.laned THEN 1000 ELSE 100 END, v_now, p_notify);
+            RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, v_now, p_notify);
             GET DIAGNOSTICS v_done = ROW_COUNT;
             v_next := least(v_next, {schema}.penstock_next_move(t.no, v_done, v_now));
             v_cancelled := ARRAY(SELECT no FROM {schema}.penstock_group
                 WHERE tube = t.no AND moving AND state = 'cancelling');
         END IF;
         CONTINUE WHEN t.paused OR p_count = 0;
-        v_free := p_count;
-        IF cardinality(v_cancelled) > 0 AND t.hand_out = 'lease' THEN
-            SELECT * INTO v_met, v_free FROM {schema}.penstock_clear_front(t, p_count, p_top, v_cancelled, v_now);
-            v_next := CASE WHEN v_met > 0 AND v_free = 0 THEN v_now ELSE v_next END;
-        END IF;
         IF t.hand_out = 'lease' THEN
-            RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, v_free, v_session, p_top, p_call, v_now, v_cancelled);
+            RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled);
         ELSE
             RETURN QUERY SELECT * FROM {schema}.penstock_hand_out(t, p_count, v_now);
         END IF;

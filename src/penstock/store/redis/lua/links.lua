@@ -108,9 +108,12 @@ end
 local function follow_one(no, group, most)
   local lead, started = key_of(no), group.state == 's'
   local low, high = '[' .. lead .. (started and 'u' or 'm'), '(' .. lead .. (started and 'v' or 'n')
-  local found = redis.call('ZRANGEBYLEX', k_members, low, high, 'LIMIT', 0, most)
-  for _, name in ipairs(found) do
-    local key = key_in(name)
+  local found, keys = redis.call('ZRANGEBYLEX', k_members, low, high, 'LIMIT', 0, most), {}
+  for i, name in ipairs(found) do keys[i] = key_in(name) end
+  if #keys > 0 then prefetch(keys) end
+  if not started then leavers = {} end -- all of them go, by few commands together
+  for i, name in ipairs(found) do
+    local key = keys[i]
     local rec = fetch(key)
     if not rec or (started and rec.state ~= 'g') then
       redis.call('ZREM', k_members, name)
@@ -118,6 +121,7 @@ local function follow_one(no, group, most)
       change(key, rec, started and followed(rec) or removed_by(rec, 'delete'))
     end
   end
+  if leavers then take_out_leavers() end
   return #found
 end
 

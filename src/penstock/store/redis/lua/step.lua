@@ -59,7 +59,7 @@ local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried
 
 local function leave(key, rec)
   if rec.state == 'r' then
-    redis.call('ZREM', k_ready, member(key, rec))
+    take_out('ZREM', k_ready, member(key, rec))
   elseif rec.state == '!' then
     redis.call('ZREM', k_buried, member(key, rec))
   elseif rec.state == 't' then

@@ -16,8 +16,8 @@ end
 
 local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
 if soonest <= now or (is_moving and is_moving()) then
-  -- A taker waits for these. In a micro-queue they stand before others; else they are in nobody's way once they were met.
-  advance(tonumber(ARGV[8]), not moved and 100)
+  -- Where cancelled tasks stand in the way, the time is for these: a taker waits.
+  advance(tonumber(ARGV[8]), blocked_by_cancelled() and 100)
   if put_works then put_works() end -- what follows may be what is taken
 end
 

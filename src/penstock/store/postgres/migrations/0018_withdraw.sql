@@ -1,2 +1,0 @@
--- Functions alone: a take clears tasks of cancelled groups out of its way. penstock_follow without p_cancelled stays for
--- those who run the code before this.
