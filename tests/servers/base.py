@@ -34,6 +34,7 @@ class Server(ABC):
         self.folder = Path(mkdtemp(prefix=f"penstock-{self.program}-"))
         self.port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
+        self._killed = False
         if self.user is not None and os.getuid() == 0:
             shutil.chown(self.folder, self.user, self.user)
         self.prepare()
@@ -65,7 +66,14 @@ class Server(ABC):
         return self.fresh_url()
 
     def start(self) -> None:
-        """Run it and wait until it answers."""
+        """Run it and wait until it answers; tried again while what is left of a killed one still holds the data."""
+        for _ in range(100 if self._killed else 0):
+            with contextlib.suppress(RuntimeError):
+                return self._start()
+            time.sleep(0.1)
+        return self._start()
+
+    def _start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, user=self._run_as())
         self.await_answer()
@@ -81,6 +89,7 @@ class Server(ABC):
 
     def kill(self) -> None:
         """As a power cut does it, but for the disk's own memory: with the processes that it started."""
+        self._killed = True
         started = self._children()
         self._end(signal.SIGKILL)
         for pid in started:
@@ -97,12 +106,7 @@ class Server(ABC):
     def restart(self) -> None:
         """Kill it and start it again on its data."""
         self.kill()
-        for _ in range(100):
-            try:
-                return self.start()
-            except RuntimeError:  # what is left of the killed one still holds the data
-                time.sleep(0.1)
-        return self.start()
+        self.start()
 
     def strike(self, dice: random.Random) -> None:
         """A restart; of a cluster, of a part of it."""
