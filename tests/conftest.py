@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -63,6 +64,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settle_in_memory()
+    # A job in a shell's background ignores Ctrl-C, and all that it starts would.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
         nemesis_seed()
