@@ -188,3 +188,5 @@ def live(store_url: str, nemesis: Nemesis | None) -> Iterator[penstock.Broker]:
         if nemesis is not None:
             nemesis.now_or_soon()
         yield broker
+        if nemesis is not None:
+            nemesis.rest()  # a broker is closed while there is a server to tell

@@ -65,10 +65,11 @@ def test_every_line_is_a_task(shell: Shell) -> None:
     }  # fmt: skip
     (shell.folder / "urls.txt").write_bytes(b"one\r\ntwo")
     assert shell("put", "urls", "@urls.txt", "--lines") == "put 2 tasks of urls"
+    assert shell("put", "urls", stdin="three\nfour\n") == "put 2 tasks of urls"
     with penstock.connect(shell.url) as broker:
         tasks = broker.tube("mail").tasks(limit=10_000)
         assert [(task.data, task.pri) for task in tasks] == [({"n": n}, 2) for n in range(2500)]
-        assert [task.data for task in broker.tube("urls").tasks()] == ["one", "two"]
+        assert [task.data for task in broker.tube("urls").tasks()] == ["one", "two", "three", "four"]
 
 
 def test_lines_that_cannot_be_put_are_told_with_what_was(shell: Shell) -> None:

@@ -24,7 +24,7 @@ _BATCH = 1000
 
 @click.command()
 @given.tube_argument
-@click.argument("data")
+@click.argument("data", required=False)
 @click.option("--lines", is_flag=True, help="A task for each line of DATA, which is - or @FILE.")
 @click.option("--bytes", "raw", is_flag=True, help="Put bytes as they are, not JSON or text.")
 @click.option("--pri", type=int, help="Smaller numbers first.")
@@ -44,7 +44,7 @@ _BATCH = 1000
 @shown.json_option
 @click.pass_obj
 def put(
-    url: str, /, tube: str, data: str, lines: bool, raw: bool, timeout: float, as_json: bool, **options: object
+    url: str, /, tube: str, data: str | None, lines: bool, raw: bool, timeout: float, as_json: bool, **options: object
 ) -> None:
     """Put a task, or one for each line.
 
@@ -53,11 +53,16 @@ def put(
     penstock put mail hello --delay 60          what is not JSON is a string
     penstock put mail @letter.json              a file's content; - is standard input
     penstock put mail @urls.txt --lines         a task for each line
+    grep -h http *.txt | penstock put mail      the same, of what comes by a pipe
 
     The tube is created (kind fifottl) when it is missing. Prints the id; with --lines, how many were put.
     """
     chosen = cast(PutOptions, {name: value for name, value in options.items() if value is not None})
     check_timeout(timeout)
+    if data is None:
+        if sys.stdin.isatty():
+            raise click.UsageError("Missing argument 'DATA': give it, or send lines by a pipe.")
+        data, lines = "-", True
     with penstock.connect(url) as broker:
         if lines:
             with _source(data) as source:
