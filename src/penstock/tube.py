@@ -25,7 +25,7 @@ from penstock.outcome import Outcome, await_outcome
 from penstock.settling import Settling, TaskOrId
 from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
-from penstock.store.base import stepwise
+from penstock.store.stepwise import stepwise
 
 if TYPE_CHECKING:
     from penstock.hub import Hub, OnChange

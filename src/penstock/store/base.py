@@ -14,8 +14,7 @@ the broker wakes whoever waits.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
 import msgspec
@@ -24,7 +23,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import OutcomeUnknown, StoreError, TubeFull
+from penstock.errors import TubeFull
 from penstock.store.linked import LinkedStore
 from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
@@ -339,16 +338,3 @@ def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
         f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
         "give put a timeout, or take and ack faster"
     )
-
-
-@contextmanager
-def stepwise(done: Sized) -> Iterator[None]:
-    """Around a step of a call that has several: what fails when some are done has changed something, and says so."""
-    try:
-        yield
-    except OutcomeUnknown:
-        raise
-    except StoreError as error:
-        if not done:
-            raise
-        raise OutcomeUnknown(f"{error}; the call goes in steps, and {len(done)} tasks are done: look first") from error

@@ -24,6 +24,7 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored
 from penstock.store.redis.location import locate
 from penstock.store.redis.shards import merge
 from penstock.store.redis.store import RedisStore, refuse_busy
+from penstock.store.stepwise import stepwise
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
 R = TypeVar("R", bound="Record | None")
@@ -165,7 +166,7 @@ class ShardedStore(RedisStore):
         """A step in each shard, told how many tasks those before it settled."""
         settled = Settled([], Effects())
         for shard in self._shards.of(tube):
-            with base.stepwise(settled.records):
+            with stepwise(settled.records):
                 part = step(shard, len(settled.records))
             if part is not None:
                 settled.records.extend(self._shards.public(shard.no, part.records))

@@ -36,6 +36,7 @@ from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
 from penstock.store.sql.migrations import Schema
+from penstock.store.stepwise import stepwise
 
 log = logging.getLogger("penstock")
 
@@ -247,7 +248,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def _sweep(self, name: str, tube: Tube, settled: Settled, step: int, now: int | None) -> list[Reply]:
         """One step of kick or release_all, added to those before; its answer begins with whether more is due."""
-        with base.stepwise(settled.records):
+        with stepwise(settled.records):
             records, rest = self._steps.run(name, tube, settled.effects, ADVANCE_STEP, step, now=now)
         settled.records.extend(records[place - 1] for place in cast("list[int]", rest[1]))
         return rest
@@ -271,7 +272,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         settled = Settled([], Effects())
         cursor, last = b"0", ""
         while True:
-            with base.stepwise(settled.records):
+            with stepwise(settled.records):
                 records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
             cursor, last = cast(bytes, rest[0]), str(rest[1])
             settled.records.extend(records[place - 1] for place in cast("list[int]", rest[2]))
