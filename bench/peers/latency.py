@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import importlib
 import os
-import subprocess
 import sys
+
+from bench.peers.working import working
 
 
 def main(name: str, url: str, count: int) -> None:
     """Start its worker, and have its producer measure."""
     os.environ["BENCH_PEER_URL"] = url
     app = importlib.import_module(f"bench.peers.{name}_app")
-    worker = subprocess.Popen([sys.executable, *app.WORKER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    with working(app.WORKER):
         print(*app.latency(count), sep="\n")
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ import subprocess
 import sys
 import time
 
+from bench.peers.working import working
+
 # Without a task done for so long, something is wrong.
 PATIENCE = 60
 
@@ -21,8 +23,7 @@ def main(name: str, url: str, tasks: int, data: str) -> float:
     os.environ["BENCH_PEER_URL"] = url
     app = importlib.import_module(f"bench.peers.{name}_app")
     app.put(tasks, data)
-    worker = subprocess.Popen([sys.executable, *app.WORKER], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
+    with working(app.WORKER) as worker:
         until = time.monotonic() + PATIENCE
         while (before := app.left()) == tasks:
             _must_go_on(worker, until)
@@ -30,9 +31,6 @@ def main(name: str, url: str, tasks: int, data: str) -> float:
         while (left := app.left()) > 0:
             _must_go_on(worker, until)
         return float((before - left) / (time.perf_counter() - began))
-    finally:
-        worker.kill()
-        worker.wait()
 
 
 def _must_go_on(worker: subprocess.Popen[bytes], until: float) -> None:

@@ -1,0 +1,24 @@
+"""The worker of another queue, with the processes that it starts, for as long as it is measured."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+
+@contextmanager
+def working(arguments: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run it, and kill all of it at the end: dramatiq's processes outlive the one that started them."""
+    worker = subprocess.Popen(
+        [sys.executable, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield worker
+    finally:
+        with suppress(ProcessLookupError):  # it ended by itself
+            os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
