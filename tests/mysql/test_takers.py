@@ -14,6 +14,7 @@ import penstock
 from penstock.store.mysql.watch import ACTIVE_SECONDS
 from tests.behaviour.helpers import begin, take
 from tests.mysql.conftest import Connection
+from tests.quiet import quiet
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
@@ -155,7 +156,7 @@ def test_one_round_trip_a_verb(broker: penstock.Broker, packets: list[tuple[int,
         "delete": lambda: tube.delete(handed[901].id),
     }
     for name, verb in verbs.items():
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
         del packets[:]
         verb()
         trips = [sql[:60] for thread, sql in packets if thread == threading.get_ident()]  # not the keeper's heartbeat
@@ -188,7 +189,7 @@ def test_one_round_trip_a_verb_of_tied_tasks(
         "cancel": lambda: group.cancel(),
     }
     for name, verb in verbs.items():
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
         del packets[:]
         verb()
         trips = [sql[:60] for thread, sql in packets if thread == threading.get_ident()]  # not the keeper's heartbeat
@@ -219,7 +220,7 @@ def test_one_round_trip_a_verb_of_unleased_kinds(broker: penstock.Broker, packet
         "ack_many": lambda: queue.ack_many(popped),
     }
     for name, verb in verbs.items():
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
         del packets[:]
         verb()
         trips = [sql[:60] for thread, sql in packets if thread == threading.get_ident()]  # not the keeper's heartbeat

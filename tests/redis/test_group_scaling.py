@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from tests.plans.cancelled import plain_cost, takes_after_cancel
+from tests.quiet import quiet
 from tests.servers.redis import Redis
 
 SMALL, LARGE = 4_000, 100_000
@@ -44,7 +45,7 @@ def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
         costs(own_server, broker.tube("warm", kind=kind), 1)
         small = costs(own_server, broker.tube("small", kind=kind), SMALL)
         tube = broker.tube("t", kind=kind)
@@ -59,7 +60,7 @@ def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) 
     """While cancelled tasks stand in the way, a call takes three thousand of them out of it by a few commands, and
     removes a hundred; the calls after that remove a thousand each, until all are gone."""
     with penstock.connect(own_server.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
 
         def cost(call: Callable[[], object]) -> int:
             return commands(own_server, call)

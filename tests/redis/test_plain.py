@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.core import kind as known
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.servers.redis import Redis
@@ -22,8 +23,9 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _ranked() -> None:
+@pytest.fixture(autouse=True)
+def _ranked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(known, "_kinds", dict(known._kinds))
     penstock.register_kind(RANKED)
 
 

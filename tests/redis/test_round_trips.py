@@ -9,6 +9,7 @@ import pytest
 import penstock
 from penstock.store.redis.link import Command, Link, Reply
 from penstock.store.redis.store import RedisStore
+from tests.quiet import quiet
 from tests.servers.redis import Redis, RedisCluster
 
 
@@ -46,7 +47,7 @@ VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_is_one_round_trip(broker: penstock.Broker, trips: list[int], verb: str, kind: str) -> None:
-    broker._hub._reaped = float("inf")  # no look for dead peers in between
+    quiet(broker)
     for name in ("warm", "t"):  # the first call may have to load its script
         tube = broker.tube(name, kind=kind, ttr=60)
         tube.put_many([(i, {"utube": i} if "utube" in kind else {}) for i in range(3000)])
@@ -73,7 +74,7 @@ LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] 
 def test_so_is_one_of_tasks_with_addresses_and_groups(
     broker: penstock.Broker, trips: list[int], verb: str, kind: str
 ) -> None:
-    broker._hub._reaped = float("inf")
+    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind=kind, ttr=60)
         group = tube.group("g")
@@ -109,7 +110,7 @@ RELIABLE_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]
 
 @pytest.mark.parametrize("verb", ROUND_VERBS)
 def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
-    broker._hub._reaped = float("inf")
+    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="round", period=60)
         tube.put_many((n, {"id": str(n), "ttl": 600}) for n in range(3000))
@@ -121,7 +122,7 @@ def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], ve
 
 @pytest.mark.parametrize("verb", RELIABLE_VERBS)
 def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
-    broker._hub._reaped = float("inf")
+    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="reliable")
         tube.put_many(range(3000))
@@ -132,7 +133,7 @@ def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int],
 
 
 def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, trips: list[int]) -> None:
-    broker._hub._reaped = float("inf")
+    quiet(broker)
     tube = broker.tube("t")
     for _ in range(2):
         tube.put_many(range(100), reply_to="replies")
@@ -147,7 +148,8 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
     """Of whatever sorts they are, and wherever something is."""
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    broker._hub._reaped = store._outbox._next_look = float("inf")
+    quiet(broker)
+    store._outbox._next_look = float("inf")
     tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
     names = [tube.name for tube in tubes]
     for tube in tubes:
@@ -168,7 +170,7 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
 
 def test_shards_are_asked_together_where_they_stand_together(cluster: RedisCluster, trips: list[int]) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")
+        quiet(broker)
         tube = broker.tube("t", shards=12)
         for n in range(12):
             tube.put_many([n])

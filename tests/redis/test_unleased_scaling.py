@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import penstock
 from penstock.testing import Clock
+from tests.quiet import quiet
 from tests.redis.test_group_scaling import commands
 from tests.servers.redis import Redis
 
@@ -54,7 +55,7 @@ def round_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, int
 
 def test_fifty_times_the_elements_cost_no_more(own_server: Redis) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")  # no look for dead peers in between
+        quiet(broker)
         tubes = [broker.tube(name, kind="round", period=1000) for name in ("warm", "small", "large")]
         round_costs(own_server, tubes[0], SMALL)
         must_not_grow(round_costs(own_server, tubes[1], SMALL), round_costs(own_server, tubes[2], LARGE))
@@ -62,7 +63,7 @@ def test_fifty_times_the_elements_cost_no_more(own_server: Redis) -> None:
 
 def test_nothing_to_hand_out_costs_no_more_however_much_waits_for_its_period(own_server: Redis) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")
+        quiet(broker)
 
         def measured(name: str, count: int) -> dict[str, int]:
             tube = broker.tube(name, kind="round", period=1000)
@@ -96,7 +97,7 @@ def reliable_costs(server: Redis, tube: penstock.Tube, count: int) -> dict[str, 
 
 def test_fifty_times_the_delivered_messages_cost_no_more(own_server: Redis) -> None:
     with penstock.connect(own_server.fresh_url()) as broker:
-        broker._hub._reaped = float("inf")
+        quiet(broker)
         tubes = [broker.tube(name, kind="reliable") for name in ("warm", "small", "large")]
         reliable_costs(own_server, tubes[0], SMALL)
         must_not_grow(reliable_costs(own_server, tubes[1], SMALL), reliable_costs(own_server, tubes[2], LARGE))
