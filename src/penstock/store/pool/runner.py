@@ -38,7 +38,7 @@ class PoolRunner(Runner):
         self.restore: Callable[[Tube], bool] | None = None
         self._thread = threading.local()
 
-    def sealed(self, tube: Tube) -> Tube | None:
+    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
         """No tube of a pool was moved away: see `PoolStore.tally`."""
 
     def on_tube(
