@@ -158,6 +158,10 @@ def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None
         ("sqlite:///a.db", f"sqlite:///{Path.cwd()}/a.db"),
         ("postgresql://me:secret@host:5432/jobs?sslpassword=x&schema=s", "postgresql://me@host:5432/jobs?schema=s"),
         ("redis://:secret@host/0", "redis://host/0"),
+        (
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%3Asecret%40db%2Fjobs&prefix=p",
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%40db%2Fjobs&prefix=p",
+        ),
     ],
 )
 def test_no_password_is_left_in_the_old_store(url: str, shown: str) -> None:

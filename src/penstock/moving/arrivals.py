@@ -15,7 +15,6 @@ from penstock.core.group import OPEN, STARTED, Group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
-from penstock.errors import UnsupportedOption
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, Parcel, Tally
 
@@ -103,15 +102,6 @@ def discard(store: Store, tube: Tube) -> None:
     """Remove an arriving tube. Nobody is told: its tasks live elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
-
-
-def must_accept(store: Store, tube: Tube) -> None:
-    """UnsupportedOption where the store cannot take in a tube that was just begun; then it is gone again."""
-    try:
-        store.tally(tube)
-    except UnsupportedOption:
-        discard(store, tube)
-        raise
 
 
 def live_groups(store: Store, tube: Tube) -> Iterator[Group]:

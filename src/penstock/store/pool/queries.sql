@@ -21,6 +21,9 @@ SELECT no, declared, beside FROM penstock_pool_tube ORDER BY no
 -- name: set_beside
 UPDATE penstock_pool_tube SET beside = %s WHERE no = %s
 
+-- name: rename_tube
+UPDATE penstock_pool_tube SET name = %s, declared = %s WHERE no = %s
+
 -- name: drop_tube
 DELETE FROM penstock_pool_tube WHERE no = %s
 

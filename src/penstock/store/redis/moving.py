@@ -170,8 +170,7 @@ class MovingCalls:
         gone = sum(calls.get(call, 0) for call in _CALLS[:4])
         words = [word for pairs in (calls, totals) for pair in pairs.items() for word in pair]
         arguments = (putting.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
-        reply = self._runner.on_tag("land", stored.no, *arguments, again=True)
-        self._runner.known(stored, cast("list[Reply]", reply))
+        self._runner.on_tube("land", stored, *arguments, again=True)
 
 
 def _number(group: Group) -> int:
