@@ -137,6 +137,23 @@ def test_tasks_that_came_from_elsewhere_are_used_as_all_others(store_url: str, c
         assert {task.id for task in tube.tasks(after=21)} == set(again)
 
 
+@pytest.mark.parametrize("store_url", ["redis"], indirect=True)
+def test_an_address_of_two_micro_queues_stays_with_the_first(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as old, opened("memory://new", clock) as new:
+        tube = old.tube("split", "utube", shards=3)
+        for n in range(4):
+            tube.put(n, utube=f"u{n}", address="same", on_duplicate="ignore")
+        addressed = tube.tasks()
+        assert len(addressed) > 1
+        content = exported(old, "split")
+        moved(old, new, "split")
+        imported(new, content, "copy")
+        for name in ("split", "copy"):
+            there = new.tube(name).tasks()
+            assert [(task.id, task.data) for task in there] == [(task.id, task.data) for task in addressed]
+            assert [task.address for task in there] == ["same", *[None] * (len(there) - 1)]
+
+
 class _Scripts:
     """The servers of a store, on which every script counts."""
 

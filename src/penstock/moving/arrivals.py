@@ -54,7 +54,10 @@ class Arrival:
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
         """The next tasks, in the order of their ids, all there are up to an id."""
-        for batch in _batches([self._adopted(record) for record in records]):
+        adopted = [self._adopted(record) for record in records]
+        if self.tube.shards > 1 and self.tube.kind.per_utube:
+            adopted = self._told_apart(adopted)
+        for batch in _batches(adopted):
             self._store.adopt(self.tube, Parcel(batch, batch[-1].id))
         if not records or upto > records[-1].id:
             self._store.adopt(self.tube, Parcel(upto=upto))
@@ -88,6 +91,17 @@ class Arrival:
             laned = self.tube.kind.per_utube
             record = replace(record, state="~" if laned else "r", at=record.created if laned else record.expires)
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
+
+    def _told_apart(self, records: Sequence[Record]) -> list[Record]:
+        """Where shards have addresses of their own, two tasks may come with one: it is that of the first."""
+        holders: dict[str, int] = {}
+        for record in records:
+            if record.address is not None and record.address not in holders:
+                holders[record.address] = self._store.seek(self.tube, record.address).id or record.id
+        return [
+            record if record.address is None or holders[record.address] == record.id else replace(record, address=None)
+            for record in records
+        ]
 
     def _regrouped(self, record: Record) -> Record:
         assert record.group_no is not None

@@ -3,6 +3,9 @@
 -- name: get_store
 SELECT name, format FROM penstock_pool_store WHERE no = 1
 
+-- name: raise_format
+UPDATE penstock_pool_store SET format = %s WHERE no = 1 AND format < %s
+
 -- name: get_epoch
 SELECT epoch FROM penstock_pool_store WHERE no = 1
 

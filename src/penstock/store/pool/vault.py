@@ -18,7 +18,7 @@ from penstock.store.sql.queries import load_queries
 T = TypeVar("T")
 Rows = list[tuple[object, ...]]
 # The layout of the tables. A later one refuses to touch what an older penstock would misread.
-FORMAT = 1
+FORMAT = 2
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
 _COMMON = load_queries("penstock.store.pool")
@@ -98,6 +98,7 @@ class Vault:
                 if name.startswith("create_"):
                     session.change(sql)
             session.change(self._ask.add_store, (uuid4().hex.encode(), FORMAT))
+            session.change(self._ask.raise_format, (FORMAT, FORMAT))
             return session.rows(self._ask.get_store)
 
         [(name, written)] = cast("list[tuple[bytes, int]]", self._db.run(create))

@@ -42,7 +42,7 @@ from penstock.store.stepwise import stepwise
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 5
+SCHEMA = 6
 
 
 class RedisStore(UnleasedCalls, MovingCalls):
