@@ -13,7 +13,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.reply import reply_payload
 from penstock.core.task import QUEUED, Entry, Record
-from penstock.errors import TubeBusy, TubeExists, UnsupportedOption
+from penstock.errors import UnsupportedOption
 from penstock.store import base
 from penstock.store.forks import reset_in_child
 from penstock.store.memory import check
@@ -25,6 +25,7 @@ from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
 from penstock.store.memory.unleased import UnleasedCalls
 from penstock.store.moving import is_hidden
+from penstock.store.refusals import refuse_busy, tube_exists
 
 
 def wall_clock() -> int:
@@ -70,7 +71,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
                 self._must_not_hide(name)
                 there = self._add_tube(name, kind, given)
             elif not exist_ok:
-                raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
+                raise tube_exists(name)
             return there.tube
 
     def load_tube(self, name: str) -> Tube | None:
@@ -89,13 +90,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
             state, step = self._state(tube), self._step(None)
             self._advance(state, None, step)
             self._put_works(step)
-            taken, waiting = state.counts["taken"], len(self._sessions.waits.get(tube.no, ()))
-            if taken:
-                raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate it first")
-            if waiting:
-                raise TubeBusy(
-                    f"tube {tube.name} has {waiting} waiting takers: close them, or let their takes end first"
-                )
+            refuse_busy(tube, taken=state.counts["taken"], waiting=self._sessions.waits.get(tube.no))
             del self._tubes[tube.no], self._by_name[tube.name]
             for record in state.records.values():
                 if record.reply_to not in (None, tube.name):

@@ -14,7 +14,7 @@ from penstock.core.kind import CLOCK, DELIVER, LEASE
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
-from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Counts, Lane, altered, tube_full
+from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Counts, Lane, altered
 from penstock.store.memory.following import follow
 from penstock.store.memory.heap import Key, LazyHeap
 from penstock.store.memory.lanes import Lanes
@@ -22,6 +22,7 @@ from penstock.store.memory.links import Links
 from penstock.store.memory.naming import Naming
 from penstock.store.memory.records import expired, made, place
 from penstock.store.memory.step import Step
+from penstock.store.refusals import tube_full
 
 # session number -> (tube number, task id) of what it holds
 Held = dict[int, set[tuple[int, int]]]

@@ -35,6 +35,7 @@ from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import ONE_MOMENT, UnleasedCalls
 from penstock.store.mysql.watch import Watch
 from penstock.store.mysql.wire import Rows
+from penstock.store.refusals import tube_missing
 from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
@@ -117,7 +118,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         def pause(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise tubes.no_such_tube(tube)
+                raise tube_missing(tube)
             link.change(Q.set_paused, (int(paused), tube.no))
 
         with self._refusals(tube):
@@ -250,7 +251,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
 
     def _look(self, link: Link, tube: Tube, ids: Sequence[int]) -> Rows:
         if not link.rows(Q.last_id, (tube.no,)):
-            raise tubes.no_such_tube(tube)
+            raise tube_missing(tube)
         possible = tuple(id for id in ids if 0 < id <= _MAX_ID)
         return link.rows(several(Q.records, len(possible)), (tube.no, *possible)) if possible else []
 

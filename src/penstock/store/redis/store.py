@@ -12,7 +12,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import SchemaMismatch, StoreError, TubeBusy, UnsupportedOption
+from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.forks import reset_in_child
@@ -35,6 +35,7 @@ from penstock.store.redis.steps import Steps
 from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
+from penstock.store.refusals import refuse_busy, tube_full
 from penstock.store.sql.migrations import Schema
 from penstock.store.stepwise import stepwise
 
@@ -171,7 +172,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         found = self._runner.known(tube, cast("list[Reply]", reply))
         _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
         if not anyhow:
-            refuse_busy(tube, taken, waiting)
+            refuse_busy(tube, taken=taken, waiting=waiting)
         return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
@@ -198,7 +199,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
             self._listener.interests.add(tube.no)
-            raise base.tube_full(tube, cast(int, reply[2]), len(entries))
+            raise tube_full(tube, cast(int, reply[2]), len(entries))
         records = putting.made(entries, first, moment)
         if laned:
             records = putting.laned(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
@@ -352,11 +353,3 @@ def look_at_redis(url: str) -> Schema:
 
 def _servers(where: Location) -> Servers:
     return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
-
-
-def refuse_busy(tube: Tube, taken: int, waiting: int) -> None:
-    """TubeBusy where a tube cannot be dropped."""
-    if taken:
-        raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
-    if waiting:
-        raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")
