@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import RLock
 
+from penstock.core.entry import plain_entry
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, make_tube, plain_entry
+from penstock.core.options import Tube, make_tube
 from penstock.core.reply import REPLY_KIND
 from penstock.store import base
 from penstock.store.memory.sessions import Sessions

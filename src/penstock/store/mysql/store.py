@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pymysql
 
+from penstock.core.entry import plain_entry, stands_alone
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored

@@ -7,8 +7,9 @@ from functools import partial
 import msgspec
 
 from penstock.core.declared import declared_tube
+from penstock.core.entry import plain_entry
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.reply import REPLY_KIND
 from penstock.core.task import Rank
 from penstock.store.moving import hidden

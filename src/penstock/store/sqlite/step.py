@@ -9,9 +9,10 @@ import apsw
 import msgspec
 
 from penstock.core.address import replaced
+from penstock.core.entry import plain_entry
 from penstock.core.group import OPEN
 from penstock.core.lifecycle import Change, became_due, removed
-from penstock.core.options import Tube, plain_entry
+from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Record
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
