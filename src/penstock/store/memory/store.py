@@ -16,10 +16,9 @@ from penstock.core.task import QUEUED, Entry, Record
 from penstock.errors import UnsupportedOption
 from penstock.store import base
 from penstock.store.forks import reset_in_child
-from penstock.store.memory import check
+from penstock.store.memory import check, looking
 from penstock.store.memory.linked import LinkedCalls
 from penstock.store.memory.moving import MovingCalls
-from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
@@ -168,16 +167,13 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         with self._lock:
-            state, moment = self._state(tube), self._time(now)
-            found = [state.records.get(id) for id in ids]
-            cancelled = state.links.groups.cancelled
-            return [None if r is None or expired(r, moment) or cancelled(r) else r for r in found]
+            return looking.get(self._state(tube), ids, self._time(now))
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
     ) -> list[Record]:
         with self._lock:
-            return self._state(tube).find(status, max(after or 0, 0), limit, self._time(now))
+            return looking.find(self._state(tube), status, max(after or 0, 0), limit, self._time(now))
 
     def count(self, tube: Tube) -> base.Counts:
         with self._lock:
@@ -216,15 +212,15 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
 
     def ahead(self, tube: Tube, record: Record) -> int:
         with self._lock:
-            return self._state(tube).ahead(record)
+            return looking.ahead(self._state(tube), record)
 
     def lane(self, tube: Tube, utube: str) -> base.Lane:
         with self._lock:
-            return self._state(tube).lane(utube)
+            return looking.lane(self._state(tube), utube)
 
     def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
         with self._lock:
-            return self._state(tube).lane_holders(utube, limit)
+            return looking.lane_holders(self._state(tube), utube, limit)
 
     def owner(self, session: int) -> base.SessionRecord | None:
         with self._lock:
