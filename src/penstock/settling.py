@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core import names
 from penstock.core.ending import encode_code
+from penstock.core.entry import encode_payload
 from penstock.core.kind import kinds_with, must_have
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import encode_payload, refuse_option
+from penstock.core.options import refuse_option
 from penstock.core.shapes import several
 from penstock.core.task import Facts, Place, Record, Status
 from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, UnsupportedOption

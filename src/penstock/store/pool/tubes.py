@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
-from penstock.errors import TubeExists
 from penstock.store.pool.vault import Vault
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
+from penstock.store.refusals import tube_exists
 
 
 class Whole(Shards):
@@ -34,7 +34,7 @@ class PoolTubes(Tubes):
         declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
         shelf, made = self._vault.add_tube(name, declared)
         if not made and not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            raise tube_exists(name)
         return make_declared(shelf.no, shelf.declared)
 
     def find(self, name: str) -> Tube | None:

@@ -17,7 +17,7 @@ from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import StoreCorrupt, TubeExists, UnsupportedOption
+from penstock.errors import StoreCorrupt, UnsupportedOption
 from penstock.store.moving import Kept, Parcel, Tally, plain_name, seal_refused
 from penstock.store.redis import finding, putting
 from penstock.store.redis.keys import task_id, task_key
@@ -28,6 +28,7 @@ from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Tubes
+from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
@@ -124,7 +125,7 @@ class MovingCalls:
         arguments = (putting.pack_facts(named), *tally.mark, -gone, len(calls), *words)
         self._runner.known(tube, cast("list[Reply]", self._runner.on_tag("land", tube.no, *arguments, again=True)))
         if not self._tubes.rename(tube, name):
-            raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
+            raise name_in_use(name)
 
     def _ids(self, tube: Tube, part: str, after: int, limit: int) -> list[int]:
         """The next ids in order. They are listed once for all pages, which costs eight bytes each."""
