@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pymysql
 
+from penstock.core.entry import plain_entry, stands_alone
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored
@@ -35,6 +36,7 @@ from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import ONE_MOMENT, UnleasedCalls
 from penstock.store.mysql.watch import Watch
 from penstock.store.mysql.wire import Rows
+from penstock.store.refusals import tube_missing
 from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
@@ -117,7 +119,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         def pause(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise tubes.no_such_tube(tube)
+                raise tube_missing(tube)
             link.change(Q.set_paused, (int(paused), tube.no))
 
         with self._refusals(tube):
@@ -250,7 +252,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
 
     def _look(self, link: Link, tube: Tube, ids: Sequence[int]) -> Rows:
         if not link.rows(Q.last_id, (tube.no,)):
-            raise tubes.no_such_tube(tube)
+            raise tube_missing(tube)
         possible = tuple(id for id in ids if 0 < id <= _MAX_ID)
         return link.rows(several(Q.records, len(possible)), (tube.no, *possible)) if possible else []
 

@@ -9,7 +9,6 @@ from typing import cast
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import TubeExists
 from penstock.store.moving import (
     Kept,
     Parcel,
@@ -26,6 +25,7 @@ from penstock.store.pool.server import Interrupted
 from penstock.store.pool.taking import TakingCalls
 from penstock.store.pool.tubes import declaration
 from penstock.store.pool.vault import Session
+from penstock.store.refusals import name_in_use
 
 
 class PoolMoving(TakingCalls):
@@ -95,7 +95,7 @@ class PoolMoving(TakingCalls):
 
     def _renamed(self, session: Session, tube: Tube, name: str, declared: bytes) -> tuple[()]:
         if not self._vault.rename(session, tube.no, name, declared):
-            raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
+            raise name_in_use(name)
         return ()
 
     def _persist(self, tube: Tube, step: Callable[[int], object]) -> None:

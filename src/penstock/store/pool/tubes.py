@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
-from penstock.errors import TubeExists
 from penstock.store.moving import arriving, gone, is_hidden, is_sealed, named, plain_name
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
+from penstock.store.refusals import tube_exists
 
 
 class Whole(Shards):
@@ -35,7 +35,7 @@ class PoolTubes(Tubes):
         self.find(name)  # NoSuchTube where it is on its way
         shelf, made = self._vault.add_tube(name, declaration(name, kind, given))
         if not made and not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            raise tube_exists(name)
         return _tube(shelf)
 
     def find(self, name: str) -> Tube | None:

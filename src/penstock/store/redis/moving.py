@@ -16,7 +16,7 @@ from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.errors import StoreCorrupt, TubeBusy, TubeExists
+from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.store.redis import finding, putting
 from penstock.store.redis.keys import task_id, task_key
@@ -28,6 +28,7 @@ from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Tubes
+from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
@@ -153,7 +154,7 @@ class MovingCalls:
         """As the contract says; the calls of a sharded tube are its first shard's."""
         self._land(tube, name, tally, totals)
         if not self._tubes.rename(tube, name, tally.last_id if tube.shards > 1 else 0):
-            raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
+            raise name_in_use(name)
 
     def _land(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         self._shards.learn(tube.no, tally.last_id)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.options import Tube, plain_entry
+from penstock.core.entry import plain_entry
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.redis.shards import Shard
 

@@ -16,6 +16,7 @@ from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
 from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
 from penstock.store.redis.servers import Request, Servers
+from penstock.store.refusals import tube_missing
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
 _NO_TUBE = -1
@@ -73,7 +74,7 @@ class Runner:
         """The error for a tube that is gone: it says where it went."""
         if (sealed := self.sealed(tube)) is not None:
             return hidden(sealed)
-        return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+        return tube_missing(tube)
 
     def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
         """The tube as one that was moved, if it was; the stored tube of that number tells, if not its own."""

@@ -24,7 +24,8 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored
 from penstock.store.redis.homes import owns
 from penstock.store.redis.location import locate
 from penstock.store.redis.shards import merge
-from penstock.store.redis.store import RedisStore, refuse_busy
+from penstock.store.redis.store import RedisStore
+from penstock.store.refusals import refuse_busy
 from penstock.store.stepwise import stepwise
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
@@ -49,7 +50,7 @@ class ShardedStore(RedisStore):
             for shard in shards:
                 self._catch_up(shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
-            refuse_busy(tube, self.count(tube).taken, len(waiting))
+            refuse_busy(tube, taken=self.count(tube).taken, waiting=waiting)
         except BaseException:
             self.pause_tube(tube, paused)
             raise

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
-from penstock.errors import TubeExists
 from penstock.store.moving import hidden, is_hidden, named, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
+from penstock.store.refusals import tube_exists
 
 
 class Declared(msgspec.Struct, omit_defaults=True):
@@ -53,7 +53,7 @@ class Tubes:
             for stored in self.shards.of(made):
                 self._runner.on_tag("uncreate", stored.no, again=True)  # another came first
         if not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            raise tube_exists(name)
         return tube
 
     def find(self, name: str) -> Tube | None:
