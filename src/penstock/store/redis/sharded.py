@@ -261,6 +261,16 @@ class ShardedStore(RedisStore):
         shard = self._shards.of(tube)[shard_of(utube, tube.shards)]
         return self._shards.public(shard.no, super().lane_holders(shard, utube, limit))
 
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
+        found: list[base.Finding] = []
+        if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
+            what = "a move that was broken off has sealed a part of it"
+            found.append(base.Finding(tube.name, None, what, "repair unseals it, and so does resume"))
+            if not repair:
+                return found
+            self.pause_tube(tube, self.paused(tube))
+        return found + super()._check_tube(tube, repair, now)
+
     # answers as of one tube
 
     def _owns(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:

@@ -301,10 +301,13 @@ class RedisStore(UnleasedCalls, MovingCalls):
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        return [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
+
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
         return [
-            self._shards.finding(tube.no, found)
-            for tube in self._tubes.stored()
-            for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
+            self._shards.finding(stored.no, found)
+            for stored in self._shards.of(tube)
+            for found in check(self._runner, self._steps, [stored], self._registry, repair, now)
         ]
 
 
