@@ -19,7 +19,7 @@ from penstock.store.mysql import checks, faults, records, sessions, tubes
 from penstock.store.mysql.answers import moment_of, sql
 from penstock.store.mysql.bound import BoundDatabase
 from penstock.store.mysql.calls import Clock
-from penstock.store.mysql.database import Database
+from penstock.store.mysql.database import Database, Refused
 from penstock.store.mysql.describe import describe
 from penstock.store.mysql.linked import LinkedCalls
 from penstock.store.mysql.location import parse
@@ -150,8 +150,8 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
 
     def _put_one(self, tube: Tube, entry: Entry, now: int | None) -> Stored:
         with self._refusals(tube):
-            record = make_plain_put(tube, entry, self._moment(now)).run(self._db, entry)
-        self._heard(record.created)
+            id, moment = make_plain_put(tube, entry, self._moment(now)).run(self._db, entry.payload)
+        record = records.stored(tube, id, entry, self._heard(moment), None)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
     def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
@@ -161,8 +161,12 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         plain = make_plain_put(tube, entry, None)
 
         def put(payload: bytes) -> Record:
-            with self._refusals(tube):
-                return plain.run(self._db, plain_entry(tube, payload))
+            try:
+                id, moment = plain.run(self._db, payload)
+            except Refused:
+                with self._refusals(tube):
+                    raise
+            return records.stored(tube, id, plain_entry(tube, payload), moment, None)
 
         return put
 

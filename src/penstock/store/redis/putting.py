@@ -49,11 +49,11 @@ def pack_facts(tube: Tube) -> bytes:
     """What scripts must know of a tube whose tasks have links: how long ends are kept, its name, and a plain task.
 
     A shard has no name, so that what replies to its own tube goes to the right one of its shards; but which it is of
-    how many, for the ids in replies.
+    how many, and its floor, for the ids in replies.
     """
     spec = _spec(plain_entry(tube, b""))
     if isinstance(tube, Shard):
-        return _encode((tube.retention, "", spec, tube.of, tube.place))
+        return _encode((tube.retention, "", spec, tube.of, tube.place, tube.floor))
     return _encode((tube.retention, tube.name, spec))
 
 

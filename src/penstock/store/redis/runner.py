@@ -76,9 +76,9 @@ class Runner:
             return hidden(sealed)
         return tube_missing(tube)
 
-    def sealed(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved, if it was."""
-        key = self.keys.name(tube.no, "meta")
+    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
+        """The tube as one that was moved, if it was; the stored tube of that number tells, if not its own."""
+        key = self.keys.name(tube.no if no is None else no, "meta")
         to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
         if to is None:
             return None

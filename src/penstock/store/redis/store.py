@@ -22,6 +22,7 @@ from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
+from penstock.store.redis.listing import Listing
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
@@ -41,7 +42,7 @@ from penstock.store.sql.migrations import Schema
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 5
+SCHEMA = 6
 
 
 class RedisStore(UnleasedCalls, MovingCalls):
@@ -72,7 +73,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
-        self._listed = {}
+        self._listing = Listing(self._runner, self._shards)
         self._takes = self._make_takes()
         reset_in_child(self)
 
@@ -175,8 +176,12 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
+        self._pause(tube, paused)
+
+    def _pause(self, tube: Tube, paused: bool) -> int:
+        """The same; how often that was done."""
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
-        self._runner.known(tube, cast("list[Reply]", reply))
+        return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
 
     def paused(self, tube: Tube) -> bool:
         key = self._keys.name(tube.no, "meta")

@@ -167,7 +167,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         durable = tubes[0]
         if durable.temporary:
             durable = next((tube for tube in tubes if not tube.temporary), durable)
-        with self._write(durable) as db:
+        with self._write_many(durable, count) as db:
             now = self._clock() if now is None else now
             effects = Effects()
             nexts: list[int] = []
@@ -220,7 +220,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 db.execute(Q.forget_done_waiting, (handle, tube.no))
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        with self._write(tube) as db:
+        with self._write_many(tube, len(moves)) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             acked = ack_plain(step, moves) if brief else None
             done = acked or [None] * len(moves)
