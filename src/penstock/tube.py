@@ -26,6 +26,7 @@ from penstock.outcome import Outcome, await_outcome
 from penstock.settling import Settling, TaskOrId
 from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
+from penstock.store.base import Settled
 from penstock.store.stepwise import stepwise
 
 if TYPE_CHECKING:
@@ -162,19 +163,17 @@ class Tube(Settling):
 
     def kick(self, count: int | None = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
-        settled = self._hub.store.kick(self._stored, 1 if count is None else whole("count", count))
-        self._hub.after(settled.effects)
-        return len(settled.records)
+        return self._counted(self._hub.store.kick(self._stored, 1 if count is None else whole("count", count)))
 
     def release_all(self) -> int:
         """Release every taken task, whoever holds it; how many it were."""
-        settled = self._hub.store.release_all(self._stored)
-        self._hub.after(settled.effects)
-        return len(settled.records)
+        return self._counted(self._hub.store.release_all(self._stored))
 
     def truncate(self) -> int:
         """Remove every task, leases too; how many it were."""
-        settled = self._hub.store.truncate(self._stored)
+        return self._counted(self._hub.store.truncate(self._stored))
+
+    def _counted(self, settled: Settled) -> int:
         self._hub.after(settled.effects)
         return len(settled.records)
 
