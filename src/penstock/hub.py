@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Home, Record, Task, make_task
+from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
@@ -160,9 +160,9 @@ class Hub:
                 if listener is not None:
                     _tell(*listener, event.record, event.name)
 
-    def plain_put(self, tube: StoredTube) -> Callable[[bytes], Record | None] | None:
-        """The store's short way for puts without options into this tube; tell `arrived` of each."""
-        return self._store.plain_put(tube) if isinstance(self._store, PlainStore) else None
+    def plain_put(self, tube: StoredTube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """The store's short way for puts into this tube that differ from this in their data; tell `arrived` of each."""
+        return self._store.plain_put(tube, entry) if isinstance(self._store, PlainStore) else None
 
     def arrived(self, tube: StoredTube, record: Record) -> None:
         """As `after` and `note_records`, of one task put by the short way."""

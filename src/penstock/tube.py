@@ -13,7 +13,7 @@ from penstock.core.kind import unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.numbers import whole
-from penstock.core.options import PutOptions, encode_payload, make_entry
+from penstock.core.options import PutOptions, encode_payload, make_entry, plain_entry
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
@@ -50,19 +50,35 @@ class Tube(Settling):
         self._hub = hub
         self._seat = seat
         self._stored = stored
-        self._plain = hub.plain_put(stored)
+        self._plain = self._short_way(plain_entry(stored, b""))
 
     def __repr__(self) -> str:
         return f"<Tube {self.name} ({self.kind})>"
 
     # putting
 
+    def _short_way(self, entry: Entry) -> Callable[[object], Record | None] | None:
+        """Stores data each time it is called, with all else as in the entry, by the store's own short way.
+
+        None, here or then: it must be put the long way.
+        """
+        hub, stored, plain = self._hub, self._stored, self._hub.plain_put(self._stored, entry)
+        if plain is None:
+            return None
+
+        def put(data: object) -> Record | None:
+            record = plain(encode_payload(stored, "data", data))
+            if record is not None:
+                hub.arrived(stored, record)
+            return record
+
+        return put
+
     def _put_plain(self, data: object) -> Task | None:
         """Store one task without options by the store's own short way; None where it has none for this tube."""
-        record = self._plain and self._plain(encode_payload(self._stored, "data", data))
+        record = self._plain and self._plain(data)
         if record is None:
             return None
-        self._hub.arrived(self._stored, record)
         return Task(record, self, data) if type(data) in _ATOMS else make_task(record, self)
 
     @verb_with(_put_plain)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pymysql
 
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.options import Tube, stands_alone
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored
@@ -152,15 +153,14 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         self._heard(record.created)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        entry = plain_entry(tube, b"")
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self._clock is not None or not stands_alone(tube, entry):
             return None
         plain = make_plain_put(tube, entry, None)
 
         def put(payload: bytes) -> Record:
             with self._refusals(tube):
-                return plain.run(self._db, plain_entry(tube, payload))
+                return plain.run(self._db, msgspec.structs.replace(entry, payload=payload))
 
         return put
 

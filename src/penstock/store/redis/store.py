@@ -206,8 +206,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._runner, tube)
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube, entry)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
