@@ -40,7 +40,7 @@ PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
-_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 class Tube(Settling):
@@ -79,7 +79,12 @@ class Tube(Settling):
         record = self._plain and self._plain(data)
         if record is None:
             return None
-        return Task(record, self, data) if type(data) in _ATOMS else make_task(record, self)
+        return Task(record, self, data) if type(data) in ATOMS else make_task(record, self)
+
+    def _plain_step(self, data: object) -> Puts | None:
+        """The one step of a put without options; None where the tube may be full, so that more may be needed."""
+        stored = self._stored
+        return Puts(self, (make_entry(stored, data, {}),)) if stored.capacity is None else None
 
     @verb_with(_put_plain)
     def put(
@@ -102,7 +107,7 @@ class Tube(Settling):
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
         record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
-        same = type(data) in _ATOMS and address is id is None  # with one, it may be the task that was there
+        same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there
         return Task(record, self, data) if same else make_task(record, self)
 
     @verb
