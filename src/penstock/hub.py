@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.ears import Ears
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
@@ -18,6 +19,7 @@ from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
 from penstock.store.base import Effects, Event, PlainStore, Store
 from penstock.store.forks import reset_in_child
+from penstock.store.wake import HeardStore
 from penstock.waiting import Topic, Waiter, room_of
 
 log = logging.getLogger("penstock")
@@ -214,7 +216,7 @@ class Hub:
         """What look gives, once it gives anything; None when the time is over. What is due is done meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
-        waiter = self.room.enter((topic,))
+        waiter = self.enter((topic,))
         self._waiters.add(waiter)
         try:
             while True:
@@ -232,6 +234,13 @@ class Hub:
         finally:
             self._waiters.discard(waiter)
             self.room.leave(waiter, None)
+
+    def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
+        """Queue up in the room, with an ear for what others change where the store lends one."""
+        waiter = self.room.enter(topics, picky=picky)
+        if isinstance(self._store, HeardStore):
+            waiter.ears = Ears(self.room, self._store.news)
+        return waiter
 
     # what will be due, for those who wait
 

@@ -145,6 +145,11 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._listener.wait(wake, seconds, watch=watch)
 
+    @property
+    def news(self) -> Listener:
+        """As penstock.store.wake.HeardStore has it."""
+        return self._listener
+
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
