@@ -7,7 +7,7 @@ from typing import cast
 
 from penstock.core.options import Tube, stands_alone
 from penstock.core.task import Entry, Record
-from penstock.store.redis.link import Argument, Reply
+from penstock.store.redis.link import Argument, Reply, packed
 from penstock.store.redis.record import new_pieces
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.servers import Request
@@ -22,13 +22,13 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
     script, keys = bare.script, bare.keys
     words = plain_words(runner, tube, entry)
     calls = b"*%d\r\n" % (len(keys) + len(words) + 5)
-    before = calls + _packed(b"EVALSHA", script.digest, len(keys), *keys)
-    after = _packed(*words)
+    before = calls + packed(b"EVALSHA", script.digest, len(keys), *keys)
+    after = packed(*words)
 
     def put(payload: bytes) -> Record:
-        now = _packed(runner.moment(None))
-        packed = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
-        reply = runner.servers.run(Request(script, keys, (), packed), again=False)
+        now = packed(runner.moment(None))
+        command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
+        reply = runner.servers.run(Request(script, keys, (), command), again=False)
         created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
         return _record(entry, id, created, payload)
 
@@ -49,9 +49,3 @@ def _record(entry: Entry, id: int, now: int, payload: bytes) -> Record:
         id, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, now, None, expires, expires, entry.ttr,
         entry.max_attempts, None, None, entry.callback, payload,
     )  # fmt: skip
-
-
-def _packed(*words: Argument) -> bytes:
-    """Words of a command, as they are sent."""
-    texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
-    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
