@@ -47,6 +47,7 @@ class Hub:
         self.closed = False
         self.room = room_of(store.identity)
         self._store = store
+        self._news = store.news if isinstance(store, HeardStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
@@ -238,8 +239,8 @@ class Hub:
     def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
         """Queue up in the room, with an ear for what others change where the store lends one."""
         waiter = self.room.enter(topics, picky=picky)
-        if isinstance(self._store, HeardStore):
-            waiter.ears = Ears(self.room, self._store.news)
+        if self._news is not None:
+            waiter.ears = Ears(self.room, self._news)
         return waiter
 
     # what will be due, for those who wait

@@ -177,12 +177,15 @@ class Listener:
                 self._back.wait(1.0)
                 self._back.clear()
             else:
-                with self._reading:
-                    news = ear.hear(1.0)
-                self._told(news)
+                self._told(self._read_once(ear))
             if time.monotonic() - asked > SILENCE_SECONDS:
                 asked = time.monotonic()
                 ear.ask()
+
+    def _read_once(self, ear: Ear) -> set[int]:
+        with self._reading:
+            ear.stir.clear()  # before the look at `_lent`: who wants to read sets that first
+            return set() if self._lent else ear.hear(1.0)
 
     def _told(self, numbers: Iterable[int]) -> None:
         if not self.interests.isdisjoint(numbers):
