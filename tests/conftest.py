@@ -24,6 +24,7 @@ from tests.servers.base import Server
 from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
 from tests.sharing import Units, place
+from tests.traces import leaves_no_trace as leaves_no_trace
 
 Connect = Callable[[], penstock.Broker]
 

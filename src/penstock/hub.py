@@ -264,11 +264,11 @@ class Hub:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))
 
     def note_outage(self, error: StoreError) -> None:
-        """A waiting take outlasts it. Said once a second, however many wait."""
+        """A waiting take, or the end of a `with` block, outlasts it. Said once a second, however many wait."""
         now = time.monotonic()
         if now - self._said >= SCAN_SECONDS:
             self._said = now
-            log.warning("a waiting take goes on when the store is back (%s)", error)
+            log.warning("a call that waits goes on when the store is back (%s)", error)
 
     # for the keeper
 

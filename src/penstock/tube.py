@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
+from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.numbers import whole
-from penstock.core.options import PutOptions, encode_payload, make_entry, plain_entry
+from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.store.forks import reset_in_child
@@ -186,6 +186,14 @@ class Room:
             waiter.owed = True
         for waiter in gone:
             self._remove(waiter)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between the attempts of a call that outlasts its server: ever longer, up to one."""
+    pause = 0.05
+    while True:
+        yield pause
+        pause = min(pause * 2, 1.0)
 
 
 _rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from functools import cache
 from typing import Any, cast
 
 import pytest
@@ -206,8 +207,8 @@ BAD_DATA: dict[str, Callable[[], object]] = {
     "lone surrogate": lambda: "a\ud800",
     "lone surrogate in a list": lambda: ["\udfff"],
     "lone surrogate as key": lambda: {"\ud800": 1},
-    "list of depth 100,000": lambda: _nested(lambda value: [value], 100_000),
-    "dict of depth 100,000": lambda: _nested(lambda value: {"a": value}, 100_000),
+    "list of depth 100,000": cache(lambda: _nested(lambda value: [value], 100_000)),
+    "dict of depth 100,000": cache(lambda: _nested(lambda value: {"a": value}, 100_000)),
     "int of 100,000 digits": lambda: 10**99_999,
     "negative int of 100,000 digits": lambda: -(10**99_999),
     "int of 100,000 digits in a list": lambda: [10**99_999],

@@ -79,6 +79,7 @@ class Tube(Handle[tube.Tube]):
     resume = awaited(tube.Tube.resume)
     recover = awaited(tube.Tube.recover)
     inspect = awaited(tube.Tube.inspect)
+    _finish = awaited(tube.Tube._finish)
     _give_back = awaited(tube.Tube._give_back)
 
     async def on_change(self, callback: OnChange | None) -> OnChange | None:
@@ -139,7 +140,7 @@ class Task(task.Facts[Tube]):
         if self.status is not task.Status.TAKEN:
             return
         if error is None:
-            await self.ack()
+            await self._home._finish(self)
         else:
             await self._home._give_back(self, error)
 

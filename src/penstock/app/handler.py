@@ -13,8 +13,9 @@ from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.link import Link
 from penstock.app.rules import Rules
+from penstock.core.entry import make_entry
 from penstock.core.names import task_id
-from penstock.core.options import PutOptions, make_entry
+from penstock.core.options import PutOptions
 from penstock.core.shapes import several
 from penstock.core.task import Record, Task
 from penstock.errors import BadValue, NoSuchTube

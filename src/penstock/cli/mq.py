@@ -154,7 +154,7 @@ def _show(tasks: list[Task], as_json: bool) -> None:
     if as_json:
         shown.as_json([shown.task_facts(task) for task in tasks])
     elif tasks:
-        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.WIDE)] for task in tasks]
+        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.wide())] for task in tasks]
         shown.table(("id", "deliveries", "data"), rows)
 
 

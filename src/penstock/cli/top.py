@@ -97,9 +97,11 @@ def _row(kind: str, name: str, stats: TubeStats, before: TubeStats | None, secon
 
 
 def _drawn(rows: list[Row]) -> Table:
-    table = Table("tube", box=None, header_style="bold")
+    # Of what is too wide for the terminal, names are cut, and no numbers.
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("tube", no_wrap=True)
     for heading in (*_COUNTS, *(f"{verb}/s" for verb in _RATES)):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     for row in rows:
         counts = [f"{row.tasks[name]:,}" for name in _COUNTS]
         rates = [f"{row.per_second[verb]:,.1f}" for verb in _RATES]

@@ -23,7 +23,6 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import TubeFull
 from penstock.store.linked import LinkedStore
 from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
@@ -329,12 +328,4 @@ def altered(record: Record, change: Change, state: str) -> Record:
         reason=change.reason,
         progress=change.progress,
         owner=record.owner if state == "t" else None,
-    )
-
-
-def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
-    """The error of a put that found no room."""
-    return TubeFull(
-        f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
-        "give put a timeout, or take and ack faster"
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from struct import Struct, pack
 
-from penstock.core.options import Tube, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.postgres.connection import Connections
 from penstock.store.postgres.listener import Teller

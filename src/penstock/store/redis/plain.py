@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from penstock.core.options import Tube, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.redis.link import Argument, Reply, packed
 from penstock.store.redis.record import new_pieces

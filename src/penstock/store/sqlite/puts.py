@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.core.address import plan_put
-from penstock.core.options import Tube, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.base import tube_full
+from penstock.store.refusals import tube_full
 from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q

@@ -16,9 +16,9 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import TubeBusy, TubeExists
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
+from penstock.store.refusals import refuse_busy, tube_exists, tube_full
 from penstock.store.sqlite import checks, following, handouts, sessions, tubes
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
@@ -96,7 +96,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 tubes.must_not_hide(db, name)
                 return tubes.add(db, name, kind, given)
             if not exist_ok:
-                raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+                raise tube_exists(name)
             return tubes.load(row)
 
     def load_tube(self, name: str) -> Tube | None:
@@ -118,10 +118,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             while self._advance(step, ADVANCE_STEP):
                 pass
             step.finish()
-            if db.execute(Q.any_taken, (tube.no,)).get:
-                raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
-            if db.execute(Q.any_waiting, (tube.no,)).get:
-                raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
+            taken, waiting = (db.execute(query, (tube.no,)).get for query in (Q.any_taken, Q.any_waiting))
+            refuse_busy(tube, taken=taken, waiting=waiting)
             db.execute(Q.hide_tube, (tube.no,))
             db.execute(Q.forget_counter, (tube.no,))  # so that every later step finds the tube gone
             effects = step.effects
@@ -156,7 +154,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             if linked(entries):
                 return Stored(put_planned(step, entries), step.finish())
             if tube.capacity is not None and (total := total_of(step)) + len(entries) > tube.capacity:
-                raise base.tube_full(tube, total, len(entries))
+                raise tube_full(tube, total, len(entries))
             return Stored(step.store(entries), step.finish())
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
@@ -169,7 +167,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         durable = tubes[0]
         if durable.temporary:
             durable = next((tube for tube in tubes if not tube.temporary), durable)
-        with self._write(durable) as db:
+        with self._write_many(durable, count) as db:
             now = self._clock() if now is None else now
             effects = Effects()
             nexts: list[int] = []
@@ -222,7 +220,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 db.execute(Q.forget_done_waiting, (handle, tube.no))
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        with self._write(tube) as db:
+        with self._write_many(tube, len(moves)) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             acked = ack_plain(step, moves) if brief else None
             done = acked or [None] * len(moves)
