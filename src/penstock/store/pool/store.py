@@ -78,7 +78,7 @@ class PoolStore(PoolMoving):
         self._must_fit(*(entry.payload for entry in entries))
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
-    def plain_put(self, tube: Tube) -> None:
+    def plain_put(self, tube: Tube, entry: Entry) -> None:
         """There is no shorter way than `put`."""
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
