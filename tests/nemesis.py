@@ -2,8 +2,7 @@
 
 A test that is struck between two calls must not notice. One that is struck inside a call may be told so, by
 StoreUnavailable, StoreBusy or OutcomeUnknown, and is cut short by that; what it stored must still fit together.
-A pool is told in either way, and loses its leases by design: it is struck only while there is no session. Between the
-two steps of a call the end of a session is lost by design, too, and nobody is told: what was counted may be missing.
+A pool is told in either way, and loses its leases by design: it is struck only while there is no session.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Literal
 
 import penstock
 from penstock.testing import Clock
@@ -26,18 +24,16 @@ LAST_CALL = 24
 LATEST_SECONDS = (0.002, 0.05)
 
 
-Moment = Literal["between calls", "between steps", "in a session"]
-
-
 class Nemesis:
     """What befalls one test. `strike` kills the server and starts it again, and returns when it answers."""
 
-    def __init__(self, strike: Callable[[], None], dice: random.Random, pool: Callable[[], Moment] | None) -> None:
+    def __init__(
+        self, strike: Callable[[], None], dice: random.Random, spared: Callable[[], bool] | None = None
+    ) -> None:
         self.kills = 0
-        self.inside = pool is None and dice.random() < 0.4
-        self.untold = False
+        self.inside = spared is None and dice.random() < 0.4
         self._strike = strike
-        self._pool = pool
+        self._spared = spared
         self._after = dice.uniform(0, dice.choice(LATEST_SECONDS))
         self._calls_left = dice.randrange(LAST_CALL) + 1
         self._at_rest = dice.random() < 0.3
@@ -49,7 +45,7 @@ class Nemesis:
     def may_be_told(self) -> bool:
         """Between two calls of one thread, another may be inside one."""
         several = sum(not name.startswith("penstock-") for name in self._callers) > 1
-        return self.kills > 0 and (self.inside or self._pool is not None or several)
+        return self.kills > 0 and (self.inside or self._spared is not None or several)
 
     def before_a_call(self) -> None:
         """Strike when this is the call that was drawn; threads of one test come here together."""
@@ -64,10 +60,7 @@ class Nemesis:
         if self.inside:
             self._thread = threading.Thread(target=self._later)
             self._thread.start()
-            return
-        moment = "between calls" if self._pool is None else self._pool()
-        if moment != "in a session":
-            self.untold = moment == "between steps"
+        elif self._spared is None or not self._spared():
             self._now()
 
     def _later(self) -> None:
@@ -111,10 +104,10 @@ def told_of(nemesis: Nemesis) -> Iterator[list[str]]:
     told: list[str] = []
     try:
         yield told
-    except (*TOLD, AssertionError) as error:
-        if not (nemesis.untold if isinstance(error, AssertionError) else nemesis.may_be_told):
+    except TOLD as error:
+        if not nemesis.may_be_told:
             raise
-        told.append(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+        told.append(f"{type(error).__name__}: {error}")
 
 
 def seed() -> int:
