@@ -96,8 +96,7 @@ class PoolStore(PoolMoving):
         self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
             advanced = super().advance(tube, limit=limit, now=now)
-            self._tell(advanced.effects, dirty)
-            return advanced
+            return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         return self._step(partial(super().truncate, tube, now=now), tube)
