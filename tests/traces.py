@@ -18,7 +18,8 @@ _PYTEST = b"PYTEST_CURRENT_TEST"
 
 
 def _state() -> dict[str, object]:
-    environment = dict(os.environ._data)  # as it stands: to decode it would take longer than all the rest
+    # As it stands: to decode it would take longer than all the rest.
+    environment = dict(os.environ._data)  # type: ignore[attr-defined]
     environment.pop(_PYTEST, None)
     return {
         "registered kinds": dict(kind._kinds),
