@@ -121,7 +121,7 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
     penstock mq inspect orders                   the first 100
     penstock mq inspect orders 0 10
     penstock mq inspect orders -2 2              the last two
-    penstock mq inspect orders PENDING 0 10      those that are delivered and not acked
+    penstock mq inspect orders PENDING 0 10      delivered and not acked
     """
     pending = bool(words) and words[0].upper() == "PENDING"
     start, count = _range(words[1:] if pending else words)

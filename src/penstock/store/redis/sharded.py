@@ -105,9 +105,9 @@ class ShardedStore(RedisStore):
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         shards, short = self._shards.of(tube), super().plain_put
-        puts = [own for shard in shards if (own := short(shard)) is not None]
+        puts = [own for shard in shards if (own := short(shard, entry)) is not None]
         if tube.shards == 1 or not puts:
             return puts[0] if puts else None
 
