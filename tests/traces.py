@@ -10,14 +10,15 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core import kind
+from penstock.store.memory import store as memory
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 _LOGGERS = (logging.getLogger(), logging.getLogger("penstock"), logging.getLogger("penstock.worker"))
-_PYTEST = "PYTEST_CURRENT_TEST"
+_PYTEST = b"PYTEST_CURRENT_TEST"
 
 
 def _state() -> dict[str, object]:
-    environment = dict(os.environ)
+    environment = dict(os.environ._data)  # as it stands: to decode it would take longer than all the rest
     environment.pop(_PYTEST, None)
     return {
         "registered kinds": dict(kind._kinds),
@@ -25,6 +26,7 @@ def _state() -> dict[str, object]:
         "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
         "levels of loggers": [(log.name, log.level, log.disabled, log.propagate) for log in _LOGGERS],
         "the current folder": os.getcwd(),
+        "open memory stores": sorted(memory._opened),
     }
 
 

@@ -209,6 +209,8 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         store._seal(shards[2], "sqlite:///elsewhere.db", 0)
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()
+        [found] = broker.check()
+        assert (found.tube, found.what) == ("split", "a move that was broken off has sealed a part of it")
         tube.resume()
         assert seen(broker, "split") == before
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed meanwhile"):
@@ -219,6 +221,8 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             store.count(shards[2])
         store._runner.on_tag("unseal", shards[2].no, 8)
+        store._seal(shards[1], "sqlite:///elsewhere.db", 1)
+        assert len(broker.check(repair=True)) == 1
 
 
 @pytest.mark.parametrize("store_url", SHARDED, indirect=True)

@@ -87,9 +87,10 @@ def encode_payload(tube: Tube, what: str, value: object) -> bytes:
 
 
 def stands_alone(tube: Tube, entry: Entry) -> bool:
-    """Whether a task without links is ready at once, and its place known before its id and its time."""
+    """Whether a task has no links, is ready at once, and its place known before its id and its time."""
     return (
-        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
+        entry.address is entry.group is entry.reply_to is None
+        and not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
         and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
     )  # fmt: skip
 

@@ -185,10 +185,10 @@ class Lane(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class PlainStore(Protocol):
-    """A store with a shorter way for a put that says nothing but its data, where every microsecond shows."""
+    """A store with a shorter way for single puts that differ in their data alone, where every microsecond shows."""
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        """Stores a payload each time it is called, as `put` does with a plain entry; None where `put` must do it."""
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """Stores a payload each time it is called, as `put` does with such an entry; None where `put` must do it."""
 
 
 class Store(LinkedStore, UnleasedStore, MovingStore, Protocol):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pymysql
 
-from penstock.core.entry import plain_entry, stands_alone
+from penstock.core.entry import stands_alone
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -154,8 +155,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         record = records.stored(tube, id, entry, self._heard(moment), None)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        entry = plain_entry(tube, b"")
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self._clock is not None or not stands_alone(tube, entry):
             return None
         plain = make_plain_put(tube, entry, None)
@@ -166,7 +166,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
             except Refused:
                 with self._refusals(tube):
                     raise
-            return records.stored(tube, id, plain_entry(tube, payload), moment, None)
+            return records.stored(tube, id, msgspec.structs.replace(entry, payload=payload), moment, None)
 
         return put
 

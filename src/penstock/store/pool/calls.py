@@ -118,8 +118,8 @@ class PoolCalls(RedisStore):
             if not self._index.restore(tube):
                 raise self._runner.missing(tube)
 
-    def _tell(self, effects: Effects, dirty: Dirty) -> None:
-        """What the clock or a session's end did: nobody's call fails for it."""
+    def _tell(self, effects: Effects, dirty: Dirty) -> bool:
+        """What the clock or a session's end did: nobody's call fails for it. False: it was lost with the index."""
         with suppress(StoreError):
             self._data.fill(0, [], effects)
-        self._mirror.write_later(dirty)
+        return self._mirror.write_later(dirty)

@@ -33,13 +33,14 @@ def was_sealed(runner: PoolRunner, vault: Vault, tube: Tube, epoch: int | str) -
     """Whether a closed tube was sealed, once whoever closed it has ended; where it was not, it is open again."""
 
     def open_again(shelf: Shelf) -> None:
-        if not _is_sealed(shelf):
+        if not is_sealed_in(shelf):
             with runner.servers.strictly():
                 runner.on_tag("reopen", shelf.no, closed(epoch), epoch, again=True)
 
     shelf = vault.settle_down(tube.no, open_again)
-    return shelf is None or _is_sealed(shelf)
+    return shelf is None or is_sealed_in(shelf)
 
 
-def _is_sealed(shelf: Shelf) -> bool:
+def is_sealed_in(shelf: Shelf) -> bool:
+    """Whether the vault says that a tube was moved away."""
     return is_sealed(make_declared(shelf.no, shelf.declared))

@@ -15,7 +15,7 @@ from typing import cast
 from penstock.core.options import Tube
 from penstock.errors import BadValue
 from penstock.store.moving import is_sealed
-from penstock.store.pool.closing import epoch_of, is_closed, was_sealed
+from penstock.store.pool.closing import epoch_of, is_closed, is_sealed_in, was_sealed
 from penstock.store.pool.mirror import PAGE, read_beside
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
@@ -91,7 +91,7 @@ class Index:
         """Have a tube's index whole; False when there is no such tube, or it was moved away since."""
         self.ensure()
         shelf, epoch = self._vault.tube(tube.no), self._runner.epoch
-        if shelf is None or is_sealed(make_declared(shelf.no, shelf.declared)) != is_sealed(tube):
+        if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
             return False
         if shelf.beside is None:
             self._runner.on_tag("begin", tube.no, epoch, again=True)

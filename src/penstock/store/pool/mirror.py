@@ -73,12 +73,17 @@ class Mirror:
                     "the database is back, unless Redis is lost before; look first"
                 ) from error
 
-    def write_later(self, dirty: Dirty) -> None:
-        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it."""
+    def write_later(self, dirty: Dirty) -> bool:
+        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it.
+
+        False: it was lost with the index, and so was never done.
+        """
         try:
             self.write_all(dirty)
         except PenstockError as error:
             log.warning("it is written later (%s)", error)
+            return not isinstance(error.__cause__, Interrupted)
+        return True
 
     def write(self, tube: Tube, epoch: str, *, whole: bool = False, before: Before | None = None) -> None:
         """Write what is marked in a tube, and before that do what must be done while nobody else writes.

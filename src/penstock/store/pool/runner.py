@@ -38,8 +38,8 @@ class PoolRunner(Runner):
         self._thread = threading.local()
 
     def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
-        """As of every store; the vault tells."""
-        return None if self.sealed_as is None else self.sealed_as(tube)
+        """As of every store; the vault tells, but nobody who is inside one of its transactions."""
+        return None if self.sealed_as is None or self.servers.strict else self.sealed_as(tube)
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None

@@ -78,7 +78,7 @@ class PoolStore(PoolMoving):
         self._must_fit(*(entry.payload for entry in entries))
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
-    def plain_put(self, tube: Tube) -> None:
+    def plain_put(self, tube: Tube, entry: Entry) -> None:
         """There is no shorter way than `put`."""
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
@@ -96,8 +96,7 @@ class PoolStore(PoolMoving):
         self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
             advanced = super().advance(tube, limit=limit, now=now)
-            self._tell(advanced.effects, dirty)
-            return advanced
+            return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         return self._step(partial(super().truncate, tube, now=now), tube)

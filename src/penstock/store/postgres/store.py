@@ -160,8 +160,9 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             effects.readied[tube.no] = ready
         return Stored(records, effects)
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._connections, self._ask.put_plain, tube, partial(self._time, None), self._teller)
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        query, moment = self._ask.put_plain, partial(self._time, None)
+        return plain_put(self._connections, query, tube, entry, moment, self._teller)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,

@@ -135,8 +135,9 @@ class MovingCalls:
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
         """As the contract says; of a sharded tube each shard gets its part, and learns up to which id all came."""
         shards = self._shards.of(tube)
-        for place, stored in enumerate(shards):
-            self._adopt(stored, parcel if len(shards) == 1 else _part(tube, parcel, place))
+        parts = [parcel] if len(shards) == 1 else _parts(tube, parcel)
+        for stored, part in zip(shards, parts, strict=True):
+            self._adopt(stored, part)
 
     def _adopt(self, stored: Tube, parcel: Parcel) -> None:
         if any(record.reply_to is not None for record in parcel.records):
@@ -192,21 +193,18 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
     )  # fmt: skip
 
 
-def _part(tube: Tube, parcel: Parcel, place: int) -> Parcel:
-    """What of a parcel goes to one shard of a tube."""
-
-    def is_home(id: int, address: str | None, utube: str | None = None) -> bool:
-        return home_of(id, utube, address, tube.shards) == place
-
-    laned = tube.kind.per_utube
-    records = [
-        record
-        for record in parcel.records
-        if is_home(record.id, record.address, (record.utube or NO_UTUBE) if laned else None)
-    ]
-    # Where there are micro-queues, an address is looked for in all shards.
-    outcomes = [kept for kept in parcel.outcomes if is_home(kept.id, None if laned else kept.address)]
-    return Parcel(records, parcel.upto, outcomes)
+def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
+    """What of a parcel goes to each shard of a tube."""
+    count, laned = tube.shards, tube.kind.per_utube
+    records: list[list[Record]] = [[] for _ in range(count)]
+    outcomes: list[list[Kept]] = [[] for _ in range(count)]
+    for record in parcel.records:
+        utube = (record.utube or NO_UTUBE) if laned else None
+        records[home_of(record.id, utube, record.address, count)].append(record)
+    for kept in parcel.outcomes:
+        # Where there are micro-queues, an address is looked for in all shards.
+        outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
+    return [Parcel(own, parcel.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
 
 
 def _tied(record: Record) -> bool:

@@ -105,9 +105,9 @@ class ShardedStore(RedisStore):
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         shards, short = self._shards.of(tube), super().plain_put
-        puts = [own for shard in shards if (own := short(shard)) is not None]
+        puts = [own for shard in shards if (own := short(shard, entry)) is not None]
         if tube.shards == 1 or not puts:
             return puts[0] if puts else None
 
@@ -260,6 +260,16 @@ class ShardedStore(RedisStore):
     def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
         shard = self._shards.of(tube)[shard_of(utube, tube.shards)]
         return self._shards.public(shard.no, super().lane_holders(shard, utube, limit))
+
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
+        found: list[base.Finding] = []
+        if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
+            what = "a move that was broken off has sealed a part of it"
+            found.append(base.Finding(tube.name, None, what, "repair unseals it, and so does resume"))
+            if not repair:
+                return found
+            self.pause_tube(tube, self.paused(tube))
+        return found + super()._check_tube(tube, repair, now)
 
     # answers as of one tube
 

@@ -146,6 +146,11 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._listener.wait(wake, seconds, watch=watch)
 
+    @property
+    def news(self) -> Listener:
+        """As penstock.store.wake.HeardStore has it."""
+        return self._listener
+
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -211,8 +216,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._runner, tube)
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube, entry)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -301,10 +306,13 @@ class RedisStore(UnleasedCalls, MovingCalls):
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        return [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
+
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
         return [
-            self._shards.finding(tube.no, found)
-            for tube in self._tubes.stored()
-            for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
+            self._shards.finding(stored.no, found)
+            for stored in self._shards.of(tube)
+            for found in check(self._runner, self._steps, [stored], self._registry, repair, now)
         ]
 
 

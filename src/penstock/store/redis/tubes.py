@@ -104,7 +104,7 @@ class Tubes:
     def all(self) -> list[Tube]:
         """All tubes, by name, without those that are arriving or gone."""
         tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
-        lives = self._live([self.shards.of(tube)[0] for tube in tubes])
+        lives = self.live([self.shards.of(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
@@ -125,9 +125,10 @@ class Tubes:
         return replace(tube, no=last - wanted + 1)
 
     def _lives(self, tube: Tube) -> bool:
-        return all(self._live(self.shards.of(tube)[:1]))
+        return all(self.live(self.shards.of(tube)[:1]))
 
-    def _live(self, tubes: Sequence[Tube]) -> list[bool]:
+    def live(self, tubes: Sequence[Tube]) -> list[bool]:
+        """Which of these stored tubes are there, and not sealed."""
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         replies = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         return [reply == 1 for reply in replies]

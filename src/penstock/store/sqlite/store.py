@@ -158,8 +158,8 @@ class SqliteStore(AdvancingCalls, LinkedCalls, UnleasedCalls, MovingCalls, Looki
                 raise tube_full(tube, total, len(entries))
             return Stored(step.store(entries), step.finish())
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(tube, self._db, self._write(tube)) if self._clock is wall_clock else None
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return plain_put(tube, entry, self._db, self._write(tube)) if self._clock is wall_clock else None
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
