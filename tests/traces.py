@@ -18,7 +18,8 @@ _PYTEST = b"PYTEST_CURRENT_TEST"
 
 
 def _state() -> dict[str, object]:
-    environment = dict(os.environ._data)  # as it stands: to decode it would take longer than all the rest
+    # As it stands: to decode it would take longer than all the rest.
+    environment = dict(os.environ._data)  # type: ignore[attr-defined]
     environment.pop(_PYTEST, None)
     return {
         "registered kinds": dict(kind._kinds),
@@ -36,5 +37,13 @@ def leaves_no_trace() -> Iterator[None]:
     before = _state()
     yield
     after = _state()
-    left = [f"{what}: {before[what]!r} became {after[what]!r}" for what in before if before[what] != after[what]]
-    assert not left, "\n".join(left)
+    left = [_changed(what, before[what], after[what]) for what in before if before[what] != after[what]]
+    if left:
+        pytest.fail("left behind: " + "; ".join(left), pytrace=False)
+
+
+def _changed(what: str, before: object, after: object) -> str:
+    """Of variables the names alone: their values may be secrets."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return f"{what} {[key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]}"
+    return f"{what} {before!r}, which became {after!r}"

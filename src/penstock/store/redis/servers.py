@@ -30,6 +30,9 @@ TRIES = 8
 LONGEST_PAUSE = 0.8
 # No new try after so long, when each takes its time to fail.
 PATIENCE_SECONDS = 10.0
+# redis-py 7.1 and later look their version up among the installed packages, for every connection that is not told it:
+# half a millisecond each.
+_DRIVER: dict[str, object] = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -129,6 +132,7 @@ def connect_options(where: Location) -> dict[str, object]:
         "socket_keepalive": True,
         "protocol": 2,
         "retry": Retry(NoBackoff(), 0),
+        **_DRIVER,
         **where.settings,
     }
 
