@@ -110,6 +110,7 @@ def test_a_blocked_take_that_is_cancelled_takes_nothing_and_is_forgotten(store_u
     in_loop(main)
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
@@ -121,7 +122,7 @@ def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None
             await made.wait()  # the first one was woken, and has got it
             await cancelled(first)
             go_on.set()
-            task = await asyncio.wait_for(second, 0.8)  # by that wake-up, not by the scan
+            task = await asyncio.wait_for(second, PATIENCE)
             assert task is not None
             assert (task.data, task.attempts) == ("x", 1)
 

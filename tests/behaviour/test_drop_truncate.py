@@ -71,7 +71,7 @@ def test_drop_refuses_while_tasks_are_taken(broker: penstock.Broker, connect: Co
     tube = broker.tube("mail")
     tube.put("x")
     task = take(tube)
-    with pytest.raises(penstock.TubeBusy, match="mail"):
+    with pytest.raises(penstock.TubeBusy, match="tube mail has taken tasks: ack or release them"):
         connect().tube("mail").drop()
     task.ack()
     tube.drop()

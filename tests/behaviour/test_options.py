@@ -32,7 +32,7 @@ def test_a_handle_knows_its_name(broker: penstock.Broker, kind: str) -> None:
 
 def test_creating_a_tube_that_is_there_is_refused(broker: penstock.Broker, connect: Connect) -> None:
     broker.tube("mail")
-    with pytest.raises(penstock.TubeExists, match="mail"):
+    with pytest.raises(penstock.TubeExists, match="tube mail exists already: open it with"):
         connect().create_tube("mail", "fifottl")
 
 
@@ -160,6 +160,7 @@ def test_a_tube_option_that_the_kind_does_not_have_is_refused(broker: penstock.B
     assert broker.tubes() == []
 
 
+@pytest.mark.spared
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_temporary_tube_behaves_like_any_other(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind, temporary=True)

@@ -40,7 +40,8 @@ def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # else whoever called has closed it, and the command was carried out all the same
+            sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as nothing:
         nothing.show()
         sys.exit(EXIT_USAGE)

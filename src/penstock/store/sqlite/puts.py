@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.core.address import plan_put
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.base import tube_full
+from penstock.store.refusals import tube_full
 from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
@@ -21,19 +22,15 @@ def put_one(
 
     `now` None: SQLite's clock, which is the host's, to the millisecond.
     """
-    if (
-        entry.address is not None
-        or entry.group is not None
-        or entry.reply_to is not None
-        or not stands_alone(tube, entry)
-    ):
+    if not stands_alone(tube, entry):
         return None
     return _put(tube, entry, entry.payload, connection, transaction, now)
 
 
-def plain_put(tube: Tube, connection: Connection, transaction: Transaction) -> Callable[[bytes], Record | None] | None:
-    """As put_one, of puts without options: what is the same for all of them is found out once."""
-    entry = plain_entry(tube, b"")
+def plain_put(
+    tube: Tube, entry: Entry, connection: Connection, transaction: Transaction
+) -> Callable[[bytes], Record | None] | None:
+    """As put_one, of puts that differ in their data: what is the same for all of them is found out once."""
     if not stands_alone(tube, entry):
         return None
     return lambda payload: _put(tube, entry, payload, connection, transaction, None)

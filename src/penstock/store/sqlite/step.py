@@ -9,12 +9,14 @@ import apsw
 import msgspec
 
 from penstock.core.address import replaced
+from penstock.core.entry import plain_entry
 from penstock.core.group import OPEN
 from penstock.core.lifecycle import Change, became_due, removed
-from penstock.core.options import Tube, plain_entry
+from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Record
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
+from penstock.store.refusals import tube_missing
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.keys import ID_BITS as ID_BITS
 from penstock.store.sqlite.lanes import Lanes, Q
@@ -45,7 +47,7 @@ def counts_with(db: apsw.Connection, tube: Tube, last: int) -> Counts:
 def no_such_tube(db: apsw.Connection, tube: Tube) -> NoSuchTube:
     """The error for a handle whose tube was dropped or moved."""
     tubes.must_not_hide(db, tube.name)
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+    return tube_missing(tube)
 
 
 class Step:
