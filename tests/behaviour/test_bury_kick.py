@@ -92,13 +92,13 @@ def test_bury_and_delete_with_the_live_lease_work(broker: penstock.Broker, verb:
 
 
 @pytest.mark.parametrize("verb", FREE_VERBS.values(), ids=FREE_VERBS)
-@pytest.mark.parametrize("id", [-1, 0, 2, 2**53 - 1])
-def test_bury_and_delete_of_an_unknown_id_are_not_found(broker: penstock.Broker, verb: Verb, id: int) -> None:
+def test_bury_and_delete_of_an_unknown_id_are_not_found(broker: penstock.Broker, verb: Verb) -> None:
     tube = broker.tube("t")
     tube.put("x")
     before = everything(tube)
-    with pytest.raises(penstock.NotFound, match=str(id)):
-        verb(tube, id)
+    for id in (-1, 0, 2, 2**53 - 1):
+        with pytest.raises(penstock.NotFound, match=str(id)):
+            verb(tube, id)
     assert everything(tube) == before
 
 
