@@ -188,6 +188,8 @@ class Settling:
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
+        if task._home is self:
+            return task._record
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home._stored.no != self._stored.no:

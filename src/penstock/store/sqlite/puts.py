@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import apsw
+
 from penstock.core.address import plan_put
 from penstock.core.entry import stands_alone
 from penstock.core.options import Tube
@@ -24,7 +26,8 @@ def put_one(
     """
     if not stands_alone(tube, entry):
         return None
-    return _put(tube, entry, entry.payload, connection, transaction, now)
+    first, values = _values(tube, entry, now)
+    return _put(first, values, entry, entry.payload, connection, transaction)
 
 
 def plain_put(
@@ -33,25 +36,31 @@ def plain_put(
     """As put_one, of puts that differ in their data: what is the same for all of them is found out once."""
     if not stands_alone(tube, entry):
         return None
-    return lambda payload: _put(tube, entry, payload, connection, transaction, None)
+    first, values = _values(tube, entry, None)
+    return lambda payload: _put(first, values, entry, payload, connection, transaction)
+
+
+def _values(tube: Tube, entry: Entry, now: int | None) -> tuple[int, tuple[apsw.SQLiteValue, ...]]:
+    """The tube's first key, and what `put_one` is given before the payload."""
+    first = tube.no << ID_BITS
+    return first, (
+        tube.no, first + (1 << ID_BITS), now, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
+        entry.max_attempts, entry.callback,
+    )  # fmt: skip
 
 
 def _put(
-    tube: Tube, entry: Entry, payload: bytes, connection: Connection, transaction: Transaction, now: int | None
-) -> Record | None:
-    first, ttl, rank1, rank2 = tube.no << ID_BITS, entry.ttl, entry.rank1.base, entry.rank2.base
-    values = (
-        tube.no, first + (1 << ID_BITS), now, rank1, rank2, entry.pri, ttl, entry.ttr, entry.max_attempts,
-        entry.callback, payload,
-    )  # fmt: skip
-    row = connection.at_once(transaction, Q.put_one, values)
+    first: int, values: tuple[apsw.SQLiteValue, ...], entry: Entry, payload: bytes, connection: Connection,
+    transaction: Transaction,
+) -> Record | None:  # fmt: skip
+    row = connection.at_once(transaction, Q.put_one, (*values, payload))
     if row is None:
         return None
     key, created = row
-    expires = None if ttl is None else created + ttl
+    expires = None if entry.ttl is None else created + entry.ttl
     return Record(
-        key - first, "r", rank1, rank2, entry.pri, None, 0, 0, created, None, expires, expires, entry.ttr,
-        entry.max_attempts, None, None, entry.callback, payload,
+        key - first, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, created, None, expires, expires,
+        entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
     )  # fmt: skip
 
 

@@ -30,9 +30,6 @@ _BUMPED = (
 )  # fmt: skip
 
 
-_ACKED = {"taken", "done", "ack"}  # the counters of a step that did nothing but ack, the most frequent of all
-
-
 def read_counts(step: Step) -> Counts:
     """A tube's counters; NoSuchTube when it is gone."""
     return counts_with(step.db, step.tube, step.last_id())
@@ -53,7 +50,7 @@ def no_such_tube(db: apsw.Connection, tube: Tube) -> NoSuchTube:
 class Step:
     """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
 
-    __slots__ = ("_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
+    __slots__ = ("_acks", "_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
         self.db = db
@@ -63,6 +60,7 @@ class Step:
         self.effects = Effects() if effects is None else effects
         self.key = tube.no << ID_BITS
         self._deltas: dict[str, int] = {}
+        self._acks = 0  # of tasks that were not read; most steps with any do nothing else
         self._highest = 0  # id removed by this step
         self._lanes = Lanes(db, tube, now) if tube.kind.per_utube else None
         self._links: Links | None = None
@@ -179,8 +177,7 @@ class Step:
         if ids:
             self._highest = max(self._highest, *ids)
             self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + len(ids)
-            for counter, by in (("taken", -1), ("done", 1), ("ack", 1)):
-                self._count(counter, by * len(ids))
+            self._acks += len(ids)
 
     def apply(self, record: Record, change: Change) -> Record:
         """Carry out a change that the core decided on."""
@@ -212,12 +209,12 @@ class Step:
             self._lanes.save()
             self._ready(self._lanes.readied)
             self._lanes.readied = 0
-        if self._deltas.keys() == _ACKED:
-            self.execute(Q.bump_ack, (self.tube.no, self._deltas["ack"], self._highest))
+        if self._acks:
+            self.execute(Q.bump_ack, (self.tube.no, self._acks, self._highest))
+            self._acks = 0
             if not self.db.changes():
                 raise no_such_tube(self.db, self.tube)
-            self._deltas = {}
-        elif self._deltas:
+        if self._deltas:
             deltas = [self._deltas.get(name, 0) for name in _BUMPED]
             if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
                 raise no_such_tube(self.db, self.tube)

@@ -224,8 +224,9 @@ class SqliteStore(AdvancingCalls, LinkedCalls, UnleasedCalls, MovingCalls, Looki
         with self._write_many(tube, len(moves)) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             acked = ack_plain(step, moves) if brief else None
-            done = acked or [None] * len(moves)
-            records = [one or self._settled(step, move) for one, move in zip(done, moves, strict=True)]
+            records = acked or [None] * len(moves)
+            if None in records:
+                records = [one or self._settled(step, move) for one, move in zip(records, moves, strict=True)]
             if not any(records):  # else the counters tell whether the tube lives
                 self._must_live(db, tube)
             return Settled(records, step.finish())
