@@ -162,7 +162,7 @@ class Seat:
     def _blocked(self, look: Takes, deadline: float | None, stop: Stop) -> Flow[list[Task]]:
         room = self._hub.room
         topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in look.tubes)
-        waiter = room.enter(topics, picky=look.max_pri is not None)
+        waiter = self._hub.enter(topics, picky=look.max_pri is not None)
         self._waiters.add(waiter)
         got: Topic | None = None
         look.blocks = True
@@ -239,7 +239,8 @@ class Seat:
         """One call of the store, made again when its session had lapsed or what it gave cannot be decoded."""
         stored = [tube._stored for tube in tubes]
         while True:
-            self.join()
+            if self._joined is None or self._lost or self._closed:
+                self.join()
             taken = self._hub.store.take(stored, count, self.handle, max_pri=max_pri, blocked=blocked)
             self._hub.after(taken.effects)
             if taken.alive:
@@ -256,8 +257,10 @@ class Seat:
                 blocked = "enter"
 
     def _tasks(self, tubes: Sequence[Tube], taken: Taken) -> list[Task]:
-        home = next((tube for tube in tubes if tube._stored is taken.tube), None)
-        return [] if home is None else home._handed_out(taken.records)
+        for tube in tubes:
+            if tube._stored is taken.tube:
+                return tube._handed_out(taken.records)
+        return []
 
 
 def _never() -> bool:

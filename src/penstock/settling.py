@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from penstock.core import names
 from penstock.core.ending import encode_code
+from penstock.core.entry import encode_payload
 from penstock.core.kind import kinds_with, must_have
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import encode_payload, refuse_option
+from penstock.core.options import refuse_option
 from penstock.core.shapes import several
 from penstock.core.task import Facts, Place, Record, Status
 from penstock.errors import (
@@ -187,6 +188,8 @@ class Settling:
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
+        if task._home is self:
+            return task._record
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home._stored.no != self._stored.no:

@@ -284,7 +284,7 @@ def test_cancelled_at_every_turn_of_the_loop(store_url: str, verb: str) -> None:
             await broker.tube("empty")
             await tube.put_many(["x", "y"], pri=5)
             await tube.put("z", address="a", pri=6)
-            for turns in range(30):
+            for turns in range(20):
                 await tube.put("held", pri=0)
                 [held] = await tube.take_many(1)
                 call = asyncio.ensure_future(begin[verb]())

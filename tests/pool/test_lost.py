@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 import penstock
-from penstock.core.options import Tube, plain_entry
+from penstock.core.entry import plain_entry
+from penstock.core.options import Tube
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock

@@ -38,6 +38,9 @@ class BoundLink(Link):
             numbers.append(self.last_number)
         return [*numbers, 0]
 
+    def prepared_put(self) -> None:
+        return None
+
     def packet(self, *statements: str) -> Rows:
         return [row for statement in statements for row in super(BoundLink, self).packet(statement)]
 

@@ -23,6 +23,7 @@ NO_ID = 1048
 REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED, NO_ID})
 
 DUPLICATE_KEY = 1062
+TOO_MANY_PREPARED = 1461
 DEADLOCK = 1213
 LOCK_WAIT = 1205
 # The server has undone the transaction, or will when told: the whole of it may be tried again.

@@ -7,6 +7,7 @@ import ssl
 import threading
 from collections.abc import Sequence
 from functools import cache
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pymysql
@@ -14,8 +15,9 @@ from pymysql.constants import CLIENT
 
 from penstock.errors import PayloadTooLarge, StoreBusy, StoreUnavailable
 from penstock.store.forks import reset_in_child
-from penstock.store.mysql.faults import translated
+from penstock.store.mysql.faults import TOO_MANY_PREPARED, number, translated
 from penstock.store.mysql.location import Location
+from penstock.store.mysql.prepared import ROOM, PreparedPut
 from penstock.store.mysql.wire import Rows, ask
 
 # How long a call waits for a connection of the pool, and for the server to answer a connect.
@@ -86,6 +88,19 @@ class Link:
         self._cursor = connection.cursor()
         #: The largest statement the server takes.
         self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
+        self._prepares = self.max_packet >= ROOM and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
+        self._puts: PreparedPut | None = None
+
+    def prepared_put(self) -> PreparedPut | None:
+        """What sends plain puts; None where the server takes none that are prepared."""
+        if self._puts is None and self._prepares:
+            try:
+                self._puts = PreparedPut(self._connection)
+            except pymysql.MySQLError as error:
+                if number(error) != TOO_MANY_PREPARED:
+                    raise
+                self._prepares = False
+        return self._puts
 
     def finish(self, *statements: str) -> Rows:
         """The last words of a transaction, with its commit."""
@@ -166,18 +181,23 @@ class Pool:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._free = threading.Semaphore(self._location.pool_size)
+        # A permit for each connection that may be in use. Not a Semaphore, which is made of Python: 4 µs of a put.
+        self._permits: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self._location.pool_size):
+            self._permits.put(None)
         self._idle: list[Link] = []
 
     def borrow(self) -> Link:
         """A live connection; StoreBusy when all are in use for too long, StoreUnavailable when there is no server."""
         if self._closed:
             raise StoreUnavailable(f"this broker on database {self._location.name} is closed: connect again")
-        if not self._free.acquire(timeout=POOL_SECONDS):
+        try:
+            self._permits.get(timeout=POOL_SECONDS)
+        except Empty:
             raise StoreBusy(
                 f"all {self._location.pool_size} connections to database {self._location.name} are in use: "
                 "use fewer threads, or give the URL a larger pool_size"
-            )
+            ) from None
         try:
             while True:
                 with self._lock:
@@ -188,10 +208,10 @@ class Pool:
                     return link
                 link.discard()
         except (pymysql.MySQLError, OSError) as error:
-            self._free.release()
+            self._permits.put(None)
             raise translated(error, self._location.name) from error
         except BaseException:
-            self._free.release()
+            self._permits.put(None)
             raise
 
     def give_back(self, link: Link, *, broken: bool = False) -> None:
@@ -203,7 +223,7 @@ class Pool:
         else:
             with self._lock:
                 self._idle.append(link)
-        self._free.release()
+        self._permits.put(None)
 
     def close(self) -> None:
         """No more connections; those in use are closed when they come back."""

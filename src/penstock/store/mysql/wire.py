@@ -41,8 +41,7 @@ def ask(connection: Any, sql: str) -> tuple[Rows, list[int]]:
     packets = _Packets(connection)
     while True:
         if packet[0] == _OK:
-            _, place = _length(packet, 1)
-            number, place = _length(packet, place)
+            number, place = _told(packet)
             numbers.append(number)
             status = packet[place]
         else:
@@ -50,6 +49,16 @@ def ask(connection: Any, sql: str) -> tuple[Rows, list[int]]:
         if not status & _MORE:
             return rows, numbers
         packet = packets.next()
+
+
+def number_of(packet: bytes) -> int:
+    """The number that a statement left, by the OK that answered it."""
+    return _told(packet)[0]
+
+
+def _told(packet: bytes) -> tuple[int, int]:
+    """The number in an OK, and where it ends."""
+    return _length(packet, _length(packet, 1)[1])
 
 
 class _Packets:

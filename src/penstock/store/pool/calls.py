@@ -30,6 +30,7 @@ class PoolCalls(RedisStore):
 
     _runner: PoolRunner
     _servers: WatchedServer
+    _tubes: PoolTubes
 
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
@@ -50,7 +51,9 @@ class PoolCalls(RedisStore):
         return Whole()
 
     def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._shards, self._vault)
+        tubes = PoolTubes(self._runner, self._shards, self._vault)
+        self._runner.sealed_as = tubes.sealed_as
+        return tubes
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)

@@ -1,0 +1,110 @@
+"""Plain puts as prepared statements: they store what the others do, and one that fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+import penstock
+from penstock.store.mysql.prepared import LONGEST
+from tests.behaviour.helpers import begin, take
+from tests.mysql.conftest import Connection
+
+OPTIONS: list[dict[str, object]] = [
+    {},
+    {"ttl": 60},
+    {"ttl": 60, "ttr": 30, "pri": 7, "max_attempts": 3, "callback": "https://example.org/?" + "x" * 300},
+]
+
+
+def texts(broker: penstock.Broker) -> None:
+    """From here on its one connection puts by text."""
+    (link,) = broker._hub.store._db._pool._idle  # type: ignore[attr-defined]
+    link._prepares, link._puts = False, None
+
+
+def ask(own: Connection, sql: str) -> tuple[tuple[object, ...], ...]:
+    cursor = own.cursor()
+    cursor.execute(sql)
+    return cursor.fetchall()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, options: dict[str, object]) -> None:
+    tube = broker.tube("t", **options)  # type: ignore[arg-type]
+    told = [tube.put("x")]
+    assert ask(own, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1] != "0"
+    texts(broker)
+    told.append(tube.put("x"))
+    columns = (
+        "state, lane_state, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, callback, data"
+    )
+    first, second = ask(own, f"SELECT {columns}, max_attempts FROM penstock_task ORDER BY id")
+    assert first == second
+    assert [task.id for task in told] == [1, 2]
+    for task in told:
+        seen = tube.peek(task.id)
+        assert (seen.created, seen.expires, seen.pri) == (task.created, task.expires, task.pri)
+
+
+@pytest.mark.parametrize("size", [0, 250, 251, LONGEST - 1, LONGEST, LONGEST + 1])
+def test_data_of_any_length_comes_back(broker: penstock.Broker, size: int) -> None:
+    tube = broker.tube("t")
+    tube.put(b"\xff" * size)
+    assert take(tube).data == b"\xff" * size
+
+
+@contextmanager
+def refused(own: Connection) -> Iterator[None]:
+    """The server stores no task meanwhile."""
+    ask(
+        own,
+        "CREATE TRIGGER no BEFORE INSERT ON penstock_task FOR EACH ROW SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'no'",
+    )
+    yield
+    ask(own, "DROP TRIGGER no")
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_task_that_is_refused_takes_no_id(broker: penstock.Broker, own: Connection, prepared: bool) -> None:
+    tube = broker.tube("t")
+    tube.put("first")
+    if not prepared:
+        texts(broker)
+    with refused(own), pytest.raises(penstock.StoreError, match="no"):
+        tube.put("second")
+    assert tube.put("third").id == 2
+    assert tube.stats().calls.put == 2
+    assert broker.check() == []
+
+
+def test_a_put_that_is_killed_while_it_waits_stores_nothing(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put("first")
+    own.begin()
+    ask(own, "SELECT last FROM penstock_id FOR UPDATE")
+    waiting = begin(lambda: tube.put("second"))
+    found: tuple[tuple[object, ...], ...] = ()
+    deadline = time.monotonic() + 30
+    while not found and time.monotonic() < deadline:
+        found = ask(own, "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND db = DATABASE()")
+    ask(own, f"KILL QUERY {found[0][0]}")
+    own.commit()
+    with pytest.raises(penstock.StoreUnavailable):
+        waiting.result(30)
+    assert tube.put("third").id == 2
+    assert broker.check() == []
+
+
+def test_a_server_that_prepares_no_more_gets_text(url: str, own: Connection) -> None:
+    ((_, before),) = ask(own, "SHOW GLOBAL VARIABLES LIKE 'max_prepared_stmt_count'")
+    ask(own, "SET GLOBAL max_prepared_stmt_count = 0")
+    try:
+        with penstock.connect(url) as broker:
+            tube = broker.tube("t")
+            assert [tube.put("x").id for _ in range(2)] == [1, 2]
+    finally:
+        ask(own, f"SET GLOBAL max_prepared_stmt_count = {before}")
