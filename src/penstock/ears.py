@@ -27,31 +27,26 @@ class Ears:
             self._news.listen_on()
             return waiter.rest(seconds)
         try:
-            woken = waiter.on_wake(partial(_set, stir)) or self._hear(stir, ends)
+            return waiter.on_wake(partial(_set, stir)) or self._hear(stir, ends)
         finally:
             waiter.on_wake(None)
             self._news.give_back()
             if not self._room.is_alone(waiter):  # who came since may have counted on this one
                 self._news.listen_on()
-        return waiter.rest(_left(ends)) if woken is None else woken
 
     def others_listen(self) -> None:
         """Its waiter sleeps without a thread."""
         self._news.listen_on()
 
-    def _hear(self, stir: threading.Event, ends: float | None) -> bool | None:
-        """Whether it was stirred; None when it can hear no more."""
+    def _hear(self, stir: threading.Event, ends: float | None) -> bool:
+        """Whether it was stirred, or can hear no more: what it has missed then, it must look for."""
         while not stir.is_set():
-            left = _left(ends)
+            left = None if ends is None else ends - time.monotonic()
             if left is not None and left <= 0:
                 return False
             if not self._news.hear(left):
-                return None
+                return True
         return True
-
-
-def _left(ends: float | None) -> float | None:
-    return None if ends is None else ends - time.monotonic()
 
 
 def _set(stir: threading.Event) -> bool:

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, calls, everything, facts, refused, take, tasks
+from tests.behaviour.helpers import KINDS, calls, everything, facts, put_into, refused, take, tasks
 from tests.conftest import Connect
 
 
@@ -23,11 +23,7 @@ def test_a_deleted_task_is_gone(broker: penstock.Broker, kind: str) -> None:
 @pytest.mark.parametrize("state", ["ready", "taken", "delayed", "buried"])
 def test_anyone_may_delete_in_any_state(broker: penstock.Broker, connect: Connect, state: str) -> None:
     tube = broker.tube("t")
-    tube.put("x", delay=3 if state == "delayed" else 0)
-    if state == "taken":
-        take(tube)
-    if state == "buried":
-        tube.bury(1)
+    put_into(tube, state)
     connect().tube("t").delete(1)
     assert tasks(tube) == {"done": 1}
 

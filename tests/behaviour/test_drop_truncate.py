@@ -46,15 +46,14 @@ USES: dict[str, Callable[[penstock.Tube], object]] = {
 }
 
 
-@pytest.mark.parametrize("use", USES.values(), ids=USES)
-def test_handles_of_a_dropped_tube_raise(
-    broker: penstock.Broker, connect: Connect, use: Callable[[penstock.Tube], object]
-) -> None:
-    mine, theirs = broker.tube("mail"), connect().tube("mail")
-    mine.drop()
-    for handle in (mine, theirs):
-        with pytest.raises(penstock.NoSuchTube, match="mail"):
-            use(handle)
+def test_handles_of_a_dropped_tube_raise(broker: penstock.Broker, connect: Connect) -> None:
+    other = connect()
+    for use in USES.values():
+        mine, theirs = broker.tube("mail"), other.tube("mail")
+        mine.drop()
+        for handle in (mine, theirs):
+            with pytest.raises(penstock.NoSuchTube, match="mail"):
+                use(handle)
 
 
 def test_a_new_tube_of_the_name_starts_empty(broker: penstock.Broker) -> None:

@@ -89,9 +89,10 @@ def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
 
 
 def test_a_closed_standard_output_is_no_error(shell: Shell) -> None:
-    words = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "penstock", "put", "mail", "x"]
-    put = subprocess.run(words, cwd=shell.folder, env=shell.environment, stderr=subprocess.PIPE, check=False)
-    assert (put.returncode, put.stderr) == (0, b"")
+    for words in (["put", "mail", "x"], ["tasks", "mail"]):
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "penstock", *words]
+        done = subprocess.run(command, cwd=shell.folder, env=shell.environment, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
     assert shell.json("stats", "mail")["tasks"]["ready"] == 1
 
 

@@ -127,6 +127,7 @@ def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, hea
     task = app.broker.tube("slow").take(PATIENCE)  # its ttr is over
     assert task is not None
     assert task.lease == 2
+    task.touch(PATIENCE)
     worker.signal(signal.SIGCONT)
     assert heard() == ["lost", 1, True]
     worker.await_log("is not held any more")

@@ -38,10 +38,11 @@ def cli(context: click.Context, url: str, pool: str | None) -> None:
 
 def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
+    # Whoever called may have closed them; then nobody reads, and the command is carried out all the same.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
-        if sys.stdout is not None:  # else whoever called has closed it, and the command was carried out all the same
-            sys.stdout.flush()
+        sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as nothing:
         nothing.show()
         sys.exit(EXIT_USAGE)

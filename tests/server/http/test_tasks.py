@@ -7,7 +7,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
-import pytest
 
 import penstock
 from tests.behaviour.helpers import until, waiters

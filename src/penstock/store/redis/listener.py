@@ -97,11 +97,12 @@ class Listener:
     def hear(self, seconds: float | None) -> bool:
         """Read news once, up to so long, and tell of it; False where the connection has broken."""
         ear = self._ear
+        if ear is None or self._closed:
+            return False
         try:
-            if ear is None or self._closed:
-                return False
             self._told(ear.hear(seconds))
         except _BROKEN:
+            ear.lendable = False
             self._take_back()  # it finds the same, and connects again
             return False
         return True
