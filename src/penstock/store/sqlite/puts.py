@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import apsw
-
 from penstock.core.address import plan_put
 from penstock.core.entry import stands_alone
 from penstock.core.options import Tube
@@ -26,8 +24,7 @@ def put_one(
     """
     if not stands_alone(tube, entry):
         return None
-    first, values = _values(tube, entry, now)
-    return _put(first, values, entry, entry.payload, connection, transaction)
+    return _putter(tube, entry, connection, transaction, now)(entry.payload)
 
 
 def plain_put(
@@ -36,32 +33,34 @@ def plain_put(
     """As put_one, of puts that differ in their data: what is the same for all of them is found out once."""
     if not stands_alone(tube, entry):
         return None
-    first, values = _values(tube, entry, None)
-    return lambda payload: _put(first, values, entry, payload, connection, transaction)
+    return _putter(tube, entry, connection, transaction, None)
 
 
-def _values(tube: Tube, entry: Entry, now: int | None) -> tuple[int, tuple[apsw.SQLiteValue, ...]]:
-    """The tube's first key, and what `put_one` is given before the payload."""
-    first = tube.no << ID_BITS
-    return first, (
-        tube.no, first + (1 << ID_BITS), now, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
-        entry.max_attempts, entry.callback,
-    )  # fmt: skip
+def _putter(
+    tube: Tube, entry: Entry, connection: Connection, transaction: Transaction, now: int | None
+) -> Callable[[bytes], Record | None]:
+    """What stores a payload as that entry.
 
+    All of it in one function: where each call waits for the disk, the next finds the processor's caches cold, and what
+    costs 5 µs in a row costs 25.
+    """
+    first, at_once, query = tube.no << ID_BITS, connection.at_once, Q.put_one
+    rank1, rank2, pri, ttl, ttr = entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr
+    most, callback = entry.max_attempts, entry.callback
+    values = (tube.no, first + (1 << ID_BITS), now, rank1, rank2, pri, ttl, ttr, most, callback)
 
-def _put(
-    first: int, values: tuple[apsw.SQLiteValue, ...], entry: Entry, payload: bytes, connection: Connection,
-    transaction: Transaction,
-) -> Record | None:  # fmt: skip
-    row = connection.at_once(transaction, Q.put_one, (*values, payload))
-    if row is None:
-        return None
-    key, created = row
-    expires = None if entry.ttl is None else created + entry.ttl
-    return Record(
-        key - first, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, created, None, expires, expires,
-        entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
-    )  # fmt: skip
+    def put(payload: bytes) -> Record | None:
+        row = at_once(transaction, query, (*values, payload))
+        if row is None:
+            return None
+        key, created = row
+        expires = None if ttl is None else created + ttl
+        return Record(
+            key - first, "r", rank1, rank2, pri, None, 0, 0, created, None, expires, expires, ttr, most, None, None,
+            callback, payload,
+        )  # fmt: skip
+
+    return put
 
 
 def put_planned(step: Step, entries: Sequence[Entry]) -> list[Record]:
