@@ -20,6 +20,13 @@ BEGIN
         WHERE t.no = penstock_save_tube.no;
         INSERT INTO {schema}.penstock_counter (tube) VALUES (no);
     END IF;
+    IF made AND p_hand_out = 'lease' AND NOT p_laned AND p_kind::jsonb -> 'order' IN ('["id"]', '["pri", "id"]')
+        AND NOT (p_plain::jsonb ->> 'clock1')::boolean
+    THEN
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_heads_%s', no);
+        UPDATE {schema}.penstock_tube t SET heads = format('{schema}.penstock_heads_%s', t.no)::regclass
+        WHERE t.no = penstock_save_tube.no;
+    END IF;
     IF made AND p_temporary THEN
         INSERT INTO {schema}.penstock_unbroken VALUES (no);
     END IF;
@@ -68,7 +75,7 @@ BEGIN
     DELETE FROM {schema}.penstock_mark WHERE tube = t.no;
     DELETE FROM {schema}.penstock_unbroken WHERE tube = t.no;
     EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
-    EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%s', t.no);
+    EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%s, {schema}.penstock_heads_%s', t.no, t.no);
     RETURN QUERY SELECT * FROM {schema}.penstock_put_works(v_replies, v_now, p_process);
     IF {schema}.penstock_tell_end(t.no, p_process) THEN
         RETURN NEXT {schema}.penstock_told();
@@ -273,6 +280,7 @@ BEGIN
         PERFORM {schema}.penstock_revive(t) WHERE t.temporary;
         IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
             PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
+            PERFORM {schema}.penstock_lower(t, 1);
         END IF;
         RETURN QUERY SELECT t.name, f.id, NULL, f.what, f.remedy FROM {schema}.penstock_check_links(t, p_repair, v_now) f;
         IF t.hand_out <> 'lease' THEN

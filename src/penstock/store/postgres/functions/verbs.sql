@@ -46,8 +46,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
--- tasks of cancelled groups, which may not be removed yet.
+-- Lease up to p_count tasks (penstock_ready, from where heads.sql says). What others have locked is passed over, a
+-- micro-queue too, and so are the tasks of cancelled groups, which may not be removed yet.
 CREATE OR REPLACE FUNCTION {schema}.penstock_lease(
     t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint,
     p_cancelled integer[]
@@ -59,6 +59,8 @@ DECLARE
     v_number integer;
     -- Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
     v_singly boolean := t.fair AND t.utube_limit > 1;
+    v_low bigint := t.no::bigint << 40 | coalesce(pg_sequence_last_value(t.heads), 0);
+    v_least double precision := CASE WHEN t.heads IS NULL THEN '-Infinity'::double precision ELSE 0 END;
 BEGIN
     FOR i IN 1..CASE WHEN v_singly THEN p_count ELSE 1 END LOOP
         IF t.laned THEN
@@ -79,9 +81,15 @@ BEGIN
         ELSE
             v_keys := ARRAY(
                 SELECT key FROM {schema}.penstock_task
-                WHERE tube = t.no AND state = 'r' AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
+                -- No key below v_low means no place below this one; among those of other ranks, keys are told apart
+                -- in the index.
+                WHERE tube = t.no AND state = 'r' AND (rank1, rank2, key) >= (v_least, v_least, v_low) AND key >= v_low
+                    AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
                     AND (group_no IS NULL OR group_no <> ALL (p_cancelled))
                 ORDER BY rank1, rank2, key LIMIT p_count FOR UPDATE SKIP LOCKED);
+            IF t.heads IS NOT NULL AND v_keys[1] - v_low > 500 AND random() < 0.05 THEN
+                PERFORM {schema}.penstock_raise(t, v_keys);
+            END IF;
         END IF;
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
         RETURN QUERY UPDATE {schema}.penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1,
