@@ -6,6 +6,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Protocol
 
 import psycopg
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import penstock
 from penstock.store.postgres import schema
 from penstock.store.postgres.location import locate
+from penstock.testing import Clock
 from tests.behaviour.helpers import begin, take
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
@@ -20,6 +22,10 @@ from tests.postgres.schemas import damage
 # A take reads some pages of each index; one that passes by thousands of entries reads thousands.
 FEW_PAGES = 60
 PUTS = 100
+
+
+class Low(Protocol):
+    def __call__(self, tube: penstock.Tube, bound: str = "heads") -> int: ...
 
 
 @pytest.fixture
@@ -32,12 +38,17 @@ def held(url: str) -> Iterator[None]:
 
 
 @pytest.fixture
-def low(url: str) -> Iterator[Callable[[penstock.Tube], int]]:
-    """From which id on takes look."""
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def low(url: str) -> Iterator[Low]:
+    """From which id on takes look, or from which moment on (dues)."""
     with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
 
-        def read(tube: penstock.Tube) -> int:
-            query = f"SELECT pg_sequence_last_value(heads) FROM {locate(url).quoted}.penstock_tube WHERE name = %s"
+        def read(tube: penstock.Tube, bound: str = "heads") -> int:
+            query = f"SELECT pg_sequence_last_value({bound}) FROM {locate(url).quoted}.penstock_tube WHERE name = %s"
             ((value,),) = db.execute(query.encode(), (tube.name,)).fetchall()
             return int(value or 0)
 
@@ -51,12 +62,14 @@ def eager(url: str) -> None:
     damage(url, text)
 
 
-@pytest.mark.parametrize("kind", ["fifo", "fifottl"])
-def test_takes_pass_by_what_was_taken(url: str, broker: penstock.Broker, held: None, kind: str) -> None:
-    tube = broker.tube("work", kind)
-    tube.put_many(range(20_200))
+@pytest.mark.parametrize(("kind", "ttr"), [("fifo", None), ("fifottl", None), ("fifottl", 60)])
+def test_takes_pass_by_what_was_taken(
+    url: str, broker: penstock.Broker, held: None, kind: str, ttr: float | None
+) -> None:
+    tube = broker.tube("work", kind, ttr=ttr)
+    tube.put_many(range(10_200))
     teller = Teller(url, broker)
-    for _ in range(100):
+    for _ in range(50):
         tube.ack_many(tube.take_many(200))
     touched = []
     for _ in range(200):  # one in twenty raises it
@@ -98,9 +111,7 @@ RETURNS: dict[str, Callable[[penstock.Broker, penstock.Tube, penstock.Task], Non
 
 
 @pytest.mark.parametrize("way", RETURNS)
-def test_an_old_task_that_comes_back_is_the_next(
-    url: str, broker: penstock.Broker, low: Callable[[penstock.Tube], int], way: str
-) -> None:
+def test_an_old_task_that_comes_back_is_the_next(url: str, broker: penstock.Broker, low: Low, way: str) -> None:
     tube = broker.tube("work", ttr=1000)
     eager(url)
     tube.put_many(range(30))
@@ -113,9 +124,7 @@ def test_an_old_task_that_comes_back_is_the_next(
     assert [task.id for task in tube.take_many(3)] == [old.id, 22, 23]
 
 
-def test_a_task_put_anew_under_its_address_is_the_next(
-    url: str, broker: penstock.Broker, low: Callable[[penstock.Tube], int]
-) -> None:
+def test_a_task_put_anew_under_its_address_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work")
     eager(url)
     tube.put("later", address="a", delay=1000)
@@ -127,9 +136,7 @@ def test_a_task_put_anew_under_its_address_is_the_next(
     assert [task.data for task in tube.take_many(2)] == ["now", 20]
 
 
-def test_what_is_more_urgent_comes_first(
-    url: str, broker: penstock.Broker, low: Callable[[penstock.Tube], int]
-) -> None:
+def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", pri=5)
     eager(url)
     tube.put_many(range(30))
@@ -158,7 +165,7 @@ def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: pensto
     assert take(tube).data == 20
 
 
-def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: Callable[[penstock.Tube], int]) -> None:
+def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", "fifo")
     eager(url)
     tube.put("first")
@@ -207,7 +214,73 @@ def test_nothing_is_lost_among_many(url: str, broker: penstock.Broker) -> None:
     assert broker.check() == []
 
 
-def test_a_repair_looks_at_everything(url: str, broker: penstock.Broker, low: Callable[[penstock.Tube], int]) -> None:
+def delay(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", delay=5)
+    return lambda: take(tube).data == "x"
+
+
+def delay_of_one_of_many(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put_many([("x", {"delay": 500}), ("y", {"delay": 5})])
+    return lambda: take(tube).data == "y"
+
+
+def delay_of_all(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put_many(["x", "y"], delay=5)
+    return lambda: take(tube).data == "x"
+
+
+def ttr(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", ttr=5)
+    assert take(tube).data == "x"
+    return lambda: take(tube).attempts == 2
+
+
+def release(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x")
+    take(tube).release(5)
+    return lambda: take(tube).attempts == 2
+
+
+def replace(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", address="a", delay=500)
+    tube.put("y", address="a", delay=5, on_duplicate="replace")
+    return lambda: take(tube).data == "y"
+
+
+@pytest.mark.parametrize("way", [delay, delay_of_one_of_many, delay_of_all, ttr, release, replace])
+def test_a_moment_before_all_others_is_kept(
+    url: str, way: Callable[[penstock.Tube], Callable[[], bool]], clock: Clock, low: Low
+) -> None:
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("work", ttr=1000)
+        eager(url)
+        tube.put_many(range(20))
+        for _ in range(20):
+            take(tube).ack()
+        assert low(tube, "dues") > clock() + 900_000
+        kept = way(tube)
+        clock.advance(4.999)
+        assert tube.take(0) is None
+        clock.advance(0.001)
+        assert kept()
+
+
+@pytest.mark.parametrize("options", [{}, {"ttl": 5}])
+def test_a_ttl_that_is_over_before_all_others(url: str, clock: Clock, low: Low, options: dict[str, float]) -> None:
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("work", ttl=5, ttr=1000)
+        eager(url)
+        tube.put_many(range(20), ttl=3000)
+        for _ in range(20):
+            take(tube).ack()
+        assert low(tube, "dues") > clock() + 900_000
+        tube.put("x", **options)  # type: ignore[arg-type]
+        clock.advance(5)
+        assert tube.take(0) is None
+        assert tube.stats().calls.ttl == 1
+
+
+def test_a_repair_looks_at_everything(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", "fifo")
     eager(url)
     tube.put_many(range(30))

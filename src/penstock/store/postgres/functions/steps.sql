@@ -267,8 +267,9 @@ BEGIN
                 FROM {schema}.penstock_arrive(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state, false, r.key,
                     r.rank1, v_rank2, p_now);
             ELSIF c.state = 'r' THEN
-                PERFORM {schema}.penstock_lower(t, r.key);
+                PERFORM {schema}.penstock_lower(t.no, t.heads, r.key & 1099511627775);
             END IF;
+            PERFORM {schema}.penstock_lower(t.no, t.dues, c.at);
             UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2, at = c.at, expires = c.expires,
                 attempts = c.attempts, owner = v_owner, reason = c.reason
             WHERE tube = t.no AND key = r.key;

@@ -1,6 +1,6 @@
 -- Where takes begin to look (functions/heads.sql), of the tubes whose tasks all rank from 0 on.
-ALTER TABLE {schema}.penstock_tube ADD COLUMN IF NOT EXISTS heads regclass;
-ALTER TABLE {schema}.penstock_sealed ADD COLUMN IF NOT EXISTS heads regclass;
+ALTER TABLE {schema}.penstock_tube ADD COLUMN IF NOT EXISTS heads regclass, ADD COLUMN IF NOT EXISTS dues regclass;
+ALTER TABLE {schema}.penstock_sealed ADD COLUMN IF NOT EXISTS heads regclass, ADD COLUMN IF NOT EXISTS dues regclass;
 DO $$
 DECLARE
     v_no integer;
@@ -10,6 +10,9 @@ BEGIN
             AND kind::jsonb -> 'order' IN ('["id"]', '["pri", "id"]') AND NOT (plain ->> 'clock1')::boolean
     LOOP
         EXECUTE format('CREATE SEQUENCE {schema}.penstock_heads_%s', v_no);
-        UPDATE {schema}.penstock_tube SET heads = format('{schema}.penstock_heads_%s', v_no)::regclass WHERE no = v_no;
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_dues_%s', v_no);
+        UPDATE {schema}.penstock_tube SET heads = format('{schema}.penstock_heads_%s', v_no)::regclass,
+            dues = format('{schema}.penstock_dues_%s', v_no)::regclass
+        WHERE no = v_no;
     END LOOP;
 END $$;
