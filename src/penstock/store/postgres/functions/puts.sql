@@ -27,8 +27,10 @@ BEGIN
     IF t.hand_out = 'deliver' THEN
         SELECT ms, seq INTO v_ms, v_seq FROM {schema}.penstock_next_marks(t.no, cardinality(p_entries), p_now);
     END IF;
-    PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + min(CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END))
-    FROM unnest(p_entries) e;
+    IF t.dues IS NOT NULL THEN
+        PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + min(CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END))
+        FROM unnest(p_entries) e;
+    END IF;
     WITH new AS (
         INSERT INTO {schema}.penstock_task
             (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,

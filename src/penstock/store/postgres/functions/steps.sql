@@ -269,7 +269,9 @@ BEGIN
             ELSIF c.state = 'r' THEN
                 PERFORM {schema}.penstock_lower(t.no, t.heads, r.key & 1099511627775);
             END IF;
-            PERFORM {schema}.penstock_lower(t.no, t.dues, c.at);
+            IF c.at IS NOT NULL THEN
+                PERFORM {schema}.penstock_lower(t.no, t.dues, c.at);
+            END IF;
             UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2, at = c.at, expires = c.expires,
                 attempts = c.attempts, owner = v_owner, reason = c.reason
             WHERE tube = t.no AND key = r.key;

@@ -93,10 +93,13 @@ BEGIN
                     AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
                     AND (group_no IS NULL OR group_no <> ALL (p_cancelled))
                 ORDER BY rank1, rank2, key LIMIT p_count FOR UPDATE SKIP LOCKED) found;
-            IF t.heads IS NOT NULL AND p_first AND v_keys[1] - v_low > 500 AND random() < 0.05 THEN
+            -- The more likely, the more was passed by; not always, because something old may be ready behind the others.
+            IF t.heads IS NOT NULL AND p_first AND random() < least((v_keys[1] - v_low) / 10000.0, 0.2) THEN
                 PERFORM {schema}.penstock_raise(t, v_keys, p_now + coalesce(v_ttr, 0));
             END IF;
-            PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + v_ttr);
+            IF v_ttr IS NOT NULL THEN
+                PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + v_ttr);
+            END IF;
         END IF;
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
         RETURN QUERY UPDATE {schema}.penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1,

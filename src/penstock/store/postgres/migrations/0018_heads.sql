@@ -1,6 +1,9 @@
 -- Where takes begin to look (functions/heads.sql), of the tubes whose tasks all rank from 0 on.
 ALTER TABLE {schema}.penstock_tube ADD COLUMN IF NOT EXISTS heads regclass, ADD COLUMN IF NOT EXISTS dues regclass;
 ALTER TABLE {schema}.penstock_sealed ADD COLUMN IF NOT EXISTS heads regclass, ADD COLUMN IF NOT EXISTS dues regclass;
+DROP FUNCTION IF EXISTS {schema}.penstock_lease(
+    {schema}.penstock_tube, integer, integer, double precision, bigint, bigint, integer[]);
+DROP FUNCTION IF EXISTS {schema}.penstock_next_due(integer, bigint, integer, bigint);
 DO $$
 DECLARE
     v_no integer;
