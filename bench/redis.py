@@ -15,6 +15,7 @@ from bench.beside import bulk_rate
 from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.report import Line, Size, Target
 from penstock.core import codec
+from penstock.core.entry import plain_entry
 from penstock.store.redis.plain import plain_words
 from penstock.store.redis.store import RedisStore
 from tests.servers.base import Server
@@ -56,7 +57,9 @@ def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tup
     tube, store = broker.tube("equal"), broker._hub.store
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
-    request = store._runner.tag_request("put_plain", tube._stored.no, "", *plain_words(store._runner, tube._stored))
+    stored, runner = tube._stored, store._runner
+    words = plain_words(runner, stored, plain_entry(stored, b""))
+    request = runner.tag_request("put_plain", stored.no, "", *words)
     return request.script.digest, tuple(request.keys), tuple(request.arguments)
 
 

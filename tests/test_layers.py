@@ -18,7 +18,7 @@ LAYERS = [
     "core",
     "store",
     "broker tube settling unleased session group outcome waiting aio bridge batch flow steps taking presence keeper hub"
-    " opening seat bound stats why operating moving",
+    " opening seat ears bound stats why operating moving",
     "app worker schedule callbacks",
     "",
     "server",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Record, Task
+from penstock.core.task import Entry, Record, Task
 from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, Step
 from penstock.group import Group
@@ -74,7 +74,7 @@ class _Transaction:
     def __init__(self, store: Store) -> None:
         self.store = store
 
-    def plain_put(self, tube: StoredTube) -> None:
+    def plain_put(self, tube: StoredTube, entry: Entry) -> None:
         """A bound put is a put_many."""
 
     def is_listened(self, tube: StoredTube) -> bool:

@@ -1,9 +1,9 @@
 """Where threads meet the loop: the calls of many coroutines become few store calls, on few threads.
 
-`bridge.run(flow)` begins a verb's flow at once and gives the future of its result. Steps of one key that are asked for
-in one turn of the loop, or while the last ones of that key are carried out, become one store call. An error belongs to
-the caller whose step is bad: a batch that is refused is halved until each has its own answer. A cancelled future takes
-nothing: a step not begun is dropped, a take that was carried out is undone. It knows neither tubes nor stores.
+`bridge.run(flow)` begins a verb's flow at once and gives the future of its result; `bridge.ask(step)` that of one step.
+Steps of one key that are asked for in one turn of the loop, or while the last ones of that key are carried out, become
+one store call. An error belongs to the caller whose step is bad: a batch that is refused is halved until each has its
+own answer. A cancelled future takes nothing: a step not begun is dropped, a take that was carried out is undone.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from penstock.store.forks import reset_in_child
 log = logging.getLogger("penstock")
 
 R = TypeVar("R")
+# Whose step it is: a flow's, or one that is asked for by itself.
+Caller = asyncio.Future[Any]
 
 
 class Bridge:
@@ -34,15 +36,15 @@ class Bridge:
         #: How many threads it may have; each begins when it is first needed.
         self.threads = threads
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[Hashable, Lane[Run[Any]]] = {}
-        self._fresh: list[Lane[Run[Any]]] = []
+        self._lanes: dict[Hashable, Lane[Caller]] = {}
+        self._fresh: list[Lane[Caller]] = []
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._inbox: deque[Callable[[], object]] = deque()
         self._called = False
         self._away = 0  # jobs with the threads
         self._steps = 0  # steps asked for and not answered
-        self._runs = 0  # flows not ended
+        self._runs = 0  # flows not ended, and steps asked for by themselves
         self._closing = self._abandoned = self._forked = False
         self._moved = asyncio.Event()
         reset_in_child(self)
@@ -54,6 +56,16 @@ class Bridge:
         """
         self.must_be_here()
         return self._begin(flow, refused=self._closing)
+
+    def ask(self, step: Step) -> asyncio.Future[Any]:
+        """Carry out one step; the future of its answer. It costs half of what a flow does, and undoes nothing."""
+        self.must_be_here()
+        if self._closing:
+            raise _closed()
+        future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
+        self._runs += 1
+        self._queue(future, step)
+        return future
 
     def must_be_here(self) -> None:
         """StoreUnavailable in any other loop or process than its own."""
@@ -112,11 +124,14 @@ class Bridge:
     def _ask(self, run: Run[Any], step: Step) -> None:
         """A flow wants this step."""
         if run._refused:
-            run._go(Failure(StoreUnavailable("this broker is closed: connect again")))
+            run._go(Failure(_closed()))
             return
         if isinstance(step, Sleep):
             self._sleep(run, step)
             return
+        run._lane = self._queue(run, step)
+
+    def _queue(self, caller: Caller, step: Step) -> Lane[Caller]:
         self._steps += 1
         key = step.key
         lane = None if key is None else self._lanes.get(key)
@@ -124,13 +139,13 @@ class Bridge:
             lane = Lane(key)
             if key is not None:
                 self._lanes[key] = lane
-        lane.waiting[run] = step
-        run._lane = lane
+        lane.waiting[caller] = step
         if not lane.busy:
             lane.busy = True
             self._refresh(lane)
+        return lane
 
-    def _refresh(self, lane: Lane[Run[Any]]) -> None:
+    def _refresh(self, lane: Lane[Caller]) -> None:
         """Its next batch goes off at the end of this turn of the loop, with all that is asked for until then."""
         if not self._fresh:
             self._loop.call_soon(self._flush)
@@ -139,14 +154,27 @@ class Bridge:
     def _flush(self) -> None:
         fresh, self._fresh = self._fresh, []
         for lane in fresh:
-            batch = lane.cut()
-            for run in batch:
-                run._lane = None
-            if batch:
-                self._send(_Job(lane, list(batch), list(batch.values())))
+            job = self._next_job(lane)
+            if job.callers:
+                self._send(job)
+            elif lane.waiting:
+                self._refresh(lane)
             else:
                 lane.busy = False
                 self._lanes.pop(lane.key, None)
+
+    def _next_job(self, lane: Lane[Caller]) -> _Job:
+        job = _Job(lane)
+        for caller, step in lane.cut().items():
+            if isinstance(caller, Run):
+                caller._lane = None  # it left by itself when it was cancelled
+            elif caller.done():
+                self._steps -= 1
+                self._ended()
+                continue
+            job.callers.append(caller)
+            job.steps.append(step)
+        return job
 
     def _send(self, job: _Job) -> None:
         if self._away == len(self._workers) < self.threads:
@@ -159,12 +187,23 @@ class Bridge:
     def _answer(self, job: _Job, answers: list[Any]) -> None:
         """A batch is back: each flow goes on with its answer."""
         self._away -= 1
-        self._steps -= len(job.runs)
-        for run, step, answer in zip(job.runs, job.steps, answers, strict=True):
-            run._receive(step, answer)
+        self._steps -= len(job.callers)
+        for caller, step, answer in zip(job.callers, job.steps, answers, strict=True):
+            if isinstance(caller, Run):
+                caller._receive(step, answer)
+            else:
+                self._settle(caller, answer)
         self._refresh(job.lane)
         if self._closing:
             self._moved.set()
+
+    def _settle(self, future: Caller, answer: Any) -> None:
+        if not future.done():  # else it was cancelled
+            if isinstance(answer, Failure):
+                future.set_exception(answer.error)
+            else:
+                future.set_result(answer)
+        self._ended()
 
     def _sleep(self, run: Run[Any], step: Sleep) -> None:
         run._asleep = step
@@ -228,7 +267,7 @@ class Run(asyncio.Future[R]):
         super().__init__(loop=loop)
         self._bridge = bridge
         self._flow = flow
-        self._lane: Lane[Run[Any]] | None = None  # where its step waits to go off
+        self._lane: Lane[Caller] | None = None  # where its step waits to go off
 
     def cancel(self, msg: object = None) -> bool:
         """As any future's; what it is given from now on goes back."""
@@ -299,12 +338,16 @@ class Run(asyncio.Future[R]):
 class _Job:
     """One batch on its way to a thread and back."""
 
-    __slots__ = ("lane", "runs", "steps")
+    __slots__ = ("callers", "lane", "steps")
 
-    def __init__(self, lane: Lane[Run[Any]], runs: list[Run[Any]], steps: list[Step]) -> None:
+    def __init__(self, lane: Lane[Caller]) -> None:
         self.lane = lane
-        self.runs = runs
-        self.steps = steps
+        self.callers: list[Caller] = []
+        self.steps: list[Step] = []
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("this broker is closed: connect again")
 
 
 def _alone(call: Callable[[], R]) -> Flow[R]:

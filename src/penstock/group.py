@@ -9,9 +9,10 @@ import msgspec
 
 from penstock.core import group as rules
 from penstock.core import names
+from penstock.core.entry import encode_payload
 from penstock.core.group import Group as StoredGroup
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions, encode_payload
+from penstock.core.options import PutOptions
 from penstock.core.task import Entry, Task
 from penstock.errors import BadValue, NotFound
 from penstock.flow import Call, Flow, verb

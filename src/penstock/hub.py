@@ -10,7 +10,8 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
-from penstock.core.task import Home, Record, Task, make_task
+from penstock.core.task import Entry, Home, Record, Task, make_task
+from penstock.ears import Ears
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
@@ -18,6 +19,7 @@ from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
 from penstock.store.base import Effects, Event, PlainStore, Store
 from penstock.store.forks import reset_in_child
+from penstock.store.wake import HeardStore
 from penstock.waiting import Topic, Waiter, room_of
 
 log = logging.getLogger("penstock")
@@ -45,6 +47,7 @@ class Hub:
         self.closed = False
         self.room = room_of(store.identity)
         self._store = store
+        self._news = store.news if isinstance(store, HeardStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
@@ -160,9 +163,9 @@ class Hub:
                 if listener is not None:
                     _tell(*listener, event.record, event.name)
 
-    def plain_put(self, tube: StoredTube) -> Callable[[bytes], Record | None] | None:
-        """The store's short way for puts without options into this tube; tell `arrived` of each."""
-        return self._store.plain_put(tube) if isinstance(self._store, PlainStore) else None
+    def plain_put(self, tube: StoredTube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """The store's short way for puts into this tube that differ from this in their data; tell `arrived` of each."""
+        return self._store.plain_put(tube, entry) if isinstance(self._store, PlainStore) else None
 
     def arrived(self, tube: StoredTube, record: Record) -> None:
         """As `after` and `note_records`, of one task put by the short way."""
@@ -214,7 +217,7 @@ class Hub:
         """What look gives, once it gives anything; None when the time is over. What is due is done meanwhile."""
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
-        waiter = self.room.enter((topic,))
+        waiter = self.enter((topic,))
         self._waiters.add(waiter)
         try:
             while True:
@@ -232,6 +235,13 @@ class Hub:
         finally:
             self._waiters.discard(waiter)
             self.room.leave(waiter, None)
+
+    def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
+        """Queue up in the room, with an ear for what others change where the store lends one."""
+        waiter = self.room.enter(topics, picky=picky)
+        if self._news is not None:
+            waiter.ears = Ears(self.room, self._news)
+        return waiter
 
     # what will be due, for those who wait
 
@@ -254,11 +264,11 @@ class Hub:
                 self.note_due((topic,), max(0, min(moments) - self.store.now()))
 
     def note_outage(self, error: StoreError) -> None:
-        """A waiting take outlasts it. Said once a second, however many wait."""
+        """A waiting take, or the end of a `with` block, outlasts it. Said once a second, however many wait."""
         now = time.monotonic()
         if now - self._said >= SCAN_SECONDS:
             self._said = now
-            log.warning("a waiting take goes on when the store is back (%s)", error)
+            log.warning("a call that waits goes on when the store is back (%s)", error)
 
     # for the keeper
 

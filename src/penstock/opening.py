@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.core import names
+from penstock.core.entry import make_entry
 from penstock.core.kind import DELIVER, find_kind
-from penstock.core.options import PutOptions, check_new_tube, check_tube_options, make_entry, make_tube
+from penstock.core.options import PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.tube import Tube

@@ -16,21 +16,18 @@ from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.core.shapes import several
 from penstock.core.task import Task
-from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
 from penstock.flow import Call, Flow, Sleep
 from penstock.opening import find_tube
 from penstock.store.base import Blocked, Joined, Presence, Store, Taken
 from penstock.taking import Got, Line, Takes
 from penstock.tube import Tube, check_max_pri
-from penstock.waiting import Topic, Waiter
+from penstock.waiting import Topic, Waiter, pauses
 
 if TYPE_CHECKING:
     from penstock.hub import Hub
 
 Stop = Callable[[], bool]
-# Seconds between the attempts of a waiting take while its server is away.
-FIRST_PAUSE = 0.05
-LAST_PAUSE = 1.0
 
 
 class Seat:
@@ -165,7 +162,7 @@ class Seat:
     def _blocked(self, look: Takes, deadline: float | None, stop: Stop) -> Flow[list[Task]]:
         room = self._hub.room
         topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in look.tubes)
-        waiter = room.enter(topics, picky=look.max_pri is not None)
+        waiter = self._hub.enter(topics, picky=look.max_pri is not None)
         self._waiters.add(waiter)
         got: Topic | None = None
         look.blocks = True
@@ -200,8 +197,9 @@ class Seat:
 
     def _patiently(self, look: Takes, waiter: Waiter, deadline: float | None, stop: Stop) -> Flow[Got]:
         """One look; while a server is away it is made again, ever less often, until the time is over."""
-        pause = FIRST_PAUSE
+        between = pauses()
         while True:
+            pause = next(between)
             try:
                 got: Got = yield look
                 return got
@@ -209,11 +207,25 @@ class Seat:
                 late = stop() or (deadline is not None and time.monotonic() + pause > deadline)
                 # Whether one that was not counted yet is so now, nobody knows: it must not be counted twice.
                 unsure = isinstance(error, OutcomeUnknown) and not look.registered
-                if late or unsure or self._closed or not self._hub.store.remote:
+                if late or unsure or not self.outlasts(error):
                     raise
-                self._hub.note_outage(error)
             yield Sleep(waiter, pause)
-            pause = min(pause * 2, LAST_PAUSE)
+
+    def outlasts(self, error: StoreError) -> bool:
+        """Whether a call of this seat that met such an error may be made again later: its server may come back."""
+        if self._closed or self._hub.closed or not self._hub.store.remote:
+            return False
+        self._hub.note_outage(error)
+        return True
+
+    def pause(self, seconds: float) -> Flow[None]:
+        """Sleep so long, or until the seat is closed."""
+        waiter = self._hub.room.enter(())
+        self._waiters.add(waiter)
+        try:
+            yield Sleep(waiter, seconds)
+        finally:
+            self._waiters.discard(waiter)
 
     def unregister(self, tubes: Sequence[Tube]) -> None:
         """Nobody of this session waits for these tubes any more."""
@@ -227,7 +239,8 @@ class Seat:
         """One call of the store, made again when its session had lapsed or what it gave cannot be decoded."""
         stored = [tube._stored for tube in tubes]
         while True:
-            self.join()
+            if self._joined is None or self._lost or self._closed:
+                self.join()
             taken = self._hub.store.take(stored, count, self.handle, max_pri=max_pri, blocked=blocked)
             self._hub.after(taken.effects)
             if taken.alive:
@@ -244,8 +257,10 @@ class Seat:
                 blocked = "enter"
 
     def _tasks(self, tubes: Sequence[Tube], taken: Taken) -> list[Task]:
-        home = next((tube for tube in tubes if tube._stored is taken.tube), None)
-        return [] if home is None else home._handed_out(taken.records)
+        for tube in tubes:
+            if tube._stored is taken.tube:
+                return tube._handed_out(taken.records)
+        return []
 
 
 def _never() -> bool:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.core import names
 from penstock.core.ending import encode_code
+from penstock.core.entry import encode_payload
 from penstock.core.kind import kinds_with, must_have
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms
 from penstock.core.options import Tube as StoredTube
-from penstock.core.options import encode_payload, refuse_option
+from penstock.core.options import refuse_option
 from penstock.core.shapes import several
 from penstock.core.task import Facts, Place, Record, Status
-from penstock.errors import BadValue, NotFound, NotTaken, PenstockError, UnsupportedOption
-from penstock.flow import Flow, verb
+from penstock.errors import (
+    BadValue,
+    NotFound,
+    NotTaken,
+    OutcomeUnknown,
+    PenstockError,
+    StoreUnavailable,
+    UnsupportedOption,
+)
+from penstock.flow import Call, Flow, verb
 from penstock.steps import Moves
+from penstock.waiting import pauses
 
 if TYPE_CHECKING:
     from penstock.seat import Seat
@@ -26,6 +37,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock")
 
 TaskOrId = Facts[Place] | int | str
+
+# For so many seconds the end of a `with` block outlasts its server. A session that cannot beat lapses after 15.
+PATIENCE = 10.0
 
 
 class Settling:
@@ -109,6 +123,11 @@ class Settling:
         yield from self._settle_any("delete", task_or_id)
 
     @verb
+    def _finish(self, task: Facts[Place]) -> Flow[None]:
+        """Ack a task whose `with` block has ended."""
+        yield from self._settle_at_last(task, self._move("ack", task))
+
+    @verb
     def _give_back(self, task: Facts[Place], error: BaseException) -> Flow[None]:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self._stored.backoff
@@ -116,13 +135,45 @@ class Settling:
         reason = names.text("reason", f"{type(error).__name__}: {error}")
         try:
             extra = span_ms("delay", min(delay, MAX_SECONDS))
-            yield from self._settle_leased(task, self._move("release", task, extra, reason))
+            yield from self._settle_at_last(task, self._move("release", task, extra, reason))
         except PenstockError as lost:
             # The block's own error matters more than that the task could not be given back.
-            log.warning("%s", lost)
+            log.warning("task %s of tube %s was not given back: %s", task.id, self.name, lost)
+
+    def _settle_at_last(self, task: Facts[Place], move: Move) -> Flow[None]:
+        """Settle where nobody is left to try again: while a server is away, this does. The lease makes that safe."""
+        settle: Callable[[Facts[Place], Move], Flow[None]] = self._settle_leased
+        unknown, ends = None, float("inf")
+        for pause in pauses():
+            try:
+                return (yield from settle(task, move))
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if isinstance(error, OutcomeUnknown):
+                    settle, unknown = self._settle_again, error
+                ends = min(ends, time.monotonic() + PATIENCE)
+                if time.monotonic() >= ends or not self._seat.outlasts(error):
+                    raise unknown or error from error.__cause__
+            yield from self._seat.pause(pause)
+
+    def _settle_again(self, task: Facts[Place], move: Move) -> Flow[None]:
+        """As _settle_leased, by a move that may have been made already: then it is as it should be."""
+        try:
+            yield from self._settle_leased(task, move)
+        except NotTaken:
+            record: Record | None = yield Call(lambda: self._get(task))
+            if move.verb == "ack" and record is None:
+                task.status = Status.DONE
+            elif move.verb == "release" and record is not None and record.lease == move.lease:
+                _told(task, record)
+            else:  # the lease has ended, and the move was never made
+                raise
 
     def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
         """Guarded moves; of each the task afterwards, or None where the guard failed."""
+        raise NotImplementedError
+
+    def _get(self, id: TaskOrId) -> Record | None:
+        """The task as it is stored now; None when it is not in the tube."""
         raise NotImplementedError
 
     def _move(
@@ -137,6 +188,8 @@ class Settling:
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
+        if task._home is self:
+            return task._record
         if task.tube != self.name:
             raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
         if task._home._stored.no != self._stored.no:

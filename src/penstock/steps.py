@@ -40,7 +40,10 @@ class Puts(Step):
 
     @property
     def size(self) -> int:
-        return sum(_EACH + len(entry.payload) for entry in self._entries)
+        entries = self._entries
+        if len(entries) == 1:
+            return _EACH + len(entries[0].payload)
+        return sum(_EACH + len(entry.payload) for entry in entries)
 
     def run(self) -> list[Record]:
         return self._tube._put_now(self._entries)

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Unpack
 
 from penstock import why
 from penstock.core import codec, names
+from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.numbers import whole
-from penstock.core.options import PutOptions, encode_payload, make_entry
+from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
@@ -25,6 +26,7 @@ from penstock.outcome import Outcome, await_outcome
 from penstock.settling import Settling, TaskOrId
 from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
+from penstock.store.base import Settled
 from penstock.store.stepwise import stepwise
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
-_ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
+ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 class Tube(Settling):
@@ -50,20 +52,41 @@ class Tube(Settling):
         self._hub = hub
         self._seat = seat
         self._stored = stored
-        self._plain = hub.plain_put(stored)
+        self._plain = self._short_way(plain_entry(stored, b""))
 
     def __repr__(self) -> str:
         return f"<Tube {self.name} ({self.kind})>"
 
     # putting
 
+    def _short_way(self, entry: Entry) -> Callable[[object], Record | None] | None:
+        """Stores data each time it is called, with all else as in the entry, by the store's own short way.
+
+        None, here or then: it must be put the long way.
+        """
+        hub, stored, plain = self._hub, self._stored, self._hub.plain_put(self._stored, entry)
+        if plain is None:
+            return None
+
+        def put(data: object) -> Record | None:
+            record = plain(encode_payload(stored, "data", data))
+            if record is not None:
+                hub.arrived(stored, record)
+            return record
+
+        return put
+
     def _put_plain(self, data: object) -> Task | None:
         """Store one task without options by the store's own short way; None where it has none for this tube."""
-        record = self._plain and self._plain(encode_payload(self._stored, "data", data))
+        record = self._plain and self._plain(data)
         if record is None:
             return None
-        self._hub.arrived(self._stored, record)
-        return Task(record, self, data) if type(data) in _ATOMS else make_task(record, self)
+        return Task(record, self, data) if type(data) in ATOMS else make_task(record, self)
+
+    def _plain_step(self, data: object) -> Puts | None:
+        """The one step of a put without options; None where the tube may be full, so that more may be needed."""
+        stored = self._stored
+        return Puts(self, (make_entry(stored, data, {}),)) if stored.capacity is None else None
 
     @verb_with(_put_plain)
     def put(
@@ -86,7 +109,7 @@ class Tube(Settling):
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
         record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
-        same = type(data) in _ATOMS and address is id is None  # with one, it may be the task that was there
+        same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there
         return Task(record, self, data) if same else make_task(record, self)
 
     @verb
@@ -161,19 +184,17 @@ class Tube(Settling):
 
     def kick(self, count: int | None = 1) -> int:
         """Un-bury up to count tasks, in take order; how many it were."""
-        settled = self._hub.store.kick(self._stored, 1 if count is None else whole("count", count))
-        self._hub.after(settled.effects)
-        return len(settled.records)
+        return self._counted(self._hub.store.kick(self._stored, 1 if count is None else whole("count", count)))
 
     def release_all(self) -> int:
         """Release every taken task, whoever holds it; how many it were."""
-        settled = self._hub.store.release_all(self._stored)
-        self._hub.after(settled.effects)
-        return len(settled.records)
+        return self._counted(self._hub.store.release_all(self._stored))
 
     def truncate(self) -> int:
         """Remove every task, leases too; how many it were."""
-        settled = self._hub.store.truncate(self._stored)
+        return self._counted(self._hub.store.truncate(self._stored))
+
+    def _counted(self, settled: Settled) -> int:
         self._hub.after(settled.effects)
         return len(settled.records)
 

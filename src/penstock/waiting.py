@@ -9,9 +9,13 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from penstock.store.forks import reset_in_child
+
+if TYPE_CHECKING:
+    from penstock.ears import Ears
 
 # What is waited for, and the tube's number; of an end, also the number of the task or group.
 Topic = tuple[str, int] | tuple[str, int, int]
@@ -20,7 +24,7 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_call", "_lock", "hinted", "owed", "picky", "shares", "topics", "woken")
+    __slots__ = ("_call", "_lock", "ears", "hinted", "owed", "picky", "shares", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
         self.topics = topics
@@ -29,12 +33,17 @@ class Waiter:
         self.woken = False
         self.hinted = False
         self.owed = False  # something came while it was awake: it looks again
+        self.ears: Ears | None = None  # how it can hear of changes elsewhere while it sleeps
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def sleep(self, seconds: float | None) -> bool:
         """Block until woken (True) or the time is over."""
+        return self.rest(seconds) if self.ears is None else self.ears.sleep(self, seconds)
+
+    def rest(self, seconds: float | None) -> bool:
+        """The same, deaf."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def call_when_woken(self, call: Callable[[], bool] | None) -> bool:
@@ -43,6 +52,12 @@ class Waiter:
         The call must be short and must not enter the room; it says whether the sleeper is still there.
         """
         self.shares = True
+        if call is not None and self.ears is not None:
+            self.ears.others_listen()
+        return self.on_wake(call)
+
+    def on_wake(self, call: Callable[[], bool] | None) -> bool:
+        """Have this called at the next wake-up, as above, by one that sleeps in its own way."""
         self._call = call  # before the look at the lock, else a wake-up in between would be lost
         if call is None or not self._lock.acquire(blocking=False):
             return False
@@ -124,6 +139,12 @@ class Room:
     def __bool__(self) -> bool:
         return True
 
+    def is_alone(self, waiter: Waiter) -> bool:
+        """Whether nobody else waits for anything."""
+        with self._lock:
+            waiting = [self._waiters.get(topic, {}) for topic in waiter.topics]
+            return len(self._waiters) == len(waiting) and all(len(some) == 1 for some in waiting)
+
     def has(self, topic: Topic) -> bool:
         """Whether anyone waits for it."""
         return topic in self._waiters
@@ -165,6 +186,14 @@ class Room:
             waiter.owed = True
         for waiter in gone:
             self._remove(waiter)
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between the attempts of a call that outlasts its server: ever longer, up to one."""
+    pause = 0.05
+    while True:
+        yield pause
+        pause = min(pause * 2, 1.0)
 
 
 _rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()

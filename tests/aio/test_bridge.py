@@ -221,3 +221,47 @@ def test_a_run_is_a_future_that_can_be_cancelled(calls: list[list[int]]) -> None
         await closed(bridge)
 
     in_loop(main)
+
+
+def test_a_step_asked_for_by_itself_shares_the_call_of_flows(calls: list[list[int]]) -> None:
+    async def main() -> None:
+        bridge = Bridge()
+        Double.bad[3] = BadValue("three")
+        run, asked, bad = bridge.run(doubled(1)), bridge.ask(Double(2)), bridge.ask(Double(3))
+        assert [await run, await asked] == [[2], 4]
+        with pytest.raises(BadValue):
+            await bad
+        assert calls[0] == [1, 2, 3]
+        await closed(bridge)
+        with pytest.raises(StoreUnavailable):
+            bridge.ask(Double(4))
+
+    in_loop(main)
+
+
+def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[list[int]]) -> None:
+    async def main() -> None:
+        bridge = Bridge()
+        first, second = bridge.ask(Double(1)), bridge.ask(Double(2))
+        assert first.cancel()
+        assert await second == 4
+        for future in [bridge.ask(Double(number)) for number in range(3)]:
+            assert future.cancel()
+        await closed(bridge)  # nobody is left to be waited for
+        assert calls == [[2]]
+
+    in_loop(main)
+
+
+def test_the_answer_to_a_step_that_was_cancelled_while_it_was_away_is_nobodys(calls: list[list[int]]) -> None:
+    async def main() -> None:
+        bridge, go_on = Bridge(), threading.Event()
+        step = Call(go_on.wait)
+        asked = bridge.ask(step)
+        await asyncio.sleep(0.01)
+        assert asked.cancel()
+        go_on.set()
+        assert await bridge.ask(Double(5)) == 10
+        await closed(bridge)
+
+    in_loop(main)

@@ -110,6 +110,7 @@ def test_a_blocked_take_that_is_cancelled_takes_nothing_and_is_forgotten(store_u
     in_loop(main)
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None:
     async def main() -> None:
         async with aio.connect("memory://") as broker:
@@ -121,7 +122,7 @@ def test_a_wake_up_that_a_cancelled_take_does_not_use_is_the_next_ones() -> None
             await made.wait()  # the first one was woken, and has got it
             await cancelled(first)
             go_on.set()
-            task = await asyncio.wait_for(second, 0.8)  # by that wake-up, not by the scan
+            task = await asyncio.wait_for(second, PATIENCE)
             assert task is not None
             assert (task.data, task.attempts) == ("x", 1)
 
@@ -283,7 +284,7 @@ def test_cancelled_at_every_turn_of_the_loop(store_url: str, verb: str) -> None:
             await broker.tube("empty")
             await tube.put_many(["x", "y"], pri=5)
             await tube.put("z", address="a", pri=6)
-            for turns in range(30):
+            for turns in range(20):
                 await tube.put("held", pri=0)
                 [held] = await tube.take_many(1)
                 call = asyncio.ensure_future(begin[verb]())

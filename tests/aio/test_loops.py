@@ -165,6 +165,7 @@ def test_a_cancelled_close_goes_on_to_the_end() -> None:
     in_loop(main)
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_two_loops_with_a_broker_each_wake_each_other(store_url: str) -> None:
     waiting, found = threading.Event(), list[object]()
 
@@ -174,7 +175,7 @@ def test_two_loops_with_a_broker_each_wake_each_other(store_url: str) -> None:
             call = asyncio.ensure_future(tube.take(PATIENCE))
             await blocked(broker, 1)
             waiting.set()
-            task = await asyncio.wait_for(call, 0.8)
+            task = await call
             found.append(task and task.data)
 
     async def putter() -> None:
@@ -207,6 +208,7 @@ def test_a_broker_of_another_loop_is_refused() -> None:
     broker._bridge._dismiss()
 
 
+@pytest.mark.usefixtures("unscanned")
 def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
     """Its sleepers are found dead when they are to be woken, and the wake-up is the next one's."""
     loop = asyncio.new_event_loop()
@@ -226,7 +228,7 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
         while not any(waiter._call is None for of in other._hub.room._waiters.values() for waiter in of):
             threading.Event().wait(0.005)
         tube.put("x")
-        task = call.result(timeout=0.8)
+        task = call.result(PATIENCE)
         assert task is not None
         assert task.data == "x"
         assert len(other._hub.room) == 0

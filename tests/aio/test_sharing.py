@@ -164,22 +164,22 @@ def test_a_put_into_a_dropped_tube_fails_for_all() -> None:
     in_loop(main)
 
 
-def test_five_thousand_blocked_takes_need_few_threads_and_few_store_calls(store_url: str) -> None:
+def test_two_thousand_blocked_takes_need_few_threads_and_few_store_calls(store_url: str) -> None:
     async def main() -> None:
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
-            takes = [asyncio.ensure_future(tube.take()) for _ in range(5000)]
-            await blocked(broker, 5000)
+            takes = [asyncio.ensure_future(tube.take()) for _ in range(2000)]
+            await blocked(broker, 2000)
             assert bridge_threads() <= 4
             assert [session.waits for session in await broker.sessions()] == [["t"]]
             with pytest.raises(penstock.TubeBusy, match="waiting"):
                 await tube.drop()
             sizes = spied(broker, "take")
-            await tube.put_many(range(5000))
+            await tube.put_many(range(2000))
             found = await asyncio.gather(*takes)
-            assert [task and task.data for task in found] == list(range(5000))
+            assert [task and task.data for task in found] == list(range(2000))
             assert len(sizes) < 25
             assert [session.waits for session in await broker.sessions()] == [[]]
-            assert await counts(tube) == {"taken": 5000, "total": 5000}
+            assert await counts(tube) == {"taken": 2000, "total": 2000}
 
     in_loop(main)

@@ -63,6 +63,29 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
     assert app.broker.tube("own").tasks()[0]._record.max_attempts == 3
 
 
+@pytest.mark.parametrize(
+    "rules", [{}, {"pri": 3, "ttl": 60, "ttr": 5, "max_attempts": 2, "callback": "https://example.org/"}, {"delay": 9}]
+)
+def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any]) -> None:
+    told: list[int] = []
+    app.on_put(lambda handles: told.extend(handle.id for handle in handles))
+
+    @app.task(**rules)
+    def send(to: str) -> None: ...
+
+    send.put("ada")  # the first one opens the tube
+    assert [send.put("ada").id, send.put_many(["ada"])[0].id] == [2, 3]
+    records = [task._record for task in app.broker.tube("default").tasks()]
+    shown = [{field: getattr(record, field) for field in record.__struct_fields__} for record in records]
+    for each in shown:
+        moments = {name: each.pop(name) for name in ("created", "expires", "at")}
+        each |= {name: at and at - moments["created"] for name, at in moments.items()}
+        del each["id"]
+    assert shown[0] == shown[1] == shown[2]
+    assert told == [1, 2, 3]
+    assert app.broker.tube("default").stats().calls.put == 3
+
+
 def test_items_of_put_many(app: App) -> None:
     @app.task
     def add(a: int, b: int = 0) -> None: ...

@@ -50,6 +50,15 @@ _FACTS = (
 )  # fmt: skip
 
 
+def put_into(tube: penstock.Tube, state: str) -> None:
+    """The first task of a tube, brought into a state."""
+    tube.put("x", delay=3 if state == "delayed" else 0)
+    if state == "taken":
+        take(tube)
+    if state == "buried":
+        tube.bury(1)
+
+
 def take(tube: penstock.Tube) -> penstock.Task:
     """The next task, which must be there."""
     task = tube.take(0)

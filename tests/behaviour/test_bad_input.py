@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
+from functools import cache
 from typing import Any, cast
 
 import pytest
@@ -36,11 +37,13 @@ def test_a_bad_name_to_take_from_is_refused(broker: penstock.Broker) -> None:
     assert tasks(broker.tube("good")) == {"ready": 1, "total": 1}
 
 
-@pytest.mark.parametrize("name", ["a", "A", "0", "_x", "a-b_c.d:e", "ä", "почта", "x" * 200, "é" * 100])
-def test_a_good_tube_name_is_kept(broker: penstock.Broker, name: str) -> None:
-    broker.tube(name).put("x")
-    assert [info.name for info in broker.tubes()] == [name]
-    assert drain(broker.tube(name)) == ["x"]
+def test_a_good_tube_name_is_kept(broker: penstock.Broker) -> None:
+    names = ["a", "A", "0", "_x", "a-b_c.d:e", "ä", "почта", "x" * 200, "é" * 100]
+    for name in names:
+        broker.tube(name).put(name)
+    assert sorted(info.name for info in broker.tubes()) == sorted(names)
+    for name in names:
+        assert drain(broker.tube(name)) == [name]
 
 
 def test_case_matters_in_tube_names(broker: penstock.Broker) -> None:
@@ -107,10 +110,10 @@ def test_the_extreme_numbers_are_accepted(broker: penstock.Broker, option: str, 
     assert drain(tube) == ["x"]
 
 
-@pytest.mark.parametrize("option", BAD_OF_TUBES)
-def test_a_bad_tube_option_is_refused(broker: penstock.Broker, option: str) -> None:
+def test_a_bad_tube_option_is_refused(broker: penstock.Broker) -> None:
     create = cast(Any, broker.create_tube)
-    refused(BAD_OF_TUBES[option], lambda value: create("t", "utubettl", **{option: value}), option)
+    for option, bad in BAD_OF_TUBES.items():
+        refused([{option: value} for value in bad], lambda options: create("t", "utubettl", **options), option)
     assert broker.tubes() == []
 
 
@@ -206,8 +209,8 @@ BAD_DATA: dict[str, Callable[[], object]] = {
     "lone surrogate": lambda: "a\ud800",
     "lone surrogate in a list": lambda: ["\udfff"],
     "lone surrogate as key": lambda: {"\ud800": 1},
-    "list of depth 100,000": lambda: _nested(lambda value: [value], 100_000),
-    "dict of depth 100,000": lambda: _nested(lambda value: {"a": value}, 100_000),
+    "list of depth 100,000": cache(lambda: _nested(lambda value: [value], 100_000)),
+    "dict of depth 100,000": cache(lambda: _nested(lambda value: {"a": value}, 100_000)),
     "int of 100,000 digits": lambda: 10**99_999,
     "negative int of 100,000 digits": lambda: -(10**99_999),
     "int of 100,000 digits in a list": lambda: [10**99_999],

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, take, tasks
+from tests.behaviour.helpers import KINDS, begin, calls, put_into, take, tasks
 from tests.conftest import Connect
 
 
@@ -22,11 +22,7 @@ def test_a_full_tube_refuses_a_put(broker: penstock.Broker, kind: str) -> None:
 @pytest.mark.parametrize("state", ["ready", "taken", "delayed", "buried"])
 def test_capacity_counts_tasks_in_every_state(broker: penstock.Broker, state: str) -> None:
     tube = broker.tube("t", capacity=1)
-    tube.put("x", delay=3 if state == "delayed" else 0)
-    if state == "taken":
-        take(tube)
-    if state == "buried":
-        tube.bury(1)
+    put_into(tube, state)
     with pytest.raises(penstock.TubeFull):
         tube.put("y")
 

@@ -57,12 +57,13 @@ def typed(value: object) -> object:
     return type(value), value
 
 
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_value_comes_back_equal_type_for_type(broker: penstock.Broker, value: object) -> None:
+def test_a_value_comes_back_equal_type_for_type(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
-    assert typed(tube.put(value).data) == typed(value)
-    assert typed(tube.peek(1).data) == typed(value)
-    assert typed(take(tube).data) == typed(value)
+    for name, value in VALUES.items():
+        task = tube.put(value)
+        assert typed(task.data) == typed(value), name
+        assert typed(tube.peek(task.id).data) == typed(value), name
+        assert typed(take(tube).data) == typed(value), name
 
 
 def test_what_is_put_is_not_changed_by_changing_it_later(broker: penstock.Broker) -> None:
@@ -142,15 +143,14 @@ def test_decode_as_a_builtin_type(broker: penstock.Broker) -> None:
     assert take(tube).decode(dict[str, int]) == {"a": 1}
 
 
-@pytest.mark.parametrize(
-    ("kind", "data"),
-    [(kind, data) for kind in (Mail, Letter, Parcel, int) for data in ({"too": "ada"}, "x", b"x")] + [(bytes, "x")],
-)
-def test_decode_of_data_that_does_not_fit_is_refused(broker: penstock.Broker, kind: type, data: object) -> None:
+def test_decode_of_data_that_does_not_fit_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
-    tube.put(data)
-    with pytest.raises(penstock.BadValue, match=kind.__name__):
-        take(tube).decode(kind)
+    for data in ({"too": "ada"}, "x", b"x"):
+        tube.put(data)
+        task = take(tube)
+        for kind in (Mail, Letter, Parcel, int, *([bytes] if data == "x" else [])):
+            with pytest.raises(penstock.BadValue, match=kind.__name__):
+                task.decode(kind)
 
 
 def test_a_record_that_cannot_be_decoded_is_buried_and_stops_nobody(

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.core import kind as known
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, drain, take, take_all, tasks
+from tests.behaviour.helpers import KINDS, drain, refused, take, take_all, tasks
 from tests.conftest import Connect
 
 LIFO = penstock.Kind("lifo", order=("-id",))
@@ -74,12 +74,11 @@ def test_rank_orders_by_the_number_given_at_put(broker: penstock.Broker) -> None
     assert drain(tube) == ["_", "a", "b", "c", "c again", "d", "e", "f"]
 
 
-@pytest.mark.parametrize("rank", [float("nan"), float("inf"), True, "1", 2**53 + 1, 10**400, 1e308])
-def test_a_bad_rank_is_refused(broker: penstock.Broker, rank: float) -> None:
+def test_a_bad_rank_is_refused(broker: penstock.Broker) -> None:
     penstock.register_kind(RANKED)
     tube = broker.tube("t", kind="ranked")
-    with pytest.raises(penstock.BadValue, match="rank"):
-        tube.put("x", rank=rank)
+    bad = [float("nan"), float("inf"), True, "1", 2**53 + 1, 10**400, 1e308]
+    refused(bad, lambda rank: tube.put("x", rank=rank), "rank")
     assert tasks(tube) == {}
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, everything, take, until
+from tests.behaviour.helpers import KINDS, begin, calls, everything, refused, take, until
 from tests.conftest import Connect
 
 PATIENCE = 30.0
@@ -27,16 +27,22 @@ def waiting(broker: penstock.Broker, tube: penstock.Tube, address: str) -> Futur
     return future
 
 
+RESULTS: dict[str, object] = {
+    "none": None, "zero": 0, "empty": "", "text": "text", "bytes": b"\x00bytes", "dict": {"a": [1, 2.5]}, "list": [],
+    "false": False,
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("result", [None, 0, "", "text", b"\x00bytes", {"a": [1, 2.5]}, [], False], ids=repr)
-def test_the_result_of_an_ack_is_the_outcome(broker: penstock.Broker, kind: str, result: object) -> None:
+def test_the_result_of_an_ack_is_the_outcome(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put("x", address="a")
-    take(tube).ack(result)
-    outcome = tube.wait("a", 0)
-    assert (outcome.status, outcome.result, outcome.error, outcome.code) == ("done", result, None, None)
-    assert type(outcome.result) is type(result)
-    assert outcome.unwrap() == result
+    for address, result in RESULTS.items():
+        tube.put("x", address=address)
+        take(tube).ack(result)
+        outcome = tube.wait(address, 0)
+        assert (outcome.status, outcome.result, outcome.error, outcome.code) == ("done", result, None, None)
+        assert type(outcome.result) is type(result)
+        assert outcome.unwrap() == result
 
 
 @pytest.mark.parametrize("code", [None, 7, -1, "E7", "not found", 2**53 - 1])
@@ -183,13 +189,11 @@ def test_a_bad_result_is_refused_and_changes_nothing(broker: penstock.Broker, re
 BAD_CODES: list[Any] = [True, 1.5, b"x", [1], "", " ", "x" * 201, "\0", 2**53, 10**400]
 
 
-@pytest.mark.parametrize("code", BAD_CODES, ids=lambda code: ascii(code)[:20])
-def test_a_bad_code_is_refused_and_changes_nothing(broker: penstock.Broker, code: str) -> None:
+def test_a_bad_code_is_refused_and_changes_nothing(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", address="a")
     task = take(tube)
-    with pytest.raises(penstock.BadValue, match="code"):
-        task.fail("broken", code)
+    refused(BAD_CODES, lambda code: task.fail("broken", code), "code")
     task.ack()
 
 

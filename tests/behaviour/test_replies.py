@@ -9,19 +9,20 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, drain, take, tasks
+from tests.behaviour.helpers import KINDS, begin, calls, drain, refused, take, tasks
 from tests.conftest import Connect
 
 PATIENCE = 30.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("result", [None, 0, "text", {"a": [1, "é", None]}, []], ids=repr)
-def test_an_ack_replies_with_the_result(broker: penstock.Broker, kind: str, result: object) -> None:
+def test_an_ack_replies_with_the_result(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put("x", reply_to="replies")
-    take(tube).ack(result)
-    assert drain(broker.tube("replies")) == [{"id": 1, "address": None, "status": "done", "result": result}]
+    results: list[object] = [None, 0, "text", {"a": [1, "é", None]}, []]
+    for id, result in enumerate(results, 1):
+        tube.put("x", reply_to="replies")
+        take(tube).ack(result)
+        assert drain(broker.tube("replies")) == [{"id": id, "address": None, "status": "done", "result": result}]
 
 
 def test_a_result_of_bytes_is_base64_and_says_so(broker: penstock.Broker) -> None:
@@ -180,13 +181,10 @@ def test_truncate_of_many_replies_for_each_once(broker: penstock.Broker) -> None
 BAD_NAMES: list[Any] = ["", "../x", "a b", "a\r\n", "a\0", "{x}", "'; DROP TABLE", "\u200b", "x" * 201, 5, True, b"x"]
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_a_bad_reply_tube_is_refused(broker: penstock.Broker, name: str) -> None:
+def test_a_bad_reply_tube_is_refused(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
-    with pytest.raises(penstock.BadValue, match="reply_to"):
-        tube.put("x", reply_to=name)
-    with pytest.raises(penstock.BadValue, match="reply_to"):
-        tube.put_many(["x"], reply_to=name)
+    refused(BAD_NAMES, lambda name: tube.put("x", reply_to=name), "reply_to")
+    refused(BAD_NAMES, lambda name: tube.put_many(["x"], reply_to=name), "reply_to")
     assert (tasks(tube), calls(tube)) == ({}, {})
 
 

@@ -215,15 +215,18 @@ def test_a_blocked_take_is_woken_by_a_new_element(live: penstock.Broker) -> None
     assert task.id == "new"
 
 
-def test_a_duplicate_put_wakes_nobody(live: penstock.Broker) -> None:
+def test_a_duplicate_put_hands_out_nothing(live: penstock.Broker) -> None:
     tube = live.tube("t", kind="round", period=1000)
     tube.put("x", id="x")
     take(tube)
-    future = begin(lambda: tube.take(0.3))
+    future = begin(lambda: tube.take(60))
     until(lambda: waiters(live, "t") == 1)
     tube.put("x", id="x")
     tube.put("y", id="x", on_duplicate="replace")
-    assert future.result(timeout=30) is None
+    tube.put("new", id="new")
+    task = future.result(timeout=30)
+    assert task is not None
+    assert task.id == "new"
 
 
 # by id

@@ -85,13 +85,13 @@ def test_the_holder_may_give_the_task_that_put_gave(tube: penstock.Tube, verb: V
 
 
 @leased_verb
-@pytest.mark.parametrize("id", [-1, 0, 2, 2**53 - 1])
-def test_an_unknown_id_is_not_taken(tube: penstock.Tube, verb: Verb, id: int) -> None:
+def test_an_unknown_id_is_not_taken(tube: penstock.Tube, verb: Verb) -> None:
     tube.put("x")
     take(tube)
     before = everything(tube)
-    with pytest.raises(penstock.NotTaken, match=str(id)):
-        verb(tube, id)
+    for id in (-1, 0, 2, 2**53 - 1):
+        with pytest.raises(penstock.NotTaken, match=str(id)):
+            verb(tube, id)
     assert everything(tube) == before
 
 

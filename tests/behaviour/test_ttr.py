@@ -7,7 +7,7 @@ import pytest
 import penstock
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.testing import Clock
-from tests.behaviour.helpers import TIMED_KINDS, calls, drain, take, tasks
+from tests.behaviour.helpers import TIMED_KINDS, calls, drain, refused, take, tasks
 from tests.conftest import Connect
 
 
@@ -115,13 +115,11 @@ def test_touch_is_for_kinds_with_a_ttr(broker: penstock.Broker, kind: str) -> No
     task.ack()
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), True, "1", None, 1e308])
-def test_touch_of_bad_seconds_is_refused(broker: penstock.Broker, clock: Clock, seconds: float) -> None:
+def test_touch_of_bad_seconds_is_refused(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("t", ttr=3)
     tube.put("x")
     task = take(tube)
-    with pytest.raises(penstock.BadValue):
-        task.touch(seconds)
+    refused([0, -1, float("nan"), float("inf"), True, "1", None, 1e308], task.touch)
     assert tube.peek(1).due == clock.seconds + 3
 
 

@@ -230,17 +230,18 @@ def test_labels_that_look_alike_are_different_micro_queues(broker: penstock.Brok
     assert take_all(tube) == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize(
-    "label", ["a b", "{x}", "'; DROP TABLE tasks; --", "../x", "x" * 200, "é" * 100, "😀", "%s", -7, 0]
-)
-def test_a_label_is_any_visible_text(broker: penstock.Broker, label: str | int) -> None:
+LABELS = ("a b", "{x}", "'; DROP TABLE tasks; --", "../x", "x" * 200, "é" * 100, "😀", "%s", -7, 0)
+
+
+def test_a_label_is_any_visible_text(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
-    tube.put_many(["a", "b"], utube=label)
-    task = take(tube)
-    assert task.utube == str(label)
-    assert tube.take(0) is None
-    task.ack()
-    assert take_all(tube) == ["b"]
+    for label in LABELS:
+        tube.put_many(["a", "b"], utube=label)
+        task = take(tube)
+        assert task.utube == str(label)
+        assert tube.take(0) is None
+        task.ack()
+        assert take_all(tube) == ["b"]
 
 
 def test_the_most_urgent_of_a_micro_queue_is_its_head(broker: penstock.Broker) -> None:

@@ -194,7 +194,7 @@ def test_a_waiter_is_shown_while_it_waits(live: penstock.Broker) -> None:
 def test_drop_refuses_while_someone_waits(live: penstock.Broker) -> None:
     tube = live.tube("mail")
     waiting = blocked(live, tube)
-    with pytest.raises(penstock.TubeBusy, match="mail"):
+    with pytest.raises(penstock.TubeBusy, match="tube mail has takers waiting in take: let them"):
         tube.drop()
     tube.put("x")
     task = waiting.result(timeout=PATIENCE)

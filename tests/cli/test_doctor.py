@@ -84,7 +84,7 @@ def test_what_is_wrong_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     finally:
         server.stop()
     assert done.exit_code == 1
-    assert "fix maxmemory-policy is allkeys-lru" in done.stdout
+    assert "fix: maxmemory-policy is allkeys-lru" in done.stdout
     assert caplog.text == ""
 
 

@@ -11,6 +11,7 @@ import pytest
 from penstock.cli.commands import COMMANDS
 from penstock.cli.main import cli
 from penstock.cli.mq import mq
+from penstock.cli.shown import sheet
 from tests.cli.running import Shell
 
 NAMES = [name for section in COMMANDS.values() for name in section]
@@ -85,6 +86,19 @@ def test_a_reader_that_has_enough_is_no_error(shell: Shell) -> None:
         listing.stdout.readline()
         listing.stdout.close()
         assert listing.stderr.read() == b""
+
+
+def test_a_closed_standard_output_is_no_error(shell: Shell) -> None:
+    for words in (["put", "mail", "x"], ["tasks", "mail"]):
+        command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "penstock", *words]
+        done = subprocess.run(command, cwd=shell.folder, env=shell.environment, stderr=subprocess.PIPE, check=False)
+        assert (done.returncode, done.stderr) == (0, b"")
+    assert shell.json("stats", "mail")["tasks"]["ready"] == 1
+
+
+def test_people_read_moments_to_the_millisecond(capsys: pytest.CaptureFixture[str]) -> None:
+    sheet({"created": 1794778643.018})  # a float just below it
+    assert capsys.readouterr().out.endswith(".018\n")
 
 
 def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> None:

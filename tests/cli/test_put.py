@@ -64,8 +64,8 @@ def test_every_line_is_a_task(shell: Shell) -> None:
         "tube": "mail", "verb": "put", "count": 2500,
     }  # fmt: skip
     (shell.folder / "urls.txt").write_bytes(b"one\r\ntwo")
-    assert shell("put", "urls", "@urls.txt", "--lines") == "put 2 tasks of urls"
-    assert shell("put", "urls", stdin="three\nfour\n") == "put 2 tasks of urls"
+    assert shell("put", "urls", "@urls.txt", "--lines") == "put 2 tasks into urls"
+    assert shell("put", "urls", stdin="three\nfour\n") == "put 2 tasks into urls"
     with penstock.connect(shell.url) as broker:
         tasks = broker.tube("mail").tasks(limit=10_000)
         assert [(task.data, task.pri) for task in tasks] == [({"n": n}, 2) for n in range(2500)]

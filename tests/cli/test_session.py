@@ -35,13 +35,13 @@ def test_every_verb_of_a_holder(shell: Shell) -> None:
     shell("put", "mail", "x")
     task = shell.json("take", "mail", "--timeout", "0")
     shell.environment["PENSTOCK_SESSION"] = task["session"]
-    assert shell("touch", "mail", "1", "30") == "touch 1 of mail"
+    assert shell("touch", "mail", "1", "30") == "touched 1 of mail"
     assert shell.json("peek", "mail", "1")["due"] == pytest.approx(task["taken"] + 80)
-    assert shell("release", "mail", "1", "--delay", "60") == "release 1 of mail"
+    assert shell("release", "mail", "1", "--delay", "60") == "released 1 of mail"
     assert shell.json("peek", "mail", "1")["status"] == "~"
     shell("put", "mail", "y")
     shell.environment["PENSTOCK_SESSION"] = shell.json("take", "mail", "--timeout", "0")["session"]
-    assert shell("fail", "mail", "2", "no such user", "--code", "550") == "fail 2 of mail"
+    assert shell("fail", "mail", "2", "no such user", "--code", "550") == "failed 2 of mail"
     assert shell.json("stats", "mail")["calls"]["fail"] == 1
 
 
@@ -50,7 +50,7 @@ def test_a_task_comes_back_when_its_hold_is_over(shell: Shell) -> None:
     shell("take", "mail", "--timeout", "0", "--hold", "0.2")
     again = shell.json("take", "mail", "--timeout", "20")
     assert (again["id"], again["attempts"]) == (1, 2)
-    assert shell("ack", "mail", "1", "--session", again["session"]) == "ack 1 of mail"
+    assert shell("ack", "mail", "1", "--session", again["session"]) == "acked 1 of mail"
 
 
 def test_an_unknown_session_is_refused(shell: Shell) -> None:
@@ -63,24 +63,25 @@ def test_nothing_came_has_an_exit_code_of_its_own_when_asked_for(shell: Shell) -
     shell("put", "mail", "x")
     assert shell.json("take", "urgent", "mail", "--timeout", "0")["tube"] == "mail"
     assert shell("take", "urgent", "mail", "--timeout", "0") == ""
+    assert shell.on_terminal("take", "urgent", "--timeout", "0") == "nothing came\r\n"
     assert shell.run("take", "urgent", "--timeout", "0", "--exit-code").returncode == 3
     assert shell.refused("take", "nowhere", "--timeout", "0").startswith("tube nowhere does not exist: penstock tubes")
-    # Of three takes that kept their sessions, the one that got something left one.
+    # Of four takes that kept their sessions, the one that got something left one.
     assert [session["held"] for session in shell.json("sessions")] == [[["mail", 1]]]
 
 
 def test_bury_kick_delete_and_release_all(shell: Shell) -> None:
     shell("put", "mail", "-", "--lines", stdin="a\nb\nc\n")
-    assert shell("bury", "mail", "1", "--reason", "odd") == "bury 1 of mail"
+    assert shell("bury", "mail", "1", "--reason", "odd") == "buried 1 of mail"
     assert shell.json("peek", "mail", "1")["reason"] == "odd"
     assert shell.json("kick", "mail", "9") == {"tube": "mail", "verb": "kick", "count": 1}
-    assert shell("delete", "mail", "2") == "delete 2 of mail"
+    assert shell("delete", "mail", "2") == "deleted 2 of mail"
     assert "task 1 of tube mail is not buried" in shell.refused("kick", "mail", "--id", "1")
     shell("bury", "mail", "1")
     assert shell.json("kick", "mail", "--id", "1") == {"tube": "mail", "id": 1, "verb": "kick"}
     assert "give one of them" in shell.refused("kick", "mail", "3", "--id", "1")
     shell("take", "mail", "--timeout", "0")
-    assert shell("release", "mail", "--all") == "release 1 task of mail"
+    assert shell("release", "mail", "--all") == "released 1 task of mail"
     with penstock.connect(shell.url) as broker:
         assert [(task.id, task.status.value) for task in broker.tube("mail").tasks()] == [(1, "r"), (3, "r")]
     assert "give one of them" in shell.refused("release", "mail")
@@ -92,7 +93,7 @@ def test_retry_brings_back_what_is_buried_or_in_other_hands(shell: Shell) -> Non
     with penstock.connect(shell.url) as broker:
         task = broker.tube("mail").take(0)
         assert task is not None
-        assert shell("retry", "mail", "1") == "retry 1 of mail"
+        assert shell("retry", "mail", "1") == "retried 1 of mail"
         with pytest.raises(penstock.NotTaken):
             task.ack()
         broker.tube("mail").bury(1)

@@ -30,14 +30,14 @@ def test_what_cannot_be_created_is_one_line(shell: Shell) -> None:
 
 def test_pause_resume_truncate_drop(shell: Shell) -> None:
     shell("put", "mail", "-", "--lines", stdin="a\nb\n")
-    assert shell("pause", "mail") == "pause mail"
+    assert shell("pause", "mail") == "paused mail"
     assert shell("tubes").splitlines()[1].endswith("  paused")
     assert shell.json("take", "mail", "--timeout", "0") is None
     assert shell.json("resume", "mail") == {"tube": "mail", "verb": "resume"}
     shell("take", "mail", "--timeout", "0")
     assert shell.refused("drop", "mail") == "tube mail has taken tasks: ack or release them, or truncate it first"
-    assert shell("truncate", "mail") == "truncate 2 tasks of mail"
-    assert shell("drop", "mail", "--yes") == "drop mail"
+    assert shell("truncate", "mail") == "removed 2 tasks of mail"
+    assert shell("drop", "mail", "--yes") == "dropped mail"
     assert shell.json("tubes") == []
     assert shell.refused("drop", "mail") == (
         "tube mail does not exist: penstock tubes lists those that are there, penstock create makes one"

@@ -54,8 +54,8 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     ("arguments", "message"),
     [
         (["nowhere:app"], "penstock: module 'nowhere' is not found"),
-        (["shop:shop"], "penstock: shop has no App named shop: shop:app"),
-        (["shop:other"], "penstock: shop has no App named other: shop:app"),
+        (["shop:shop"], "penstock: shop has no App named shop: give shop:app"),
+        (["shop:other"], "penstock: shop has no App named other: give shop:app"),
         ([":app"], "names no module"),
         (["shop:app", "--limit", "5"], "penstock: limit '5' is not P=N"),
         (["shop:app", "--limit", "0=1", "--limit", "5=2"], "limit 5=2 is larger than 0=1"),

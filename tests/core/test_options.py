@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.core.backoff import Backoff
+from penstock.core.entry import make_entry
 from penstock.core.kind import Kind, find_kind
-from penstock.core.options import check_tube_options, decode_given, encode_given, make_entry, make_tube
+from penstock.core.options import check_tube_options, decode_given, encode_given, make_tube
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
 
 

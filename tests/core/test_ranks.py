@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.core.entry import NEVER, make_entry
 from penstock.core.kind import Kind, find_kind
 from penstock.core.lane import LaneState, next_turn
-from penstock.core.options import NEVER, PutOptions, Tube, make_entry, make_tube
+from penstock.core.options import PutOptions, Tube, make_tube
 from penstock.core.task import NO_UTUBE, Rank
 
 ID, NOW = 41, 1_700_000_000_000

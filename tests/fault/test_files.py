@@ -11,7 +11,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite import connection
+from penstock.store.sqlite import busy
 from penstock.store.sqlite.schema import MIGRATIONS
 
 PAGE = 2048
@@ -233,7 +233,7 @@ def held(path: Path) -> Iterator[None]:
 def test_a_write_lock_held_for_too_long_is_busy(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
     tube = broker.tube("t")
     tube.put("before")
     with held(path):
@@ -249,7 +249,7 @@ def test_a_write_lock_held_for_too_long_is_busy(
 def test_a_busy_file_cannot_be_opened_anew_but_is_not_harmed(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
     broker.tube("t").put("x")
     with held(path), pytest.raises(penstock.StoreBusy):
         connect(path)

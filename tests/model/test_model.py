@@ -20,7 +20,7 @@ from tests.model.machine import Machine
 from tests.model.sharded import ShardedMachine
 
 QUICK = settings(
-    max_examples=200,
+    max_examples=100,
     derandomize=True,  # the same examples at every run; PENSTOCK_CAMPAIGN=long looks for new ones
     stateful_step_count=50,
     deadline=None,
@@ -30,7 +30,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
 )
 # A server answers a call in a hundred times the time of SQLite, and an example is judged for four seconds.
-SERVER = settings(QUICK, max_examples=25, stateful_step_count=30)
+SERVER = settings(QUICK, max_examples=16, stateful_step_count=30)
 LONG = settings(QUICK, derandomize=False, phases=tuple(Phase), max_examples=20_000, stateful_step_count=120)
 CAMPAIGN = os.environ.get("PENSTOCK_CAMPAIGN", "")
 

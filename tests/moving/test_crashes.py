@@ -68,7 +68,7 @@ def visible(broker: penstock.Broker, name: str) -> bool:
 
 PAIRS = [
     ("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "redis"), ("redis", "mariadb"),
-    ("mariadb", "redis-cluster"), ("redis-cluster", "memory"),
+    ("mariadb", "redis-cluster"), ("redis-cluster", "memory"), ("memory", "pool-sqlite"),
 ]  # fmt: skip
 
 

@@ -122,23 +122,6 @@ def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str,
         assert old.tube("jobs").take(0) is not None
 
 
-@pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)
-def test_a_tube_of_several_shards_stays_where_it_is(store_url: str, clock: Clock) -> None:
-    with opened(store_url, clock) as redis, opened("memory://other", clock) as other:
-        for broker, to in ((redis, other), (other, redis)):
-            broker.tube("split", shards=3).put_many(range(9))
-            with pytest.raises(penstock.UnsupportedOption, match="tube split has 3 shards in this store"):
-                moved(broker, to, "split")
-            assert len(broker.tube("split").take_many(9)) == 9
-            assert to.tubes() == []
-            broker.tube("split").truncate()
-            broker.tube("split").drop()
-        with pytest.raises(penstock.UnsupportedOption, match="3 shards"):
-            other.tube("split", shards=3)
-            imported(redis, exported(other, "split"))
-        assert redis.tubes() == []
-
-
 def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
         store = broker._hub.store
@@ -175,6 +158,10 @@ def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None
         ("sqlite:///a.db", f"sqlite:///{Path.cwd()}/a.db"),
         ("postgresql://me:secret@host:5432/jobs?sslpassword=x&schema=s", "postgresql://me@host:5432/jobs?schema=s"),
         ("redis://:secret@host/0", "redis://host/0"),
+        (
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%3Asecret%40db%2Fjobs&prefix=p",
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%40db%2Fjobs&prefix=p",
+        ),
     ],
 )
 def test_no_password_is_left_in_the_old_store(url: str, shown: str) -> None:

@@ -63,8 +63,25 @@ def _database(base: str, pid: int) -> str:
 def _empty(url: str) -> None:
     statements = [f"DELETE FROM {table}" for table in _TABLES]
     statements += [f"UPDATE penstock_meta SET value = '{uuid4()}' WHERE name = 'id'"]
-    with bare(url) as connection, connection.cursor() as cursor:
-        cursor.execute("START TRANSACTION; " + "; ".join(statements) + "; COMMIT")
+    words = "START TRANSACTION; " + "; ".join(statements) + "; COMMIT"
+    try:
+        _say(url, words)
+    except pymysql.err.OperationalError:  # the server was restarted
+        _connection.cache_clear()
+        _say(url, words)
+
+
+def _say(url: str, words: str) -> None:
+    cursor = _connection(url, os.getpid()).cursor()
+    cursor.execute(words)
+    while cursor.nextset():
+        pass
+
+
+@cache
+def _connection(url: str, pid: int) -> pymysql.Connection[pymysql.cursors.Cursor]:
+    """One for all tests."""
+    return bare(url)
 
 
 def _drop(base: str, name: str) -> None:

@@ -167,7 +167,7 @@ def test_a_read_that_is_killed_under_way_is_made_again(database: Database, own: 
 
 def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Database, own: Connection) -> None:
     one, two = (broker.tube(name)._stored.no for name in ("one", "two"))
-    begun = threading.Barrier(2, timeout=10)
+    begun = threading.Barrier(2, timeout=30)
     tries: list[int] = []
 
     def crosswise(link: Link) -> None:
@@ -185,7 +185,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: D
     begun.wait()
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {one}")
     own.rollback()
-    step.result(10)
+    step.result(30)
     assert len(tries) == 2
     rows = database.read("SELECT last FROM penstock_id WHERE tube IN (%s, %s)", (one, two))
     assert [last for (last,) in rows] == [1, 1]

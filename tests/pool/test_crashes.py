@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 import penstock
-from penstock.core.options import plain_entry
+from penstock.core.entry import plain_entry
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.helpers import take

@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 import penstock
-from penstock.core.options import plain_entry
+from penstock.core.entry import plain_entry
+from penstock.core.options import Tube
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
@@ -106,6 +107,31 @@ def test_delays_ttls_and_priorities_outlive_redis(front: str, database: str, ser
         assert [task.data for task in tube.take_many(9)] == ["zero", "first", "second"]
         clock.advance(2)
         assert take(tube).data == "later"
+        assert broker.check() == []
+
+
+def test_what_the_clock_did_is_done_again_when_redis_is_lost_before_it_is_written(
+    front: str, database: str, server: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An expired task was counted once more."""
+    clock = Clock()
+    with penstock.connect(front, pool=database, clock=clock) as broker:
+        tube, seen = broker.tube("t"), list[str]()
+        tube.put_many([("a", {"ttl": 1}), "b"])
+        tube.on_change(lambda task, event: seen.append(f"{event} {task.id}"))
+        clock.advance(1)
+        store = broker._hub.store
+        assert isinstance(store, PoolStore)
+        write = store._mirror.write
+
+        def lost_first(of: Tube, epoch: str) -> None:
+            monkeypatch.undo()
+            lose(server)
+            write(of, epoch)
+
+        monkeypatch.setattr(store._mirror, "write", lost_first)
+        assert len(tube) == 1
+        assert (seen, tube.stats().calls.ttl) == (["ttl 1"], 1)
         assert broker.check() == []
 
 

@@ -1,32 +1,127 @@
-"""Tubes neither leave a pool nor come into one; nothing is half done."""
+"""Tubes leave a pool and come into one: killed at any step, with all of Redis lost or not, a move goes on."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any
 
 import pytest
 
 import penstock
-from tests.moving.tubes import exported, imported, moved
+from penstock.core.entry import plain_entry
+from penstock.store.pool.store import PoolStore
+from penstock.store.redis.store import RedisStore
+from penstock.testing import Clock
+from tests.behaviour.helpers import take
+from tests.moving.test_crashes import Death, Killed, visible
+from tests.moving.tubes import FILLED, moved, opened, seen
+from tests.pool.conftest import Connect
+from tests.servers.redis import Redis
 
-STAYS = "is in a pool, which tubes neither leave nor come into"
+
+def store_of(broker: penstock.Broker) -> PoolStore:
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    return store
 
 
-def test_a_tube_of_a_pool_stays(broker: penstock.Broker) -> None:
-    broker.tube("t").put("x")
+@contextmanager
+def mortal(broker: penstock.Broker, death: Death) -> Iterator[None]:
+    """In here every script and every commit of the broker is a step at which death may come."""
+    store = store_of(broker)
+    script, transact = store._servers.run, store._vault._db.run
+
+    def commit(work: Callable[[Any], Any]) -> Any:
+        return transact(lambda session: death.meet(lambda answer: answer, work(session)))
+
+    store._servers.run = lambda *words, **options: death.meet(script, *words, **options)  # type: ignore[method-assign]
+    store._vault._db.run = commit  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        store._servers.run = script  # type: ignore[method-assign]
+        store._vault._db.run = transact  # type: ignore[method-assign]
+
+
+def test_a_move_that_is_killed_at_any_step_goes_on(server: Redis, databases: Callable[[], str], clock: Clock) -> None:
+    with (
+        penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as old,
+        penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as new,
+    ):
+        FILLED["tied"](old, clock)
+        before = seen(old, "tied")
+        for step in count(1):
+            death = Death(step, after=False)
+            with mortal(old, death), mortal(new, death):
+                try:
+                    moved(old, new, "tied")
+                except Killed:
+                    pass
+                else:
+                    break
+            if step % 3 == 0:  # not by twos: it goes there and back
+                server.ask("FLUSHALL")
+            assert not (visible(old, "tied") and visible(new, "tied"))
+            moved(old, new, "tied")
+            assert seen(new, "tied") == before
+            assert old.check() == new.check() == []
+            old, new = new, old
+        assert step > 40
+
+
+@pytest.mark.parametrize("databases", ["postgres", "mariadb"], indirect=True)
+def test_a_tube_leaves_a_pool_and_comes_back(front: str, database: str, server: Redis, clock: Clock) -> None:
+    with penstock.connect(front, pool=database, clock=clock) as pool, opened("memory://other", clock) as other:
+        FILLED["tied"](pool, clock)
+        handle, before = pool.tube("tied"), seen(pool, "tied")
+        moved(pool, other, "tied")
+        assert seen(other, "tied") == before
+        server.ask("FLUSHALL")
+        for use in (lambda: handle.put("late"), handle.stats, lambda: handle.take(0), lambda: pool.tube("tied")):
+            with pytest.raises(penstock.NoSuchTube, match="tube tied has moved to"):
+                use()
+        moved(other, pool, "tied")
+        server.ask("FLUSHALL")
+        assert seen(pool, "tied") == before
+        assert pool.check() == []
+
+
+def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
+    """The step of a put is made, the tube is sealed, then the put writes its commit."""
+    one, other = connect(), connect()
+    tube, store = one.tube("t")._stored, store_of(one)
+    epoch = str(store._runner.epoch)
+    RedisStore.put(store, tube, [plain_entry(tube, b'"put"')])
     with penstock.connect("memory://target") as target:
-        with pytest.raises(penstock.UnsupportedOption, match=STAYS):
-            exported(broker, "t")
-        with pytest.raises(penstock.UnsupportedOption, match=STAYS):
-            moved(broker, target, "t")
-        assert target.tubes() == []
-    assert broker.tube("t").stats().tasks.ready == 1
+        moved(other, target, "t")
+        store._mirror.write(tube, epoch)
+        assert [task.data for task in target.tube("t").tasks()] == ["put"]
+    with pytest.raises(penstock.NoSuchTube, match="has moved to"):
+        one.tube("t")
 
 
-def test_no_tube_comes_into_a_pool(broker: penstock.Broker) -> None:
-    with penstock.connect("memory://source") as source:
-        source.tube("t").put("x")
-        with pytest.raises(penstock.UnsupportedOption, match=STAYS):
-            imported(broker, exported(source, "t"))
-        with pytest.raises(penstock.UnsupportedOption, match=STAYS):
-            moved(source, broker, "t")
-        assert source.tube("t").stats().tasks.ready == 1
-    assert broker.tubes() == []
+def test_who_meets_a_tube_that_was_closed_and_not_sealed_opens_it(connect: Connect) -> None:
+    one, other = connect(), connect()
+    store, tube = store_of(one), one.tube("t")
+    for use in (lambda: other.tube("t").put("again"), lambda: other.tube("t").stats(), lambda: other.tube("t").pause()):
+        tube.put("first")
+        store._close(tube._stored, store._runner.epoch)
+        use()
+    other.tube("t").resume()
+    RedisStore.put(store, tube._stored, [plain_entry(tube._stored, b'"left"')])
+    store._close(tube._stored, store._runner.epoch)
+    store._mirror.write(tube._stored, str(store._runner.epoch))
+    assert [task.data for task in tube.take_many(9)] == ["first", "again", "first", "first", "left"]
+
+
+def test_a_name_on_its_way_is_nobodys(broker: penstock.Broker) -> None:
+    kind = broker.tube("t")._stored.kind
+    store = store_of(broker)
+    coming = store.save_tube("<mail", kind, {}, exist_ok=False)
+    with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):
+        broker.tube("mail")
+    store.drop_tube(coming)
+    broker.tube("mail").put("x")
+    assert take(broker.tube("mail")).data == "x"

@@ -15,6 +15,7 @@ import psycopg
 
 import penstock
 from penstock.store.postgres.location import locate
+from tests.servers.kept import keep_connections
 
 _EMPTY = """DO $$
 DECLARE place text;
@@ -38,7 +39,7 @@ def emptied_url(base: str) -> str:
     except psycopg.OperationalError:  # the server was restarted
         _connection.cache_clear()
         _connection(base, os.getpid()).execute(statement)
-    return f"{base}?schema={schema}"
+    return keep_connections(f"{base}?schema={schema}")
 
 
 @cache

@@ -19,12 +19,12 @@ SCANNED = (
     "penstock_session",
     "penstock_waiting",
 )
-pytestmark = pytest.mark.timeout(240)  # a hundred thousand tasks in micro-queues are put in twenty seconds
+pytestmark = pytest.mark.timeout(240)  # fifty thousand tasks in micro-queues are put in ten seconds
 
 FILL = {
     "empty": 0,
     "one": 1,
-    "many": 100_000,
+    "many": 50_000,
 }
 
 

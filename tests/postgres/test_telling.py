@@ -13,7 +13,7 @@ from penstock import keeper
 from tests.behaviour.helpers import begin, take, until
 from tests.processes.peer import Peer
 
-SOON = 5.0  # the scan is switched off
+SOON = 30.0  # the scan is switched off
 
 
 @pytest.fixture

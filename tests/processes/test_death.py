@@ -126,6 +126,7 @@ def test_a_frozen_worker_cannot_settle_what_was_given_to_another(
     task = tube.take(PATIENCE)
     assert task is not None
     assert task.lease == 2
+    task.touch(PATIENCE)
     frozen.go_on()
     assert frozen.ask("ack") == {"error": "NotTaken"}
     assert tube.stats().calls.ttr == 1
@@ -149,7 +150,7 @@ def test_a_put_in_another_process_wakes_a_taker_without_the_scan(
     taker.tell("take", "t", PATIENCE)
     until(lambda: waiters(broker, "t") == 1)
     assert putter.ask("put", "t", "x") == {"id": 1}
-    assert taker.answer(10) == {"id": 1, "lease": 1}
+    assert taker.answer() == {"id": 1, "lease": 1}
 
 
 def test_a_closed_broker_of_another_process_wakes_a_taker_without_the_scan(
@@ -160,7 +161,7 @@ def test_a_closed_broker_of_another_process_wakes_a_taker_without_the_scan(
         waiting = begin(lambda: broker.tube("t").take(PATIENCE))
         until(lambda: waiters(broker, "t") == 1)
         assert held[1].ask("close") == {}
-        task = waiting.result(timeout=10)
+        task = waiting.result(timeout=PATIENCE)
         assert task is not None
         assert task.lease == 2
         task.ack()

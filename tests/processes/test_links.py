@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 
 import pytest
 
@@ -12,26 +13,31 @@ from penstock import keeper
 from tests.behaviour.helpers import begin, drain, take, until
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import in_processes
+from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TASKS = 400
+CANCELLED = 2_000  # two steps of the store
+STOP = "stop"
 PATIENCE = 30.0
 
 
 def work(url: str) -> list[object]:
-    """Take and ack until nothing came for a while; the data of what was acked, and how many acks came too late."""
+    """Take and ack until told to stop; the data of what was acked, and how many acks came too late."""
     done: list[object] = []
     with penstock.connect(url) as broker:
         tube = broker.tube("t")
-        while (task := tube.take(1.5)) is not None:
+        while (task := tube.take(PATIENCE)) is not None:
             try:
                 task.ack(task.data)
-                done.append(task.data)
             except penstock.NotTaken:
                 done.append("late")
+                continue
+            if task.data == STOP:
+                break
+            done.append(task.data)
     return done
 
 
@@ -53,6 +59,12 @@ def together(function: Callable[[str], list[object]], url: str) -> Counter[objec
     return Counter(item for answer in in_processes(function, url) for item in answer)
 
 
+def stopped(tube: penstock.Tube, working: Future[Counter[object]]) -> Counter[object]:
+    """What the processes that work answered, which nothing is left for."""
+    tube.put_many([STOP] * TAKERS)
+    return working.result(PATIENCE)
+
+
 @pytest.mark.parametrize("kind", ["fifo", "utubettl"])
 def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
@@ -62,32 +74,35 @@ def test_eight_acking_processes_bring_the_end_work_once(url: str, broker: pensto
         group.put_many([f"{number}-{n}" for n in range(TASKS // 4)], utube=lane)
         group.on_end(f"end {number}")
         group.start()
-    done = together(work, url)
+    working = begin(lambda: together(work, url))
+    assert [group.wait(PATIENCE) for group in groups] == ["done"] * 4
+    until(lambda: tube.stats().tasks.total == 0, PATIENCE)
+    done = stopped(tube, working)
     require("I9", all(done[f"end {number}"] == 1 for number in range(4)), done.most_common(5))
     require("I4", set(done.values()) == {1} and len(done) == TASKS + 4, done.most_common(5))
-    assert [group.wait(0) for group in groups] == ["done"] * 4
     assert counters_equal_a_recount(broker, tube) == []
 
 
 def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     group = tube.group("g")
-    group.put_many(range(3_000), reply_to="replies")
+    group.put_many(range(CANCELLED), reply_to="replies")
     group.on_end("end")
     group.on_cancel("cancelled")
     group.start()
-    answer = begin(lambda: together(work, url))
+    working = begin(lambda: together(work, url))
     until(lambda: tube.stats().calls.ack > 20, PATIENCE)
     group.cancel()
     acked = tube.stats().calls.ack
-    done = answer.result(timeout=50)
-    require("I9", done["cancelled"] == 1 and done["end"] == 0, done.most_common(3))
+    until(lambda: tube.stats().tasks.total == 0, PATIENCE)
     stats = tube.stats().calls
+    done = stopped(tube, working)
+    require("I9", done["cancelled"] == 1 and done["end"] == 0, done.most_common(3))
     require("I9", stats.ack - 1 <= acked, "work was acked after the cancel")
-    assert stats.ack + stats.delete == 3_000 + 1
+    assert stats.ack + stats.delete == CANCELLED + 1
     taken = broker.tube("replies").take_many(10_000)
     replies = Counter(task.data["id"] for task in taken if isinstance(task.data, dict))
-    assert (len(replies), set(replies.values())) == (3_000, {1})
+    assert (len(replies), set(replies.values())) == (CANCELLED, {1})
     assert group.wait(0) == "cancelled"
 
 

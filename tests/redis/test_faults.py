@@ -79,25 +79,25 @@ def _interrupted(*args: object, **kwargs: object) -> object:
 
 def test_a_blocked_taker_reconnects_and_goes_on(broker: penstock.Broker, proxy: Proxy, server: Redis) -> None:
     tube = broker.tube("t")
-    waiting = begin(lambda: tube.take(20))
+    waiting = begin(lambda: tube.take(30))
     until(lambda: waiters(broker, "t") == 1)
     proxy.cut()
     with penstock.connect(server.url + f"?prefix={_prefix(broker)}") as other:
         other.tube("t").put("x")
-    task = waiting.result(timeout=10)
+    task = waiting.result(timeout=30)
     assert task is not None
     assert task.data == "x"
 
 
 def test_a_blocked_taker_whose_look_is_not_answered_goes_on(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
-    waiting = begin(lambda: tube.take(20))
+    waiting = begin(lambda: tube.take(30))
     until(lambda: waiters(broker, "t") == 1)
     before, proxy.swallow = proxy.swallowed, True
     until(lambda: proxy.swallowed > before)  # at the latest its scan
     proxy.swallow = False
     tube.put("x")
-    task = waiting.result(timeout=10)
+    task = waiting.result(timeout=30)
     assert task is not None
     assert (task.data, waiters(broker, "t")) == ("x", 0)
 

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import threading
+from collections.abc import Callable, Iterator
+from typing import cast
 
 import pytest
 
 import penstock
+from penstock.bridge import Bridge
+from penstock.flow import flow_of
+from penstock.store.redis.ear import Ear
+from penstock.store.redis.link import Connection
+from penstock.store.redis.listener import Listener
 from penstock.store.redis.store import RedisStore
 from penstock.store.wake import Wake
-from tests.behaviour.helpers import begin
+from tests.behaviour.helpers import begin, until, waiters
+from tests.servers.redis import Redis
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -51,3 +61,151 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
     assert not waiting.done()
     wake.set()
     assert waiting.result(10) is False
+
+
+def listener_of(broker: penstock.Broker) -> Listener:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    return store._listener
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[penstock.Broker]:
+    """Another process, as the waiters of this one see it."""
+    with penstock.connect(url) as other:
+        other._hub.room = type(other._hub.room)()
+        yield other
+
+
+@pytest.fixture
+def hearing(broker: penstock.Broker) -> Callable[[], bool]:
+    """Whether a sleeper reads the news itself."""
+    listener = listener_of(broker)
+    return lambda: listener._lent and listener._reading.locked()
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_who_waits_alone_hears_in_its_own_thread(
+    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    wake_all = broker._hub.room.wake_all
+
+    def noted() -> None:
+        threads.append(threading.current_thread().name)
+        wake_all()
+
+    for data in ("a", "b"):
+        waiting = begin(broker.tube("t").take)
+        until(hearing)
+        monkeypatch.setattr(broker._hub.room, "wake_all", noted)
+        other.tube("t").put(data)
+        task = waiting.result(30)
+        assert task is not None
+        assert task.data == data
+        monkeypatch.undo()
+    assert len(threads) == 2
+    assert not [name for name in threads if name.startswith("penstock")]
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
+    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    first = begin(broker.tube("a").take)
+    until(hearing)
+    second = begin(broker.tube("b").take)
+    until(lambda: waiters(other, "b") == 1)
+    other.tube("a").put(1)
+    assert first.result(30) is not None
+    until(lambda: not listener_of(broker)._lent)
+    other.tube("b").put(2)
+    assert second.result(30) is not None
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_the_thread_hears_for_those_who_sleep_without_one(
+    url: str, other: penstock.Broker, broker: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    broker.tube("t")
+
+    async def main() -> object:
+        bridge, alone = Bridge(), begin(broker.tube("a").take)
+        await asyncio.to_thread(until, hearing)
+        other.tube("a").put(1)
+        assert await asyncio.to_thread(alone.result, 30)  # nobody reads from here on
+        tube = broker.tube("t")
+        waiting = bridge.run(flow_of(tube.take)(tube))
+        await asyncio.to_thread(until, lambda: waiters(other, "t") == 1)
+        other.tube("t").put(2)
+        task = await asyncio.wait_for(waiting, 30)
+        await bridge.close(lambda: None)
+        return task and task.data
+
+    assert asyncio.run(main()) == 2
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_a_connection_that_breaks_under_its_reader_is_renewed(
+    server: Redis, broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    waiting = begin(broker.tube("t").take)
+    until(hearing)
+    ear = listener_of(broker)._ear
+    server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+    until(lambda: listener_of(broker)._ear not in (None, ear))
+    other.tube("t").put("x")
+    assert waiting.result(30) is not None
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_a_sleep_that_hears_ends_with_its_time_a_token_and_the_broker(
+    url: str, broker: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    tube = broker.tube("t")
+    waiting = begin(tube.take)
+    until(hearing)
+    tube.put("token")
+    assert waiting.result(30) is not None
+    assert tube.take(0.05) is None
+    waiting = begin(tube.take)
+    until(hearing)
+    broker.close()
+    assert waiting.result(30) is None
+
+
+class Wired:
+    """A connection as redis-py's, whose other end the test holds."""
+
+    def __init__(self) -> None:
+        self._sock, self.far = socket.socketpair()
+
+    def pack_command(self, *args: object) -> list[bytes]:
+        return []
+
+    def send_packed_command(self, command: list[bytes], check_health: bool = False) -> None: ...
+    def read_response(self, disable_decoding: bool = False) -> None: ...
+    def disconnect(self) -> None:
+        self._sock.close()
+        self.far.close()
+
+
+def test_messages_may_come_in_any_pieces() -> None:
+    message = b"*3\r\n$7\r\nmessage\r\n$13\r\n9penstock:news\r\n$%d\r\n%d\r\n"
+    sent = message % (2, 12) + b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" + message % (3, 345)
+    for cut in range(1, len(sent)):
+        connection = Wired()
+        ear = Ear(cast(Connection, connection), b"9penstock:news")
+        heard: list[int] = []
+        for piece in (sent[:cut], sent[cut:]):
+            connection.far.sendall(piece)
+            heard += sorted(ear.hear(30))
+        assert heard == [12, 345]
+        assert ear.hear(0) == set()
+        ear.stir.set()
+        assert ear.hear(None) == set()
+        connection.far.close()
+        ear.stir.clear()
+        with pytest.raises(ConnectionError):
+            ear.hear(30)
+        ear.close()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 
 import pytest
 
 import penstock
+from tests.behaviour.helpers import begin, until
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube"])
 def test_threads_take_each_task_once(broker: penstock.Broker, kind: str) -> None:
-    tube, found, lock = broker.tube("t", kind=kind), list[object](), threading.Lock()
+    tube, session, found, lock = broker.tube("t", kind=kind), broker.session(), list[object](), threading.Lock()
+    own = session.tube("t")
     options = {"utube": "u"} if kind == "utube" else {}
 
     def produce(start: int) -> None:
@@ -20,17 +23,20 @@ def test_threads_take_each_task_once(broker: penstock.Broker, kind: str) -> None
             tube.put(i, **options)  # type: ignore[arg-type]
 
     def consume() -> None:
-        while (task := tube.take(2)) is not None:
-            with lock:
-                found.append(task.data)
-            task.ack()
+        with suppress(penstock.NotFound):  # the session was closed between two takes
+            while (task := own.take()) is not None:
+                with lock:
+                    found.append(task.data)
+                task.ack()
 
-    threads = [threading.Thread(target=produce, args=(start,)) for start in (0, 200)]
-    threads += [threading.Thread(target=consume) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    producing = [begin(lambda start=start: produce(start)) for start in (0, 200)]  # type: ignore[misc]
+    consuming = [begin(consume) for _ in range(3)]
+    for future in producing:
+        future.result(30)
+    until(lambda: tube.stats().tasks.total == 0)
+    session.close()  # which ends the takes
+    for future in consuming:
+        future.result(30)
     assert sorted(found) == list(range(400))  # type: ignore[type-var]
     assert broker.check() == []
 

@@ -14,6 +14,7 @@ from penstock.store.open import open_vault
 from penstock.store.pool.vault import Database, Session, Vault
 from tests.servers import running
 from tests.servers.base import Server
+from tests.servers.kept import keep_connections
 from tests.servers.mariadb import Mariadb
 
 _TABLES = ("penstock_pool_link", "penstock_pool_task", "penstock_pool_tube", "penstock_pool_store")
@@ -34,6 +35,8 @@ def empty_vault(name: str) -> str:
 @cache
 def _kept(name: str, pid: int) -> tuple[str, Database]:
     url = bare_url(running(name))
+    if name == "postgres":
+        keep_connections(url)
     database = open_vault(url)
     atexit.register(_close, database, pid)
     Vault(database)

@@ -72,25 +72,27 @@ def test_it_is_woken_in_its_sleep(file: File) -> None:
     assert found.result(timeout=20) is False
 
 
-def test_a_write_of_others_cuts_the_pause_between_looks_short(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def drowsy(file: File, monkeypatch: pytest.MonkeyPatch) -> File:
+    """One whose next look of its own accord is a minute away."""
     assert not file.watch.wait(Wake(), 0.5)
     monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
     monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
     file.watch._pause = 60.0
-    found = begin(lambda: file.watch.wait(Wake(), 50))
-    file.write()
+    return file
+
+
+def test_a_write_of_others_cuts_the_pause_between_looks_short(drowsy: File) -> None:
+    found = begin(lambda: drowsy.watch.wait(Wake(), 50))
+    drowsy.write()
     assert found.result(timeout=20) is True
 
 
-def test_a_write_of_our_own_does_not(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not file.watch.wait(Wake(), 0.5)
-    monkeypatch.setattr(watching, "_ALERT_SECONDS", 60.0)
-    monkeypatch.setattr(watching, "_LAST_LOOK", 60.0)
-    file.watch._pause = 60.0
-    before, file.own = file.looks, 1
-    file.write()
-    assert file.watch.wait(Wake(), 0.3), "at the end of its time it looks all the same"
-    assert file.looks - before == 1
+def test_a_write_of_our_own_does_not(drowsy: File) -> None:
+    before, drowsy.own = drowsy.looks, 1
+    drowsy.write()
+    assert drowsy.watch.wait(Wake(), 0.3), "at the end of its time it looks all the same"
+    assert drowsy.looks - before == 1
 
 
 def test_without_the_kernel_it_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

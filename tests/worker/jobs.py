@@ -83,7 +83,7 @@ def report(word: str) -> None:
     await_word(word)
 
 
-@app.task(tube="slow", ttr=0.4)
+@app.task(tube="slow", ttr=1.5)
 def outlive() -> str:
     """Work until the lease is lost; then say so."""
     task = penstock.current_task()
@@ -137,7 +137,7 @@ def square(number: int) -> list[int]:
     return [number * number, os.getpid()]
 
 
-@app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
+@app.task(tube="processes", executor="process", ttr=1.5, max_attempts=1)
 def spin() -> None:
     """Never end, and never let go of the interpreter for long."""
     say(["spinning", os.getpid()])

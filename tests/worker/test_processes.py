@@ -48,7 +48,7 @@ def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) ->
     start("--processes", "1")
     pid = pid_heard(heard)
     until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
-    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
+    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 1.5 s"
     until(lambda: not alive(pid))
     assert jobs.square.put(3).result(PATIENCE)[0] == 9  # a new process has taken its place
 

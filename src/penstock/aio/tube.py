@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from inspect import isawaitable
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from penstock import group, tube
 from penstock.aio.awaited import DRESS, Handle, awaited
@@ -19,6 +19,22 @@ from penstock.unleased import ReliableTube, UnleasedTube
 log = logging.getLogger("penstock")
 
 P = ParamSpec("P")
+V = TypeVar("V", bound=Callable[..., Coroutine[Any, Any, "Task"]])
+
+
+def _soon(put: V) -> V:
+    """A put; without options it is one step, which many can await for half of what their flows would cost."""
+
+    @wraps(put)
+    async def call(own: Tube, /, *args: Any, **kwargs: Any) -> Task:
+        step = own._sync._plain_step(args[0]) if len(args) == 1 and not kwargs else None
+        if step is None:
+            return await put(own, *args, **kwargs)
+        [record] = await own._bridge.ask(step)
+        data = args[0]
+        return Task(record, own, data) if type(data) in tube.ATOMS else _dressed(own, task.make_task(record, own._sync))
+
+    return cast(V, call)
 
 
 class Tube(Handle[tube.Tube]):
@@ -38,7 +54,7 @@ class Tube(Handle[tube.Tube]):
     def _stored(self) -> StoredTube:
         return self._sync._stored
 
-    put = awaited(tube.Tube.put)
+    put = _soon(awaited(tube.Tube.put))
     put_many = awaited(tube.Tube.put_many)
     take = awaited(tube.Tube.take)
     take_many = awaited(tube.Tube.take_many)
@@ -63,6 +79,7 @@ class Tube(Handle[tube.Tube]):
     resume = awaited(tube.Tube.resume)
     recover = awaited(tube.Tube.recover)
     inspect = awaited(tube.Tube.inspect)
+    _finish = awaited(tube.Tube._finish)
     _give_back = awaited(tube.Tube._give_back)
 
     async def on_change(self, callback: OnChange | None) -> OnChange | None:
@@ -123,7 +140,7 @@ class Task(task.Facts[Tube]):
         if self.status is not task.Status.TAKEN:
             return
         if error is None:
-            await self.ack()
+            await self._home._finish(self)
         else:
             await self._home._give_back(self, error)
 

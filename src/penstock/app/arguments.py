@@ -39,6 +39,8 @@ class Arguments:
         _check(name, self._parameters)
         plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = all(parameter.kind in plain for parameter in self._parameters)
+        self._names = [parameter.name for parameter in self._parameters]
+        self._needed = sum(parameter.default is Parameter.empty for parameter in self._parameters)
 
     @cached_property
     def hints(self) -> dict[str, Any]:
@@ -60,10 +62,7 @@ class Arguments:
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What is kept of a call: each argument that was given, by name; BadValue when it does not fit."""
-        try:
-            bound = self._signature.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            raise BadValue(f"{self._name}.put: {error}; its parameters are {self._signature}") from None
+        bound = self._bind(args, kwargs)
         stored: dict[str, object] = {}
         for name, value in bound.items():
             kind = self.hints.get(name, Any)
@@ -73,6 +72,14 @@ class Arguments:
                 stored[name] = values.store(f"{self._name}.put: {name}", value, kind)
         self._read(stored)
         return stored
+
+    def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, object]:
+        if self._positional and not kwargs and self._needed <= len(args) <= len(self._names):
+            return dict(zip(self._names, args, strict=False))  # as below, in a tenth of the time
+        try:
+            return self._signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise BadValue(f"{self._name}.put: {error}; its parameters are {self._signature}") from None
 
     def must_need_none(self) -> None:
         """BadValue where the function cannot be called without arguments."""

@@ -13,10 +13,11 @@ from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.link import Link
 from penstock.app.rules import Rules
+from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import PutOptions
 from penstock.core.shapes import several
-from penstock.core.task import Task
+from penstock.core.task import Record, Task
 from penstock.errors import BadValue, NoSuchTube
 from penstock.flow import Call as Blocking
 from penstock.flow import Flow, flow_of, verb
@@ -31,6 +32,8 @@ C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a co
 
 # The arguments and keywords of one call; put options may be among the keywords.
 Call = tuple[tuple[object, ...], dict[str, object]]
+# The short way of its puts, and the tube that it leads to.
+_Short = tuple[Tube | None, Callable[[object], Record | None] | None]
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
 DEFAULT_ATTEMPTS = 20
 
@@ -45,6 +48,7 @@ class Handler(Generic[P, R, C]):
         self.rules = rules
         self._hooks = hooks
         self.arguments = Arguments(name, function)
+        self._short: _Short = (None, None)
         functools.update_wrapper(self, function)
 
     def __repr__(self) -> str:
@@ -83,7 +87,8 @@ class Handler(Generic[P, R, C]):
     def put(self, *args: object, timeout: float | None, **more: object) -> Handle[R]: ...
     def put(self, *args: Any, **given: Any) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may stand among the keywords."""
-        return self._put([(args, given)])[0]
+        handle = self._put_short(args, given)
+        return self._put([(args, given)])[0] if handle is None else handle
 
     def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
         """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
@@ -132,10 +137,34 @@ class Handler(Generic[P, R, C]):
         """Whether results are kept: unless the function says that it has none."""
         return self.arguments.hints.get("return", Any) is not type(None)
 
+    def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
+        """As _put, by the store's short way; None where there is none, or something has to be decided first."""
+        tube = self.link.opened(self.rules.tube)
+        if tube is None or not PUT_OPTIONS.isdisjoint(given):
+            return None
+        if self._short[0] is not tube:
+            self._short = tube, self._short_way(tube)
+        short = self._short[1]
+        if short is None:
+            return None
+        data = self._data(self.arguments.store(args, given), _carried())
+        try:
+            record = short(data)
+        except NoSuchTube:  # the long way opens it anew
+            return None
+        if record is None:
+            return None
+        handle = Handle(self, tube, record.id)
+        self._hooks.was_put([handle])
+        return handle
+
+    def _short_way(self, tube: Tube) -> Callable[[object], Record | None] | None:
+        _, options = self.make_item(tube, {}, {})
+        return None if self.keeps else tube._short_way(make_entry(tube._stored, None, options))
+
     @verb
     def _put(self, calls: list[Call]) -> Flow[list[Handle[R]]]:
-        trace = tracing.carried()  # before the first step: a loop goes on in another context
-        more = {} if trace is None else {tracing.TRACE: trace}
+        more = _carried()  # before the first step: a loop goes on in another context
         try:
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
         except NoSuchTube:  # dropped since it was opened
@@ -174,7 +203,11 @@ class Handler(Generic[P, R, C]):
             options["max_attempts"] = DEFAULT_ATTEMPTS
         if self.keeps and options.get("address") is None:
             options["address"] = new_address()
-        return {"task": self.name, "args": stored, **more}, options
+        return self._data(stored, more), options
+
+    def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, object]:
+        """A task that calls the function, as tubes have it."""
+        return {"task": self.name, "args": stored, **more}
 
 
 class Prepared(Generic[P, R]):
@@ -202,6 +235,12 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
     from penstock.app.awaited import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
+
+
+def _carried() -> dict[str, object]:
+    """What goes with a task of the context that it is put in."""
+    trace = tracing.carried()
+    return {} if trace is None else {tracing.TRACE: trace}
 
 
 def new_address() -> str:

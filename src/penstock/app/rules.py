@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from penstock.app.arguments import PUT_OPTIONS
 from penstock.core import names
 from penstock.core.backoff import Backoff
+from penstock.core.entry import make_entry
 from penstock.core.kind import Kind
-from penstock.core.options import PutOptions, Tube, make_entry
+from penstock.core.options import PutOptions, Tube
 from penstock.errors import BadValue
 
 DEFAULT_TUBE = "default"

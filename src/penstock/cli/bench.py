@@ -54,7 +54,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     if as_json:
         return shown.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
     click.echo(f"{about.store} {about.version}: {about.durability}")
-    rows = [[p.work, p.tasks, f"{p.per_second:,.0f}", f"{p.call_ms:.3f}"] for p in phases]
+    rows = [[p.work, f"{p.tasks:,}", f"{p.per_second:,.0f}", f"{p.call_ms:.3f}"] for p in phases]
     return shown.table(("work", "tasks", "per second", "ms a call"), rows)
 
 

@@ -11,15 +11,15 @@ from contextlib import closing, contextmanager
 
 import click
 import msgspec
-from rich.console import Console
-from rich.table import Table
 
+from penstock.cli import shown
 from penstock.stats import make_stats
 from penstock.store.base import Description, Store
 from penstock.store.open import open_store
 
 # Enough for a median that one slow call does not move.
 _PROBES = 21
+_COUNTS = ("ready", "taken", "delayed", "buried")
 
 
 class TubeReport(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@shown.json_option
 @click.pass_obj
 def doctor(url: str, as_json: bool) -> None:
     """Look at the store: version, durability, speed, what waits, what to fix.
@@ -58,7 +58,7 @@ def doctor(url: str, as_json: bool) -> None:
     with _once(), closing(open_store(url)) as store:
         report = examine(store)
     if as_json:
-        click.echo(msgspec.json.encode(report))
+        shown.as_json(report)
     else:
         _show(report)
     if report.store.advice:
@@ -97,31 +97,24 @@ def _round_trip(store: Store) -> float:
 
 
 def _show(report: Report) -> None:
-    console = Console()
-    facts = Table.grid(padding=(0, 2))
-    facts.add_column(style="bold")
-    facts.add_column()
-    schema = "-" if report.store.schema is None else str(report.store.schema)
-    facts.add_row("store", f"{report.store.store} {report.store.version}")
-    facts.add_row("at", report.store.where)
-    facts.add_row("durability", report.store.durability)
-    facts.add_row("round trip", f"{report.round_trip_ms} ms (median of {_PROBES})")
-    facts.add_row("clock", f"{report.clock_offset_ms:+d} ms against this host")
-    facts.add_row("schema", schema)
-    facts.add_row("sessions", str(report.sessions))
-    console.print(facts)
+    store = report.store
+    shown.sheet(
+        {
+            "store": f"{store.store} {store.version}".rstrip(),
+            "at": store.where,
+            "durability": store.durability,
+            "round trip": f"{report.round_trip_ms} ms (median of {_PROBES})",
+            "clock": f"{report.clock_offset_ms:+d} ms against this host",
+            "schema": store.schema,
+            "sessions": report.sessions,
+        }
+    )
     if report.tubes:
-        console.print(_tube_table(report.tubes))
-    for advice in report.store.advice:
-        console.print(f"[bold red]fix[/] {advice}", highlight=False)
-    if not report.store.advice:
-        console.print("[green]nothing to fix[/]")
-
-
-def _tube_table(tubes: list[TubeReport]) -> Table:
-    table = Table("tube", "kind")
-    for heading in ("ready", "taken", "delayed", "buried"):
-        table.add_column(heading, justify="right")
-    for tube in tubes:
-        table.add_row(tube.name, tube.kind, *(f"{n:,}" for n in (tube.ready, tube.taken, tube.delayed, tube.buried)))
-    return table
+        click.echo()
+        rows = [[each.name, each.kind, *(f"{getattr(each, name):,}" for name in _COUNTS)] for each in report.tubes]
+        shown.table(("tube", "kind", *_COUNTS), rows)
+    click.echo()
+    for advice in store.advice:
+        click.echo(f"fix: {advice}")
+    if not store.advice:
+        click.echo("nothing to fix")

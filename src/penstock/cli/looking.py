@@ -12,7 +12,7 @@ from penstock.core.task import Status
 from penstock.errors import BadValue
 from penstock.group import Group
 from penstock.opening import find_tube
-from penstock.operating import live_group, live_groups
+from penstock.operating import is_paused, live_group, live_groups
 from penstock.stats import TaskCounts
 from penstock.tube import MAX_PAGE
 
@@ -69,8 +69,7 @@ def tubes(url: str, as_json: bool) -> None:
 
 def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
     tube = find_tube(broker._hub, broker._seat, info.name)
-    paused = broker._hub.store.paused(tube._stored)
-    return TubeLook(info.name, info.kind, info.options, paused, tube.stats().tasks)
+    return TubeLook(info.name, info.kind, info.options, is_paused(tube), tube.stats().tasks)
 
 
 @click.command()

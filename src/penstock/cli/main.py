@@ -38,6 +38,8 @@ def cli(context: click.Context, url: str, pool: str | None) -> None:
 
 def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
+    # Whoever called may have closed them; then nobody reads, and the command is carried out all the same.
+    sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
         sys.stdout.flush()

@@ -121,7 +121,7 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
     penstock mq inspect orders                   the first 100
     penstock mq inspect orders 0 10
     penstock mq inspect orders -2 2              the last two
-    penstock mq inspect orders PENDING 0 10      those that are delivered and not acked
+    penstock mq inspect orders PENDING 0 10      delivered and not acked
     """
     pending = bool(words) and words[0].upper() == "PENDING"
     start, count = _range(words[1:] if pending else words)
@@ -154,7 +154,7 @@ def _show(tasks: list[Task], as_json: bool) -> None:
     if as_json:
         shown.as_json([shown.task_facts(task) for task in tasks])
     elif tasks:
-        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.WIDE)] for task in tasks]
+        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.wide())] for task in tasks]
         shown.table(("id", "deliveries", "data"), rows)
 
 

@@ -51,7 +51,7 @@ def put(
     \b
     penstock put mail '{"to": "ada@example.org"}' --pri 1
     penstock put mail hello --delay 60          what is not JSON is a string
-    penstock put mail @letter.json              a file's content; - is standard input
+    penstock put mail @letter.json              a file; - is standard input
     penstock put mail @urls.txt --lines         a task for each line
     grep -h http *.txt | penstock put mail      the same, of what comes by a pipe
 

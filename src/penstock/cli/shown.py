@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from shutil import get_terminal_size
 
 import click
 import msgspec
@@ -17,8 +18,15 @@ from penstock.tube import Tube
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 _TASK = "pri utube attempts lease created taken due expires address group progress reason".split()
-# Data in a list of tasks is cut here.
-WIDE = 60
+# Data in a list of tasks is cut here, or where the terminal ends.
+_WIDE = 60
+_DATA_BEGINS = 34
+# verb -> what people read once it is done
+_DONE = {
+    "put": "put", "ack": "acked", "fail": "failed", "release": "released", "touch": "touched", "bury": "buried",
+    "kick": "kicked", "retry": "retried", "delete": "deleted", "pause": "paused", "resume": "resumed",
+    "truncate": "removed", "drop": "dropped",
+}  # fmt: skip
 
 
 def as_json(value: object) -> None:
@@ -82,7 +90,12 @@ def as_text(value: object, most: int | None = None) -> str:
 
 def task_row(task: Task) -> list[object]:
     """A task in a list: id, status, priority, attempts, data."""
-    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, WIDE)]
+    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, wide())]
+
+
+def wide() -> int:
+    """How much of the data of a task fits beside the rest."""
+    return max(20, get_terminal_size().columns - _DATA_BEGINS) if sys.stdout.isatty() else _WIDE
 
 
 TASK_HEADINGS = ("id", "status", "pri", "attempts", "data")
@@ -93,7 +106,7 @@ def settled(tube: Tube, id: int | str, what: str, json: bool) -> None:
     if json:
         as_json({"tube": tube.name, "id": id, "verb": what})
     else:
-        click.echo(f"{what} {id} of {tube.name}")
+        click.echo(f"{_DONE[what]} {id} of {tube.name}")
 
 
 def counted(what: str, tube: Tube, count: int, json: bool) -> None:
@@ -101,7 +114,16 @@ def counted(what: str, tube: Tube, count: int, json: bool) -> None:
     if json:
         as_json({"tube": tube.name, "verb": what, "count": count})
     else:
-        click.echo(f"{what} {count:,} task{'' if count == 1 else 's'} of {tube.name}")
+        where = "into" if what == "put" else "of"
+        click.echo(f"{_DONE[what]} {count:,} task{'' if count == 1 else 's'} {where} {tube.name}")
+
+
+def steered(tube: str, what: str, json: bool) -> None:
+    """What became of a tube, told by a verb."""
+    if json:
+        as_json({"tube": tube, "verb": what})
+    else:
+        click.echo(f"{_DONE[what]} {tube}")
 
 
 def working(what: str) -> AbstractContextManager[object]:
@@ -131,7 +153,8 @@ def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], ob
 
 def _moment(value: object) -> str:
     assert isinstance(value, float)
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(value)) + f".{int(value % 1 * 1000):03d}"
+    seconds, ms = divmod(round(value * 1000), 1000)
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{ms:03d}"
 
 
 def _status(value: object) -> str:

@@ -69,7 +69,7 @@ def pause(url: str, tube: str, as_json: bool) -> None:
     """
     with given.opened(url, tube) as opened:
         opened.pause()
-    _told(tube, "pause", as_json)
+    shown.steered(tube, "pause", as_json)
 
 
 @click.command()
@@ -84,7 +84,7 @@ def resume(url: str, tube: str, as_json: bool) -> None:
     """
     with given.opened(url, tube) as opened:
         opened.resume()
-    _told(tube, "resume", as_json)
+    shown.steered(tube, "resume", as_json)
 
 
 @click.command()
@@ -122,19 +122,12 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
         _agree(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
         with shown.working(f"dropping {tube}"):
             opened.drop()
-    _told(tube, "drop", as_json)
+    shown.steered(tube, "drop", as_json)
 
 
 def _agree(question: str, yes: bool) -> None:
     if not yes and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
-
-
-def _told(tube: str, what: str, as_json: bool) -> None:
-    if as_json:
-        shown.as_json({"tube": tube, "verb": what})
-    else:
-        click.echo(f"{what} {tube}")
 
 
 def _backoff(text: str) -> penstock.Backoff:

@@ -48,6 +48,8 @@ def take(
         shown.as_json(facts)
     elif facts is not None:
         shown.sheet(facts)
+    elif sys.stderr.isatty():  # for people; a script sees it by the empty output
+        click.echo("nothing came", err=True)
     if facts is None and exit_code:
         sys.exit(EXIT_NOTHING)
 

@@ -20,6 +20,7 @@ from penstock.stats import TubeStats
 
 _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")
+_NAME_WIDTH = 12
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -60,11 +61,11 @@ def _show(views: Iterator[list[Row]]) -> None:
     console = Console()
     if not console.is_terminal:
         for rows in views:
-            console.print(_drawn(rows))
+            console.print(_drawn(rows, console.width))
         return
     with Live(console=console, auto_refresh=False) as live:
         for rows in views:
-            live.update(_drawn(rows), refresh=True)
+            live.update(_drawn(rows, console.width), refresh=True)
 
 
 def watch(broker: penstock.Broker, interval: float) -> Iterator[list[Row]]:
@@ -96,12 +97,17 @@ def _row(kind: str, name: str, stats: TubeStats, before: TubeStats | None, secon
     return Row(name, kind, {name: getattr(stats.tasks, name) for name in _COUNTS}, rates)
 
 
-def _drawn(rows: list[Row]) -> Table:
-    table = Table("tube", box=None, header_style="bold")
-    for heading in (*_COUNTS, *(f"{verb}/s" for verb in _RATES)):
-        table.add_column(heading, justify="right")
+def _drawn(rows: list[Row], width: int) -> Table:
+    """A table for a terminal so wide: long names are cut, and what is rare is left out, before a number is."""
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 1, 0, 0))
+    headings = [*_COUNTS, *(f"{verb}/s" for verb in _RATES)]
+    while (rest := width - sum(len(heading) + 1 for heading in headings)) < _NAME_WIDTH and len(headings) > 1:
+        headings.pop()
+    table.add_column("tube", no_wrap=True, max_width=max(rest, _NAME_WIDTH))
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True, min_width=len(heading))
     for row in rows:
         counts = [f"{row.tasks[name]:,}" for name in _COUNTS]
         rates = [f"{row.per_second[verb]:,.1f}" for verb in _RATES]
-        table.add_row(Text(row.name), *counts, *rates)
+        table.add_row(Text(row.name), *(counts + rates)[: len(headings)])
     return table

@@ -5,8 +5,6 @@ from __future__ import annotations
 import sys
 
 import click
-from rich.console import Console
-from rich.progress import Progress
 
 import penstock
 from penstock.cli import shown
@@ -102,14 +100,13 @@ def rebuild(url: str, as_json: bool) -> None:
     """
     loaded = 0
 
-    def show(done: int, total: int) -> None:
+    def told(done: int, total: int) -> None:
         nonlocal loaded
+        tell(done - loaded)
         loaded = done
-        bar.update(task, completed=done, total=max(done, total))
 
-    with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("rebuilding", total=None)
-        rebuild_index(url, show)
+    with shown.counting("rebuilding") as tell:
+        rebuild_index(url, told)
     if as_json:
         shown.as_json({"tasks": loaded})
     else:

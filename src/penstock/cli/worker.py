@@ -31,7 +31,7 @@ from penstock.worker.worker import Worker
 
 
 @click.command()
-@click.argument("target", metavar="MODULE:APP", required=False)
+@click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
 @click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; else all of the app, in turns.")
 @click.option(
@@ -57,7 +57,7 @@ def worker(
     \b
     penstock worker shop:app
     penstock worker shop:app --tubes urgent,mail --concurrency 8
-    penstock worker shop:app --limit 0=16 --limit 5=4     keeps room for urgent work
+    penstock worker shop:app --limit 0=16 --limit 5=4     room for urgent work
     penstock worker --callbacks --callback-allow hooks.example.org
 
     The first signal: take no more, finish what runs within --grace. The second: give it back at once. --json prints a

@@ -10,6 +10,7 @@ from penstock.errors import BadValue
 # A hundred years: longer than any queue lives, and far below 2**53 when counted in milliseconds.
 MAX_SECONDS = 3_155_760_000
 MAX_WHOLE = 2**31 - 1
+MAX_PRI = MAX_WHOLE
 
 
 def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
@@ -19,6 +20,11 @@ def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
     if not low <= value <= high:
         raise BadValue(f"{what} {shown(value)} is out of range: give an int from {low} to {high}")
     return value
+
+
+def pri(what: str, value: object) -> int:
+    """A priority: smaller ones come first."""
+    return whole(what, value, 0, MAX_PRI)
 
 
 def number(what: str, value: object) -> float:

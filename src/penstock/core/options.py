@@ -8,20 +8,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.core import codec, names
+from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
-from penstock.core.numbers import number, positive_ms, span_ms, whole
+from penstock.core.numbers import positive_ms, pri, span_ms, whole
 from penstock.core.shapes import flag
-from penstock.core.shards import check_shards, refuse_group, refuse_with_shards
-from penstock.core.task import NO_UTUBE, Entry, Rank
-from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
+from penstock.core.shards import check_shards, refuse_with_shards
+from penstock.core.task import Entry
+from penstock.errors import BadValue, UnsupportedOption
 
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
 DEFAULT_RETENTION = 7 * 24 * 3600
-# Ranks last where a task has no such moment: above every clock, still exact in a double.
-NEVER = 2**53 - 1
-MAX_PRI = 2**31 - 1
 
 
 class TubeOptions(TypedDict, total=False):
@@ -116,15 +113,11 @@ def _period(what: str, value: object) -> int:
     return max(1, span_ms(what, value))
 
 
-def _pri(what: str, value: object) -> int:
-    return whole(what, value, 0, MAX_PRI)
-
-
 # option -> how it is checked; the checked form is what a store computes with
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     "ttl": positive_ms,
     "ttr": positive_ms,
-    "pri": _pri,
+    "pri": pri,
     "callback": callback_url,
     "capacity": whole,
     "temporary": flag,
@@ -188,104 +181,23 @@ def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
     return Tube(no, name, kind, given, **known)  # type: ignore[arg-type]
 
 
-def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
-    """Everything about one put checked and encoded; nothing is stored when this raises."""
-    payload = encode_payload(tube, "data", data)
-    clocked = tube.kind.hand_out == CLOCK
-    if not options and not clocked:
-        return plain_entry(tube, payload)
-    given = {option: value for option, value in options.items() if value is not None}
-    _refuse_foreign(tube, given)
-    if "group" in given:
-        refuse_group(tube.name, tube.shards)
-    pri = _pri("pri", given["pri"]) if "pri" in given else tube.pri
-    ttl = positive_ms("ttl", given["ttl"]) if "ttl" in given else tube.ttl
-    ttr = positive_ms("ttr", given["ttr"]) if "ttr" in given else tube.ttr
-    delay = span_ms("delay", given.get("delay", 0))
-    utube = names.utube(given["utube"]) if "utube" in given else None
-    limit = whole("max_attempts", given["max_attempts"]) if "max_attempts" in given else tube.max_attempts
-    callback = callback_url("callback", given["callback"]) if "callback" in given else tube.callback
-    rank = number("rank", given["rank"]) if "rank" in given else 0
-    entry = _entry(tube, payload, pri, utube, ttl, ttr, delay, rank, limit, callback)
-    if clocked:
-        return _named(tube, entry, given)
-    return entry if LINKS.isdisjoint(given) else _linked(entry, given)
-
-
-def encode_payload(tube: Tube, what: str, value: object) -> bytes:
-    """Data or a result as it is stored; PayloadTooLarge over the tube's limit."""
-    payload = codec.encode(value)
-    if len(payload) > tube.max_payload and codec.size(payload) > tube.max_payload:
-        raise PayloadTooLarge(
-            f"{what} of {codec.size(payload)} bytes is over the limit of {tube.max_payload} of tube {tube.name}: "
-            "store it elsewhere and put a reference, or create the tube with a larger max_payload"
-        )
-    return payload
-
-
-def plain_entry(tube: Tube, payload: bytes) -> Entry:
-    """A put without options."""
-    plain = tube.plain
-    if plain is None:
-        plain = _entry(tube, b"", tube.pri, None, tube.ttl, tube.ttr, 0, None, tube.max_attempts, tube.callback)
-        msgspec.structs.force_setattr(tube, "plain", plain)
-    return Entry(
-        payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
-        plain.callback,
-    )  # fmt: skip
-
-
-def stands_alone(tube: Tube, entry: Entry) -> bool:
-    """Whether a task without links is ready at once, and its place known before its id and its time."""
-    return (
-        not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
-        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
-    )  # fmt: skip
-
-
-# What ties a task to something beside it; every leased kind has these.
-LINKS = frozenset({"address", "group", "reply_to"})
-
-
-def _named(tube: Tube, entry: Entry, given: dict[str, object]) -> Entry:
-    """An element, whose id stands where others have an address; a second put changes at most its data."""
-    if "id" not in given:
-        raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a text of your own")
-    duplicate = "refresh" if given.get("on_duplicate") == "replace" else "ignore"
-    return msgspec.structs.replace(entry, address=names.label("id", given["id"]), duplicate=duplicate)
-
-
-def _linked(entry: Entry, given: dict[str, object]) -> Entry:
-    return msgspec.structs.replace(
-        entry,
-        address=names.label("address", given["address"]) if "address" in given else None,
-        duplicate=given.get("on_duplicate", "error"),
-        reply_to=names.name("reply_to", given["reply_to"]) if "reply_to" in given else None,
-        group=names.name("group", given["group"]) if "group" in given else None,
-    )
-
-
 _PUT_OPTIONS = PutOptions.__annotations__.keys()
 
 
-def _refuse_foreign(tube: Tube, given: dict[str, object]) -> None:
+def refuse_foreign(kind: Kind, given: Mapping[str, object]) -> None:
+    """BadValue for put options that nobody knows, UnsupportedOption for those that the kind does not have."""
     for option, value in given.items():
         if option not in _PUT_OPTIONS:
             raise BadValue(f"put option {names.shown(option)} is unknown: known are {', '.join(_PUT_OPTIONS)}")
         if option == "on_duplicate":
             _check_on_duplicate(value)
-        if tube.kind.has(option):
+        if kind.has(option):
             continue
         if option == "delay" and type(value) in (int, float) and value == 0:
             continue  # the default, spelled out
         if option == "on_duplicate" and value == "error":
             continue
-        refuse_option(tube.kind, option)
-
-
-def refuse_option(kind: Kind, option: str) -> NoReturn:
-    """Raise UnsupportedOption, naming the kinds that have the option."""
-    raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(option)}")
+        refuse_option(kind, option)
 
 
 def _check_on_duplicate(value: object) -> None:
@@ -293,50 +205,9 @@ def _check_on_duplicate(value: object) -> None:
         raise BadValue(f"on_duplicate {names.shown(value)} is unknown: give error, ignore or replace")
 
 
-def _entry(
-    tube: Tube, payload: bytes, pri: int, utube: str | None, ttl: int | None, ttr: int | None, delay: int,
-    rank: float | None, max_attempts: int | None, callback: str | None,
-) -> Entry:  # fmt: skip
-    order = tube.kind.order
-    values = _Values(pri, ttl, delay, rank or 0, tube.aging)
-    rank1 = _RANKS[order[0]](values)
-    rank2 = _RANKS[order[1]](values) if len(order) > 1 else _ZERO
-    if tube.kind.per_utube and utube is None:
-        utube = NO_UTUBE
-    deadline = ttr if ttr is not None else ttl
-    return Entry(payload, rank1, rank2, pri, utube, ttl, deadline, delay, max_attempts, callback)
-
-
-class _Values(msgspec.Struct, frozen=True):
-    pri: int
-    ttl: int | None
-    delay: int
-    rank: float
-    aging: int | None
-
-
-_ZERO = Rank()
-
-
-def _pri_rank(values: _Values) -> Rank:
-    if values.aging is None:
-        return Rank(values.pri)
-    return Rank(min(values.pri * values.aging, NEVER // 2), clock=True)
-
-
-def _expires_rank(values: _Values) -> Rank:
-    return Rank(NEVER) if values.ttl is None else Rank(values.ttl + values.delay, clock=True)
-
-
-_RANKS: dict[str, Callable[[_Values], Rank]] = {
-    "id": lambda values: _ZERO,
-    "-id": lambda values: Rank(newest=True),
-    "pri": _pri_rank,
-    "expires": _expires_rank,
-    "due": lambda values: Rank(values.delay, clock=True),
-    "created": lambda values: Rank(clock=True),
-    "rank": lambda values: Rank(values.rank),
-}
+def refuse_option(kind: Kind, option: str) -> NoReturn:
+    """Raise UnsupportedOption, naming the kinds that have the option."""
+    raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(option)}")
 
 
 def encode_given(given: Mapping[str, object]) -> bytes:

@@ -132,6 +132,7 @@ class Home(Place, Protocol):
     def release(self, task_or_id: Task, delay: float | None = 0) -> None: ...
     def bury(self, task_or_id: Task, reason: str | None = None) -> None: ...
     def touch(self, task_or_id: Task, seconds: float) -> None: ...
+    def _finish(self, task: Task) -> None: ...
     def _give_back(self, task: Task, error: BaseException) -> None: ...
 
 
@@ -228,7 +229,7 @@ class Task(Facts[Home]):
         if self.status is not Status.TAKEN:
             return
         if error is None:
-            self.ack()
+            self._home._finish(self)
         else:
             self._home._give_back(self, error)
 

@@ -15,7 +15,6 @@ from penstock.core.group import OPEN, STARTED, Group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
-from penstock.errors import UnsupportedOption
 from penstock.store.base import Store
 from penstock.store.moving import MOVE_STEP, Kept, Parcel, Tally
 
@@ -55,7 +54,10 @@ class Arrival:
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
         """The next tasks, in the order of their ids, all there are up to an id."""
-        for batch in _batches([self._adopted(record) for record in records]):
+        adopted = [self._adopted(record) for record in records]
+        if self.tube.shards > 1 and self.tube.kind.per_utube:
+            adopted = self._told_apart(adopted)
+        for batch in _batches(adopted):
             self._store.adopt(self.tube, Parcel(batch, batch[-1].id))
         if not records or upto > records[-1].id:
             self._store.adopt(self.tube, Parcel(upto=upto))
@@ -90,6 +92,17 @@ class Arrival:
             record = replace(record, state="~" if laned else "r", at=record.created if laned else record.expires)
         return replace(record, owner=None, progress=None, rank2=0 if self.tube.fair else record.rank2)
 
+    def _told_apart(self, records: Sequence[Record]) -> list[Record]:
+        """Where shards have addresses of their own, two tasks may come with one: it is that of the first."""
+        holders: dict[str, int] = {}
+        for record in records:
+            if record.address is not None and record.address not in holders:
+                holders[record.address] = self._store.seek(self.tube, record.address).id or record.id
+        return [
+            record if record.address is None or holders[record.address] == record.id else replace(record, address=None)
+            for record in records
+        ]
+
     def _regrouped(self, record: Record) -> Record:
         assert record.group_no is not None
         if record.group_no in self._groups:
@@ -103,15 +116,6 @@ def discard(store: Store, tube: Tube) -> None:
     """Remove an arriving tube. Nobody is told: its tasks live elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
-
-
-def must_accept(store: Store, tube: Tube) -> None:
-    """UnsupportedOption where the store cannot take in a tube that was just begun; then it is gone again."""
-    try:
-        store.tally(tube)
-    except UnsupportedOption:
-        discard(store, tube)
-        raise
 
 
 def live_groups(store: Store, tube: Tube) -> Iterator[Group]:

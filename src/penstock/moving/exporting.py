@@ -14,7 +14,6 @@ from penstock.moving.arrivals import (
     Arrival,
     Tell,
     discard,
-    must_accept,
     read_groups,
     read_outcomes,
     read_tasks,
@@ -29,7 +28,6 @@ _REMEDY = "drop it, or import under another name with --tube"
 
 def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     """Write all of a tube; how many tasks. What others change meanwhile is in the file or not, each task by itself."""
-    store.tally(tube)  # UnsupportedOption where the store cannot give it away
     while store.advance(tube).more:
         pass
     writer = Writer(file)
@@ -75,7 +73,6 @@ class Import:
         self._empty_one()
         header = self._reader.header
         tube = self._store.save_tube(arriving(self.name), header.kind, header.options, exist_ok=False)
-        must_accept(self._store, tube)
         try:
             return self._read_in(Arrival(self._store, tube), tell)
         except BaseException:

@@ -151,6 +151,8 @@ class Reader:
         self._mark: Mark = (0, 0)
         self._addresses: set[int] = set()  # their hashes: eight bytes tell a million of them apart
         self.header = self._header()
+        # Each shard may have had addresses of its own; whoever takes the tasks in tells these apart.
+        self._own_addresses = "shards" in self.header.options and self.header.kind.per_utube
 
     def items(self) -> Iterator[Item]:
         """What the tube had, in the order of the lines; the last is the End."""
@@ -234,6 +236,8 @@ class Reader:
             if mark <= self._mark:
                 raise BadValue(f"message {address} comes after {shown_mark(self._mark)}: ids must grow")
             self._mark = mark
+        elif self._own_addresses:
+            return
         elif hash(address) in self._addresses:
             raise BadValue(f"{address} stands here for the second time, and is one task's only")
         else:

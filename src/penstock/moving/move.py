@@ -23,7 +23,7 @@ from penstock.core import names
 from penstock.core.options import Tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.hub import Hub
-from penstock.moving.arrivals import Arrival, Tell, discard, must_accept, read_groups, read_outcomes, read_tasks
+from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 from penstock.store.base import Store
 from penstock.store.moving import arriving, gone, is_erased, moved_to, own_options, plain_name
 
@@ -81,7 +81,6 @@ class Move:
         tube = _visible(self._source, name)
         if tube is None:
             raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
-        self._source.tally(tube)  # UnsupportedOption where the store cannot give it away
         if _visible(self._target, name) is not None:
             raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
         left = self._target.load_tube(gone(name))
@@ -102,7 +101,6 @@ class Move:
                 self._target.forget_tube(left)
             paused = self._source.paused(tube)
             coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
-            must_accept(self._target, coming)
             self._target.pause_tube(coming, paused)
         return tube, coming
 
@@ -206,13 +204,17 @@ def task_count(source: Store, tubes: Iterable[str]) -> int:
 
 
 def shown_url(url: str) -> str:
-    """A store's URL as others may read it: without passwords, and from any folder."""
+    """A store's URL as others may read it: without passwords, that of a pool's database too, and from any folder."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         parts = parts._replace(path=f"/{quote(os.path.abspath(unquote(parts.path[1:])))}")
     user, _, host = parts.netloc.rpartition("@")
     user = user.partition(":")[0]
-    kept = [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if "password" not in name]
+    kept = [
+        (name, shown_url(value) if name == "pool" else value)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        if "password" not in name
+    ]
     return f"{parts.scheme}://{user and f'{user}@'}{host}{parts.path}{(kept and f'?{urlencode(kept)}') or ''}"
 
 

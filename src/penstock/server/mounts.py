@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock import aio
 from penstock.bridge import Bridge
 from penstock.broker import Broker
 from penstock.errors import BadValue
@@ -55,7 +56,8 @@ def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
 
 def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     try:
-        from penstock.server.http.listener import http_listener
+        from penstock.server.http.app import make_app
+        from penstock.server.http.listener import HttpListener
         from penstock.server.http.options import LOOPBACK, Options
     except ImportError as error:
         raise BadValue(f"--http needs a package more ({error}): pip install 'penstock[server]'") from error
@@ -63,6 +65,7 @@ def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     options = Options(hosts=(*LOOPBACK, address.host, *web.hosts), secure=tls is not None)
 
     def mount(broker: Broker, bridge: Bridge) -> Listener:
-        return http_listener(broker, bridge, address, tokens, options, tls, web.proxies)
+        app = make_app(aio.Broker(bridge, broker), tokens, options)
+        return HttpListener(app, address, tls=tls, proxies=web.proxies)
 
     return mount

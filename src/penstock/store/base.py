@@ -23,7 +23,6 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import TubeFull
 from penstock.store.linked import LinkedStore
 from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
@@ -186,10 +185,10 @@ class Lane(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class PlainStore(Protocol):
-    """A store with a shorter way for a put that says nothing but its data, where every microsecond shows."""
+    """A store with a shorter way for single puts that differ in their data alone, where every microsecond shows."""
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        """Stores a payload each time it is called, as `put` does with a plain entry; None where `put` must do it."""
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """Stores a payload each time it is called, as `put` does with such an entry; None where `put` must do it."""
 
 
 class Store(LinkedStore, UnleasedStore, MovingStore, Protocol):
@@ -329,12 +328,4 @@ def altered(record: Record, change: Change, state: str) -> Record:
         reason=change.reason,
         progress=change.progress,
         owner=record.owner if state == "t" else None,
-    )
-
-
-def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
-    """The error of a put that found no room."""
-    return TubeFull(
-        f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
-        "give put a timeout, or take and ack faster"
     )

@@ -145,6 +145,11 @@ def gone(name: str) -> str:
     return _GONE + name
 
 
+def is_arriving(name: str) -> bool:
+    """Whether that is what a tube is called before all of it is there."""
+    return name.startswith(_ARRIVING)
+
+
 def is_hidden(name: str) -> bool:
     """Whether a stored name is none that people see."""
     return name.startswith((_ARRIVING, _GONE))

@@ -1,4 +1,4 @@
-"""An Event that `poll` can wait for beside other descriptors, where the system has eventfd (Linux)."""
+"""What wakes those who sleep: an Event that `poll` can wait for, where the system has eventfd (Linux), and news."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol, runtime_checkable
 
 
 class Wake(threading.Event):
@@ -46,3 +47,27 @@ def tell(wake: threading.Event | None) -> bool:
         return False
     wake.on_news()
     return True
+
+
+class News(Protocol):
+    """News of changes elsewhere, that one caller at a time can read while it sleeps: no change of threads is sooner."""
+
+    def lend(self) -> threading.Event | None:
+        """Let the caller `hear` until it gives back; the event ends its sleep. None: others hear for it."""
+
+    def hear(self, seconds: float | None) -> bool:
+        """Wait for news or the event, once, up to so long, and tell of news (`on_news`); False when that broke."""
+
+    def give_back(self) -> None:
+        """Hear no more. Where others wait, call `listen_on` then."""
+
+    def listen_on(self) -> None:
+        """Have a thread listen for those who wait, unless somebody hears."""
+
+
+@runtime_checkable
+class HeardStore(Protocol):
+    """A store with such news."""
+
+    @property
+    def news(self) -> News: ...

@@ -66,7 +66,7 @@ class Home:
             "a handler in a process cannot settle its task: return, or raise penstock.Retry or penstock.Bury"
         )
 
-    ack = fail = release = bury = touch = _give_back = _refuse
+    ack = fail = release = bury = touch = _finish = _give_back = _refuse
 
 
 class Run:

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.app.tracing import TRACE
@@ -18,6 +18,7 @@ from penstock.seat import Seat
 from penstock.tube import Tube
 from penstock.worker import verdict
 from penstock.worker.item import MAX_WAIT, Item
+from penstock.worker.threads import Threads
 from penstock.worker.work import Executor, Work
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ log = logging.getLogger("penstock.worker")
 
 # The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
 LARGEST_TAKE = 1000
+# The executor whose threads can change places with the one that takes.
+THREAD = "thread"
 # The most that waits to be started: a take more than that, so that handlers go on while the next is under way.
 MOST_AHEAD = 2 * LARGEST_TAKE
 # So many free slots are filled with one take, however fast handlers are.
@@ -49,7 +52,10 @@ class Source(NamedTuple):
 
 
 class Feeder:
-    """One thread, the only one that takes. It stops where no slot is free, and waits where nothing is ready."""
+    """One thread at a time, the only one that takes. It stops where no slot is free, and waits where nothing is ready.
+
+    A single task that runs in threads is run by the thread that took it, while another one goes on with taking.
+    """
 
     def __init__(
         self, work: Work, seat: Seat, sources: Sequence[Source], executors: Mapping[str, Executor],
@@ -69,21 +75,23 @@ class Feeder:
         self._restricted = False  # blocked in a take that must begin again when there is more room
         self._changed = False
         self._stopping = False
-        self._thread = work.thread("feeder", self._run)
+        self._threads: Threads | None = None  # that take by turns
+        self._ended = threading.Event()
         self.on_taken: Callable[[], None] = lambda: None
         work.on_low = self.poke
         work.slots.on_free.append(self.poke)
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
+    def start(self, threads: Threads) -> None:
+        """Begin, on one of these threads."""
+        self._threads = threads
+        threads.employ(self._work.guarded("feeder", self._feed))
 
     def stop(self) -> None:
         """Take no more. What came at the last moment is in hand when this returns."""
         self._stopping = True
         self._room.set()
         self._seat.stir()
-        self._thread.join()
+        self._ended.wait()
 
     def follow(self, sources: Sequence[Source]) -> None:
         """Take from these instead."""
@@ -98,7 +106,21 @@ class Feeder:
             self._changed = True
             self._seat.stir()
 
-    def _run(self) -> None:
+    def _feed(self) -> None:
+        passed_on = False
+        try:
+            passed_on = self._run()
+        finally:
+            if not passed_on:
+                self._ended.set()
+
+    def _go_on(self) -> None:
+        """Feed in the place of a thread that runs what it took."""
+        self._handed_out()
+        self._feed()
+
+    def _run(self) -> bool:
+        """Take until it stops; True when another thread goes on with that."""
         pause = FIRST_PAUSE
         while not self._stopping:
             self._room.clear()
@@ -116,8 +138,9 @@ class Feeder:
                 self._room.wait(pause)
                 pause = min(pause * 2, LAST_PAUSE)
                 continue
-            if tasks:
-                self._hand_out(tasks)
+            if tasks and self._hand_out(tasks):
+                return True
+        return False
 
     def _take(self) -> list[Task]:
         """What there is room for; nothing, after a while, when there is none."""
@@ -189,7 +212,8 @@ class Feeder:
         if len(self._work.hand.unstarted) > low:
             self._room.wait(1.0)
 
-    def _hand_out(self, tasks: Iterable[Task]) -> None:
+    def _hand_out(self, tasks: Sequence[Task]) -> bool:
+        """Have them started; True when this thread is to run what it took, and another one feeds."""
         now, session = time.monotonic(), self._seat.number
         work, hand = self._work, self._work.hand
         parts: dict[str, list[Item]] = {}
@@ -206,10 +230,20 @@ class Feeder:
         self._window = window
         if not hand.unstarted:  # before they start: fast ones are done before the next line is reached
             work.pace.begin(now)
-        for executor, items in parts.items():
+        for items in parts.values():
             hand.add(items, now)
+        if len(tasks) == 1 and THREAD in parts and self._relieved(parts[THREAD][0]):
+            return True
+        for executor, items in parts.items():
             self._executors[executor].start(items)
         self._let_start()
+        self._handed_out()
+        return False
+
+    def _relieved(self, item: Item) -> bool:
+        return self._threads is not None and self._threads.relieve(item, self._work.guarded("feeder", self._go_on))
+
+    def _handed_out(self) -> None:
         self.on_taken()
         if self._turns:
             self._sources.append(self._sources.pop(0))

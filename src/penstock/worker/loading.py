@@ -28,5 +28,6 @@ def load_app(target: str) -> App:
     found = getattr(module, attribute, None)
     if not isinstance(found, App):
         apps = [f"{module_name}:{name}" for name, value in vars(module).items() if isinstance(value, App)]
-        raise BadValue(f"{module_name} has no App named {attribute}: {' or '.join(apps) or 'it has none at all'}")
+        remedy = f"give {' or '.join(apps)}" if apps else "make one there, app = penstock.App(url)"
+        raise BadValue(f"{module_name} has no App named {attribute}: {remedy}")
     return found

@@ -45,7 +45,7 @@ def configure(console: Console, *, json: bool) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(JsonFormatter())
     elif console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, markup=False)
+        handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%Y-%m-%d %H:%M:%S")
     else:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))

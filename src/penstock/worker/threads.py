@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.app.current import set_run
 from penstock.app.tracing import continued
@@ -15,6 +15,17 @@ from penstock.worker.work import Work
 # Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
 # faster ones the hand-over costs more than it brings.
 WORTH_A_THREAD = 0.0002
+
+
+class Parked:
+    """Where an idle thread sleeps, and what it is to do first when it is woken."""
+
+    __slots__ = ("duty", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.duty: Callable[[], None] | None = None
 
 
 class Threads:
@@ -27,7 +38,7 @@ class Threads:
         self._aside = 0
         self._slots = work.slots
         self._buffer: deque[Item] = deque()
-        self._idle: list[threading.Lock] = []
+        self._idle: list[Parked] = []
         self._lock = threading.Lock()
         self._over = False
         work.slots.on_free.append(self.wake)
@@ -36,6 +47,24 @@ class Threads:
         """Run these, in order, as threads and slots allow."""
         self._buffer.extend(items)
         self.wake()
+
+    def employ(self, duty: Callable[[], None]) -> None:
+        """Have a new thread carry out a duty, which then runs handlers as the others do."""
+        with self._lock:
+            self._threads += 1
+        self._begin(duty)
+
+    def relieve(self, item: Item, duty: Callable[[], None]) -> bool:
+        """Give the caller's duty to an idle thread, so that the caller, one of these, runs the item without a change
+        of threads: as soon as it has returned from its duty. False, and nothing is done, where none is idle."""
+        with self._lock:
+            if not self._idle or self._buffer or not self._slots.free():
+                return False
+            parked = self._idle.pop()
+        self._buffer.append(item)
+        parked.duty = duty
+        parked.lock.release()
+        return True
 
     def room(self) -> int | None:
         """Slots alone decide, unless there may only be so many threads."""
@@ -50,7 +79,7 @@ class Threads:
         self._buffer.clear()
         with self._lock:
             while self._idle:
-                self._idle.pop().release()
+                self._idle.pop().lock.release()
 
     def wake(self) -> None:
         """Have one more thread look, if there is work and a slot for it."""
@@ -58,17 +87,23 @@ class Threads:
             return
         with self._lock:
             if self._idle:
-                self._idle.pop().release()
+                self._idle.pop().lock.release()
                 return
             if self._most is not None and self._threads - self._aside >= self._most:
                 return
             self._threads += 1
-        threading.Thread(target=self._run, name="penstock-runner", daemon=True).start()
+        self._begin(None)
 
-    def _run(self) -> None:
-        parked = threading.Lock()
-        parked.acquire()
-        while not self._over:
+    def _begin(self, duty: Callable[[], None] | None) -> None:
+        threading.Thread(target=self._run, args=(duty,), name="penstock-runner", daemon=True).start()
+
+    def _run(self, duty: Callable[[], None] | None) -> None:
+        parked = Parked()
+        while True:
+            if duty is not None:
+                duty()
+            if self._over:
+                return
             holding = self._slots.acquire()
             if holding:
                 self._drain()
@@ -80,7 +115,8 @@ class Threads:
             else:
                 self.wake()  # a slot may have become free between the look at it and now
             if not self._over:
-                parked.acquire()
+                parked.lock.acquire()
+            duty, parked.duty = parked.duty, None
 
     def _drain(self) -> None:
         buffer, pace = self._buffer, self._work.pace

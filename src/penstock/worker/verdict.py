@@ -10,9 +10,9 @@ import msgspec
 from penstock.app.ends import Bury, Retry
 from penstock.core import names
 from penstock.core.backoff import Backoff
+from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, span_ms
-from penstock.core.options import encode_payload
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:

@@ -50,7 +50,11 @@ class Work:
         self.on_low: Callable[[], None] = lambda: None
 
     def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """A thread of the worker itself. Without it the others would go on in vain, so its death is told."""
+        """A thread of the worker itself, guarded."""
+        return threading.Thread(target=self.guarded(name, run), name=f"penstock-{name}", daemon=True)
+
+    def guarded(self, name: str, run: Callable[[], None]) -> Callable[[], None]:
+        """A part of the worker itself. Without it the others would go on in vain, so its death is told."""
 
         def guarded() -> None:
             try:
@@ -59,7 +63,7 @@ class Work:
                 log.critical("the worker's %s has died and it cannot go on", name, exc_info=True)
                 self.on_crash()
 
-        return threading.Thread(target=guarded, name=f"penstock-{name}", daemon=True)
+        return guarded
 
     def claim(self, item: Item) -> bool:
         """Whether the caller, who has a slot, is to run it now."""

@@ -111,7 +111,7 @@ class Worker:
         """Begin to take and run."""
         self.work.settler.start()
         self._heart.start()
-        self._feeder.start()
+        self._feeder.start(self._threads)
         if self._app.schedules:
             self._scheduler.start()
         if self._finder is not None:

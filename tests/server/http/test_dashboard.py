@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import httpx
+import msgspec
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
@@ -143,7 +144,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     tube = filled.tube("mail")
     page.goto(f"{server.url}/tubes/mail")
     press(page, "Kick")
-    expect(page.get_by_role("status")).to_have_text("1 buried tasks are ready again.")
+    expect(page.get_by_role("status")).to_have_text("Buried tasks that are ready again: 1.")
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
     assert tube.take(0) is None
@@ -151,7 +152,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     expect(page.get_by_role("status")).to_have_text("The tube goes on.")
     page.get_by_text("Truncate", exact=True).click()
     press(page, "Yes, truncate")
-    expect(page.get_by_role("status")).to_contain_text("tasks are removed.")
+    expect(page.get_by_role("status")).to_contain_text("Tasks removed: ")
     assert tube.stats().tasks.total == 0
     page.get_by_text("Drop", exact=True).click()
     press(page, "Yes, drop")
@@ -223,6 +224,7 @@ def test_tasks_are_searched_and_paged(server: Serving, beside: penstock.Broker, 
 
 def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock.Broker, page: Page) -> None:
     tube = beside.tube("mail")
+    beside.tube("still")
     page.goto(server.url)
     expect(page.locator("[data-pulse]")).to_contain_text("live")
     tube.put_many(range(7))
@@ -236,6 +238,8 @@ def test_numbers_and_charts_move_by_themselves(server: Serving, beside: penstock
     page.goto(f"{server.url}/tubes/mail")
     tube.put("one more")
     expect(page.locator("[data-total=ready]")).to_have_text("508")
+    page.goto(f"{server.url}/tubes/still")  # a tube in which nothing happens has a past, too
+    assert len(msgspec.json.decode(page.locator("#depth").get_attribute("data-points") or "")) > 1
 
 
 def test_a_phone_shows_pages_in_its_width(server: Serving, filled: penstock.Broker, browser: Browser) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import penstock
 from penstock.server.http import show
 
 
@@ -19,4 +20,5 @@ def test_a_length_of_time(value: float, text: str) -> None:
 
 
 def test_options_have_their_units() -> None:
-    assert [show.option(60.0, "ttr"), show.option(60, "capacity"), show.option(True, "fair")] == ["60 s", "60", "True"]
+    assert [show.option(60.0, "ttr"), show.option(60, "capacity"), show.option(True, "fair")] == ["60 s", "60", "yes"]
+    assert show.option(penstock.Backoff(2, 3), "backoff") == "base 2, factor 3, limit 300, jitter 0.1"

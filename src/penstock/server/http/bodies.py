@@ -14,8 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.backoff import Backoff
 from penstock.core.names import MAX_ID
-from penstock.core.numbers import MAX_SECONDS
-from penstock.core.options import MAX_PRI
+from penstock.core.numbers import MAX_PRI, MAX_SECONDS
 from penstock.core.shards import MAX_SHARDS
 from penstock.errors import BadValue
 

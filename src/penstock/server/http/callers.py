@@ -30,7 +30,8 @@ class Callers:
         if found is None:
             raise Refused(401, "a token is needed: send it as Authorization: Bearer TOKEN", WWW_Authenticate="Bearer")
         if found < role:
-            raise Refused(403, f"this needs the role {role.name.lower()}, and the token has {found.name.lower()}")
+            needed, has = role.name.lower(), found.name.lower()
+            raise Refused(403, f"this needs the role {needed}, and the token has {has}: make one with penstock token")
 
     def role(self, request: Request) -> Role | None:
         """The caller's role; None when there is no good token or cookie."""

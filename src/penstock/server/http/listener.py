@@ -9,15 +9,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from penstock import aio
-from penstock.bridge import Bridge
-from penstock.broker import Broker
 from penstock.errors import BadValue
 from penstock.server.address import Address
-from penstock.server.auth import Tokens
-from penstock.server.http.app import App, make_app
+from penstock.server.http.app import App
 from penstock.server.http.connection import Connection
-from penstock.server.http.options import Options
 from penstock.server.tls import Tls
 
 _BACKLOG = 2048
@@ -55,14 +50,6 @@ class HttpListener:
         self._server.config.timeout_graceful_shutdown = max(1, round(grace))
         self._server.should_exit = True
         await self._serving
-
-
-def http_listener(
-    broker: Broker, bridge: Bridge, address: Address, tokens: Tokens, options: Options | None = None,
-    tls: Tls | None = None, proxies: str = "",
-) -> HttpListener:  # fmt: skip
-    """A listener for the broker of this event loop."""
-    return HttpListener(make_app(aio.Broker(bridge, broker), tokens, options), address, tls=tls, proxies=proxies)
 
 
 def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:

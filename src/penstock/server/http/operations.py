@@ -200,7 +200,8 @@ async def read_body(request: Request, options: Options) -> bytes:
                     raise _too_long(options)
                 parts.append(part)
     except TimeoutError:
-        raise Refused(408, f"the body was not here within {options.body_seconds:g} s", Connection="close") from None
+        late = f"the body was not here within {options.body_seconds:g} s: send it at once, or in smaller parts"
+        raise Refused(408, late, Connection="close") from None
     return b"".join(parts)
 
 

@@ -111,7 +111,7 @@ class Sampler:
         self.totals.append(_point(total(before.counts), total(now.counts), seconds))
         for name, counts in now.counts.items():
             old = before.counts.get(name, counts)
-            if old != counts or name in self._charts:
+            if old != counts or name in self._charts or len(self._charts) < MAX_CHARTS:
                 chart = self._charts.setdefault(name, deque(maxlen=POINTS))
                 chart.append(_point(old, counts, seconds))
                 if old != counts:

@@ -11,6 +11,8 @@ from urllib.parse import quote
 import msgspec
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
+from penstock.core.backoff import Backoff
+
 # Of one task's data; what is longer is cut, and the API gives all of it.
 MAX_SHOWN = 64 * 1024
 MAX_PREVIEW = 160
@@ -70,6 +72,10 @@ def seconds(value: float) -> str:
 
 def option(value: object, name: str) -> str:
     """An option of a tube, with its unit."""
+    if isinstance(value, Backoff):
+        return ", ".join(f"{part} {number:g}" for part, number in msgspec.structs.asdict(value).items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     return seconds(value) if name in _SECONDS and isinstance(value, (int, float)) else str(value)
 
 

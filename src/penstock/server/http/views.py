@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from penstock import operating
+from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
@@ -129,7 +130,8 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The micro-queues of a tube: which are busy, which are blocked."""
     handle = await looking.access.tube(path["name"])
     if not handle._stored.kind.per_utube:
-        raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues")
+        kinds = kinds_with("per_utube")
+        raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues: these have it: {kinds}")
     lanes = await looking.access.call(operating.lanes, handle._sync)
     return "utubes.html", {"tube": handle._stored, "lanes": lanes, "sample": operating.SAMPLE}
 

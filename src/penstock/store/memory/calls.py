@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from threading import RLock
 
+from penstock.core.entry import plain_entry
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, make_tube, plain_entry
+from penstock.core.options import Tube, make_tube
 from penstock.core.reply import REPLY_KIND
-from penstock.errors import NoSuchTube
 from penstock.store import base
 from penstock.store.memory.sessions import Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
 from penstock.store.moving import arriving, gone, hidden
+from penstock.store.refusals import tube_missing
 
 
 class Calls:
@@ -48,7 +49,7 @@ class Calls:
         state = self._tubes.get(tube.no)
         if state is None:
             self._must_not_hide(tube.name)
-            raise NoSuchTube(f"tube {tube.name} was dropped: open it again with broker.tube")
+            raise tube_missing(tube)
         return state
 
     def _must_not_hide(self, name: str) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from penstock.core import group as rules
 from penstock.core import lifecycle
 from penstock.core.group import Group
-from penstock.store.base import ADVANCE_STEP, tube_full
+from penstock.store.base import ADVANCE_STEP
 from penstock.store.memory.step import Step
+from penstock.store.refusals import tube_full
 
 if TYPE_CHECKING:
     from penstock.store.memory.tube import TubeState

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.core import group as rules
 from penstock.core.group import Group
 from penstock.core.task import UNSTARTED, Entry, Record
-from penstock.store.memory.heap import Key, LazyHeap
+from penstock.store.memory.heap import Key, LazyHeap, pop_due
 
 
 class Groups:
@@ -121,12 +121,8 @@ class Groups:
 
     def sweep(self, now: int, limit: int) -> None:
         """Forget some that are over and past their retention."""
-        for _ in range(limit):
-            first = self._ends.first()
-            if first is None or first[0] > now:
-                return
-            self._ends.pop()
-            del self.by_no[first[1]]
+        for no in pop_due(self._ends, now, limit):
+            del self.by_no[no]
 
     def index_anew(self) -> None:
         """Empty indexes, for repair."""

@@ -85,3 +85,13 @@ class LazyHeap(Generic[K]):
         if not self._run:
             return self._heap[0] if self._heap else None
         return min(self._run[0], self._heap[0]) if self._heap else self._run[0]
+
+
+def pop_due(ends: LazyHeap[tuple[int, int]], now: int, limit: int) -> Iterator[int]:
+    """Take up to limit entries out whose moment is over, and give the number of each."""
+    for _ in range(limit):
+        first = ends.first()
+        if first is None or first[0] > now:
+            return
+        ends.pop()
+        yield first[1]

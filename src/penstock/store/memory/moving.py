@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from penstock.core.group import OVER, Group
 from penstock.core.options import Tube, make_tube
 from penstock.core.task import Record
-from penstock.errors import TubeExists
 from penstock.store.base import Counts
 from penstock.store.memory.calls import Calls
 from penstock.store.memory.tube import TubeState
@@ -24,6 +23,7 @@ from penstock.store.moving import (
     seal_refused,
     sealed_options,
 )
+from penstock.store.refusals import name_in_use
 
 # What a tube has now; the others are what was ever done.
 _NOW = ("ready", "taken", "delayed", "buried")
@@ -92,7 +92,7 @@ class MovingCalls(Calls):
         with self._lock:
             state = self._state(tube)
             if name in self._by_name:
-                raise TubeExists(f"tube {name} is there already: drop it, or choose another name")
+                raise name_in_use(name)
             state.naming.last = max(state.naming.last, tally.mark)
             for call in Counts.__struct_fields__:
                 if call not in (*_NOW, "done", "put"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from penstock.core.ending import Ending
-from penstock.store.memory.heap import LazyHeap
+from penstock.store.memory.heap import LazyHeap, pop_due
 from penstock.store.moving import Kept
 
 
@@ -56,13 +56,9 @@ class Outcomes:
 
     def sweep(self, now: int, limit: int) -> None:
         """Forget some whose time is over."""
-        for _ in range(limit):
-            first = self._ends.first()
-            if first is None or first[0] > now:
-                return
-            self._ends.pop()
-            kept = self._kept.pop(first[1])
-            if self._last.get(kept.address) == first[1]:
+        for id in pop_due(self._ends, now, limit):
+            kept = self._kept.pop(id)
+            if self._last.get(kept.address) == id:
                 del self._last[kept.address]
 
     def _ends_then(self, entry: tuple[int, int]) -> bool:

@@ -13,18 +13,18 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.reply import reply_payload
 from penstock.core.task import QUEUED, Entry, Record
-from penstock.errors import TubeBusy, TubeExists, UnsupportedOption
+from penstock.errors import UnsupportedOption
 from penstock.store import base
 from penstock.store.forks import reset_in_child
-from penstock.store.memory import check
+from penstock.store.memory import check, looking
 from penstock.store.memory.linked import LinkedCalls
 from penstock.store.memory.moving import MovingCalls
-from penstock.store.memory.records import expired
 from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
 from penstock.store.memory.unleased import UnleasedCalls
 from penstock.store.moving import is_hidden
+from penstock.store.refusals import refuse_busy, tube_exists
 
 
 def wall_clock() -> int:
@@ -70,7 +70,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
                 self._must_not_hide(name)
                 there = self._add_tube(name, kind, given)
             elif not exist_ok:
-                raise TubeExists(f"tube {name} is there already: open it with broker.tube, or choose another name")
+                raise tube_exists(name)
             return there.tube
 
     def load_tube(self, name: str) -> Tube | None:
@@ -89,13 +89,7 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
             state, step = self._state(tube), self._step(None)
             self._advance(state, None, step)
             self._put_works(step)
-            taken, waiting = state.counts["taken"], len(self._sessions.waits.get(tube.no, ()))
-            if taken:
-                raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate it first")
-            if waiting:
-                raise TubeBusy(
-                    f"tube {tube.name} has {waiting} waiting takers: close them, or let their takes end first"
-                )
+            refuse_busy(tube, taken=state.counts["taken"], waiting=self._sessions.waits.get(tube.no))
             del self._tubes[tube.no], self._by_name[tube.name]
             for record in state.records.values():
                 if record.reply_to not in (None, tube.name):
@@ -173,16 +167,13 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         with self._lock:
-            state, moment = self._state(tube), self._time(now)
-            found = [state.records.get(id) for id in ids]
-            cancelled = state.links.groups.cancelled
-            return [None if r is None or expired(r, moment) or cancelled(r) else r for r in found]
+            return looking.get(self._state(tube), ids, self._time(now))
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
     ) -> list[Record]:
         with self._lock:
-            return self._state(tube).find(status, max(after or 0, 0), limit, self._time(now))
+            return looking.find(self._state(tube), status, max(after or 0, 0), limit, self._time(now))
 
     def count(self, tube: Tube) -> base.Counts:
         with self._lock:
@@ -221,15 +212,15 @@ class MemoryStore(LinkedCalls, UnleasedCalls, MovingCalls):
 
     def ahead(self, tube: Tube, record: Record) -> int:
         with self._lock:
-            return self._state(tube).ahead(record)
+            return looking.ahead(self._state(tube), record)
 
     def lane(self, tube: Tube, utube: str) -> base.Lane:
         with self._lock:
-            return self._state(tube).lane(utube)
+            return looking.lane(self._state(tube), utube)
 
     def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
         with self._lock:
-            return self._state(tube).lane_holders(utube, limit)
+            return looking.lane_holders(self._state(tube), utube, limit)
 
     def owner(self, session: int) -> base.SessionRecord | None:
         with self._lock:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import nsmallest
-from itertools import islice
 
 from msgspec.structs import replace
 
@@ -14,7 +12,7 @@ from penstock.core.kind import CLOCK, DELIVER, LEASE
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
-from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Counts, Lane, altered, tube_full
+from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Counts, altered
 from penstock.store.memory.following import follow
 from penstock.store.memory.heap import Key, LazyHeap
 from penstock.store.memory.lanes import Lanes
@@ -22,10 +20,10 @@ from penstock.store.memory.links import Links
 from penstock.store.memory.naming import Naming
 from penstock.store.memory.records import expired, made, place
 from penstock.store.memory.step import Step
+from penstock.store.refusals import tube_full
 
 # session number -> (tube number, task id) of what it holds
 Held = dict[int, set[tuple[int, int]]]
-_AHEAD_LIMIT = 1000
 
 
 class TubeState:
@@ -227,42 +225,6 @@ class TubeState:
         """So long until the first element of a round tube may be handed out; None: now, or there is none."""
         first = self.ready.first() if self.tube.kind.hand_out == CLOCK else None
         return None if first is None else handout.clock_wait(self.tube, first[0], now)
-
-    def find(self, status: str | None, after: int, limit: int, now: int) -> list[Record]:
-        """Up to limit tasks above an id, in id order."""
-        ids: Iterable[int]
-        if status == "~":
-            ids = sorted(id for letter in ("~", UNSTARTED) for id in self.apart[letter] if id > after)
-        elif status in self.apart:
-            ids = sorted(id for id in self.apart[status] if id > after)
-        elif self.last_id - after <= 2 * len(self.records):
-            ids = range(after + 1, self.last_id + 1)
-        else:
-            ids = (id for id in self.records if id > after)
-        states = {"r": "rq", "~": "~g", None: "rqt~g!"}.get(status, status or "")
-        records = (self.records.get(id) for id in ids)
-        return list(islice((r for r in records if r and r.state in states and not expired(r, now)), limit))
-
-    def ahead(self, record: Record) -> int:
-        """How many takeable tasks come out before this one, up to a limit."""
-        found: set[int] = set()
-        for key in self.ready.below(place(record)):
-            found.add(key[2])
-            if len(found) >= _AHEAD_LIMIT:
-                break
-        return len(found)
-
-    def lane(self, utube: str) -> Lane:
-        """The numbers of a micro-queue, all 0 when nothing is in it."""
-        lane = self.lanes.by_name.get(utube) if self.lanes is not None else None
-        if lane is None:
-            return Lane(utube, 0, 0, 0)
-        return Lane(utube, lane.numbers.taken, lane.numbers.heads, lane.numbers.waiting)
-
-    def lane_holders(self, utube: str, limit: int) -> list[Record]:
-        """The taken tasks of a micro-queue, oldest hand-out first."""
-        taken = (self.records[id] for id in self.apart["t"])
-        return nsmallest(limit, (r for r in taken if r.utube == utube), key=lambda r: (r.taken or 0, r.id))
 
     # inside
 

@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.core.options import Tube
-from penstock.store import base
 from penstock.store.mysql import faults
 from penstock.store.mysql.database import Refused
-from penstock.store.mysql.tubes import no_such_tube
 from penstock.store.mysql.wire import Rows
+from penstock.store.refusals import tube_full, tube_missing
 
 
 @contextmanager
@@ -23,9 +22,9 @@ def refusals(*asked: Tube | int) -> Iterator[None]:
     except Refused as refused:
         if refused.code == faults.TUBE_FULL:
             wanted = rest[0] if rest and isinstance(rest[0], int) else 0
-            raise base.tube_full(first, int(refused.text), wanted) from None
+            raise tube_full(first, int(refused.text), wanted) from None
         if refused.code in (faults.NO_SUCH_TUBE, faults.NO_ID):
-            raise no_such_tube(first) from None
+            raise tube_missing(first) from None
         raise
 
 

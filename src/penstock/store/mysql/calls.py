@@ -13,7 +13,8 @@ from penstock.store.mysql.answers import refusals
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
-from penstock.store.mysql.tubes import load, no_such_tube
+from penstock.store.mysql.tubes import load
+from penstock.store.refusals import tube_missing
 
 Clock = Callable[[], int]
 # The server's clock is asked anew when the last answer that told it is older than this.
@@ -57,7 +58,7 @@ class Calls:
     def _no_such_tube(self, tube: Tube) -> NoSuchTube:
         """The error for a handle whose tube was dropped or moved."""
         self._must_not_hide(tube.name)
-        return no_such_tube(tube)
+        return tube_missing(tube)
 
     def _heard(self, now: int) -> int:
         moment = time.monotonic()

@@ -15,6 +15,7 @@ from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import make_record
 from penstock.store.mysql.unleased_checks import check_unleased
+from penstock.store.refusals import tube_missing
 from penstock.store.sql.lane_checks import EMPTY, make_lane
 
 
@@ -45,7 +46,7 @@ def read_counts(link: Link, tube: Tube) -> Counts:
 def make_counts(tube: Tube, row: tuple[int | None, ...]) -> Counts:
     """The counters of a row of `counts`: what was put is the last id, what is ready is what is left of it."""
     if row[0] is None:
-        raise tubes.no_such_tube(tube)
+        raise tube_missing(tube)
     last, taken, delayed, buried, done, *calls = (int(number or 0) for number in row)
     return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
 

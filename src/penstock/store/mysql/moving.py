@@ -12,7 +12,6 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
-from penstock.errors import TubeExists
 from penstock.store.base import Counts
 from penstock.store.moving import (
     Kept,
@@ -31,6 +30,7 @@ from penstock.store.mysql.pool import Link
 from penstock.store.mysql.putting import packed
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.records import adopted_row, make_record
+from penstock.store.refusals import name_in_use, tube_missing
 
 _COLUMNS = (
     "tube, id, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr, max_attempts, "
@@ -53,7 +53,7 @@ class MovingCalls(Calls):
 
         def seal(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise tubes.no_such_tube(tube)
+                raise tube_missing(tube)
             leased = tube.kind.leased and bool(link.rows(Q.any_taken, (tube.no,)))
             if leased or link.rows(Q.any_following, (tube.no,)):
                 raise seal_refused(tube, leased)
@@ -108,7 +108,7 @@ class MovingCalls(Calls):
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         def land(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise tubes.no_such_tube(tube)
+                raise tube_missing(tube)
             _land(link, tube, name, tally, totals)
 
         with self._refusals(tube):
@@ -121,7 +121,7 @@ class MovingCalls(Calls):
 def _adopt(link: Link, tube: Tube, parcel: Parcel) -> None:
     rows = link.rows(Q.lock_id, (tube.no,))
     if not rows:
-        raise tubes.no_such_tube(tube)
+        raise tube_missing(tube)
     last = int(rows[0][0])
     new = parcel.above(last)
     _insert(link, tube, _ADOPT, [adopted_row(tube, record) for record in new.records])
@@ -156,7 +156,7 @@ def _land(link: Link, tube: Tube, name: str, tally: Tally, totals: Mapping[int, 
     except pymysql.IntegrityError as error:
         if faults.number(error) != faults.DUPLICATE_KEY:
             raise
-        raise TubeExists(f"tube {name} exists already: drop it, or choose another name") from None
+        raise name_in_use(name) from None
     counts: Counts = tally.counts
     link.change(Q.land_counts, (*(getattr(counts, call) for call in _CALLS), tube.no))
     if tube.kind.hand_out == DELIVER:

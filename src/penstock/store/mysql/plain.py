@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.options import Tube, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Rank
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link

@@ -342,19 +342,24 @@ WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL ORDER BY t.id;
 -- name: free_strays
 -- What waited for the start of a group that is not there is ready when the clock is next looked at.
 UPDATE penstock_task t LEFT JOIN penstock_group g ON g.no = t.group_no AND g.tube = t.tube
-LEFT JOIN penstock_member m ON m.group_no = t.group_no AND m.id = t.id
+LEFT JOIN penstock_member m FORCE INDEX (PRIMARY)
+ON m.group_no = t.group_no AND m.id = t.id
 SET t.at = IF(t.state = 'g', %s, t.at), t.state = IF(t.state = 'g', '~', t.state), t.group_no = NULL, t.group_name = NULL
 WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL;
 
 -- name: wrong_addresses
--- Tasks and rows of penstock_address that do not name each other.
-SELECT t.id, t.address FROM penstock_task t LEFT JOIN penstock_address a ON a.tube = t.tube AND a.address = t.address
+-- Tasks and rows of penstock_address that do not name each other. The key is forced here and below: where the server
+-- does not know yet how large a table has become, it reads all of it for each row of the other.
+SELECT t.id, t.address FROM penstock_task t LEFT JOIN penstock_address a FORCE INDEX (PRIMARY)
+ON a.tube = t.tube AND a.address = t.address
 WHERE t.tube = %s AND t.address IS NOT NULL AND NOT a.id <=> t.id
-UNION ALL SELECT a.id, a.address FROM penstock_address a LEFT JOIN penstock_task t ON t.tube = a.tube AND t.id = a.id
+UNION ALL SELECT a.id, a.address FROM penstock_address a LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
+ON t.tube = a.tube AND t.id = a.id
 WHERE a.tube = %s AND NOT t.address <=> a.address;
 
 -- name: forget_wrong_addresses
-DELETE a FROM penstock_address a LEFT JOIN penstock_task t ON t.tube = a.tube AND t.id = a.id
+DELETE a FROM penstock_address a LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
+ON t.tube = a.tube AND t.id = a.id
 WHERE a.tube = %s AND NOT t.address <=> a.address;
 
 -- name: set_addresses
@@ -362,10 +367,12 @@ INSERT IGNORE INTO penstock_address (tube, address, id)
 SELECT tube, address, id FROM penstock_task WHERE tube = %s AND address IS NOT NULL;
 
 -- name: early_outcomes
-SELECT o.id FROM penstock_outcome o JOIN penstock_task t ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+SELECT o.id FROM penstock_outcome o STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY)
+ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
 
 -- name: forget_early_outcomes
-DELETE o FROM penstock_outcome o JOIN penstock_task t ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+DELETE o FROM penstock_outcome o STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY)
+ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
 
 -- name: all_groups
 SELECT $group FROM penstock_group WHERE tube = %s ORDER BY no FOR UPDATE;
@@ -376,10 +383,12 @@ SELECT group_no, state, COUNT(*) FROM penstock_task WHERE tube = %s AND group_no
 -- name: wrong_members
 -- Members and tasks of a group that do not name each other.
 SELECT COUNT(*) FROM (
-SELECT t.id FROM penstock_task t LEFT JOIN penstock_member m ON m.group_no = t.group_no AND m.id = t.id
+SELECT t.id FROM penstock_task t LEFT JOIN penstock_member m FORCE INDEX (PRIMARY)
+ON m.group_no = t.group_no AND m.id = t.id
 WHERE t.tube = %s AND t.group_no = %s
 AND NOT (m.waits <=> (t.state = 'g') AND (m.waits = 0 OR (m.rank1 = t.rank1 AND m.rank2 = t.rank2)))
-UNION ALL SELECT m.id FROM penstock_member m LEFT JOIN penstock_task t ON t.tube = %s AND t.id = m.id
+UNION ALL SELECT m.id FROM penstock_member m LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
+ON t.tube = %s AND t.id = m.id
 WHERE m.group_no = %s AND NOT t.group_no <=> m.group_no
 ) wrong;
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+import msgspec
 import pymysql
 
+from penstock.core.entry import stands_alone
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, GONE, Advanced, Counts, Effects, Event, Settled, Stored
@@ -35,6 +37,7 @@ from penstock.store.mysql.ties import tied
 from penstock.store.mysql.unleased import ONE_MOMENT, UnleasedCalls
 from penstock.store.mysql.watch import Watch
 from penstock.store.mysql.wire import Rows
+from penstock.store.refusals import tube_missing
 from penstock.store.sql.waiters import Waiters
 
 # public status -> the stored states that show as it
@@ -117,7 +120,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
     def pause_tube(self, tube: Tube, paused: bool) -> None:
         def pause(link: Link) -> None:
             if not link.rows(Q.lock_tube, (tube.no,)):
-                raise tubes.no_such_tube(tube)
+                raise tube_missing(tube)
             link.change(Q.set_paused, (int(paused), tube.no))
 
         with self._refusals(tube):
@@ -152,8 +155,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
         record = records.stored(tube, id, entry, self._heard(moment), None)
         return Stored([record], Effects([Event(tube.no, "put", record)], {tube.no: 1}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        entry = plain_entry(tube, b"")
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self._clock is not None or not stands_alone(tube, entry):
             return None
         plain = make_plain_put(tube, entry, None)
@@ -164,7 +166,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
             except Refused:
                 with self._refusals(tube):
                     raise
-            return records.stored(tube, id, plain_entry(tube, payload), moment, None)
+            return records.stored(tube, id, msgspec.structs.replace(entry, payload=payload), moment, None)
 
         return put
 
@@ -254,7 +256,7 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
 
     def _look(self, link: Link, tube: Tube, ids: Sequence[int]) -> Rows:
         if not link.rows(Q.last_id, (tube.no,)):
-            raise tubes.no_such_tube(tube)
+            raise tube_missing(tube)
         possible = tuple(id for id in ids if 0 < id <= _MAX_ID)
         return link.rows(several(Q.records, len(possible)), (tube.no, *possible)) if possible else []
 

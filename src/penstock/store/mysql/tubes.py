@@ -7,24 +7,20 @@ from functools import partial
 import msgspec
 
 from penstock.core.declared import declared_tube
+from penstock.core.entry import plain_entry
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.reply import REPLY_KIND
 from penstock.core.task import Rank
-from penstock.errors import NoSuchTube, TubeBusy, TubeExists
 from penstock.store.moving import hidden
 from penstock.store.mysql.database import Database
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.wire import Rows
+from penstock.store.refusals import refuse_busy, tube_exists, tube_missing
 
 # Tasks removed in one transaction by truncate and drop, so that others get their turn.
 REMOVE_STEP = 2000
-
-
-def no_such_tube(tube: Tube) -> NoSuchTube:
-    """The error for a handle whose tube was dropped."""
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
 
 
 def load(row: tuple[int, bytes, str, str]) -> Tube:
@@ -39,7 +35,7 @@ def save(link: Link, name: str, kind: Kind, given: dict[str, object], *, exist_o
     declared = msgspec.json.encode(kind, order="deterministic").decode()
     rows = link.rows(Q.get_tube, (name,))
     if rows and not exist_ok:
-        raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+        raise tube_exists(name)
     if rows:
         return load(rows[0])
     flags = (int(kind.per_utube), int(tube.fair), tube.utube_limit, kind.hand_out, tube.period, *_plain(tube))
@@ -80,12 +76,10 @@ def complete(link: Link) -> None:
 def drop(link: Link, tube: Tube, now: int | None) -> Rows:
     """Hide a tube that nobody uses; its tasks are removed afterwards. The rows of what was due."""
     if not link.rows(Q.lock_tube, (tube.no,)):
-        raise no_such_tube(tube)
+        raise tube_missing(tube)
     rows = link.packet(link.filled("CALL penstock_advance(%s, 0, %s)", (tube.no, now)))
-    if link.rows(Q.any_taken, (tube.no,)):
-        raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
-    if link.rows(Q.any_waiting, (tube.no,)):
-        raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
+    taken, waiting = (link.rows(query, (tube.no,)) for query in (Q.any_taken, Q.any_waiting))
+    refuse_busy(tube, taken=taken, waiting=waiting)
     for query in (Q.hide_tube, Q.forget_id, Q.forget_counter):
         link.change(query, (tube.no,))
     return rows

@@ -30,6 +30,7 @@ class PoolCalls(RedisStore):
 
     _runner: PoolRunner
     _servers: WatchedServer
+    _tubes: PoolTubes
 
     def __init__(
         self, where: Location, vault: Vault, clock: Callable[[], int] | None = None, progress: Progress | None = None
@@ -50,7 +51,9 @@ class PoolCalls(RedisStore):
         return Whole()
 
     def _make_tubes(self) -> PoolTubes:
-        return PoolTubes(self._runner, self._shards, self._vault)
+        tubes = PoolTubes(self._runner, self._shards, self._vault)
+        self._runner.sealed_as = tubes.sealed_as
+        return tubes
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)
@@ -115,8 +118,8 @@ class PoolCalls(RedisStore):
             if not self._index.restore(tube):
                 raise self._runner.missing(tube)
 
-    def _tell(self, effects: Effects, dirty: Dirty) -> None:
-        """What the clock or a session's end did: nobody's call fails for it."""
+    def _tell(self, effects: Effects, dirty: Dirty) -> bool:
+        """What the clock or a session's end did: nobody's call fails for it. False: it was lost with the index."""
         with suppress(StoreError):
             self._data.fill(0, [], effects)
-        self._mirror.write_later(dirty)
+        return self._mirror.write_later(dirty)

@@ -14,6 +14,8 @@ from typing import cast
 
 from penstock.core.options import Tube
 from penstock.errors import BadValue
+from penstock.store.moving import is_sealed
+from penstock.store.pool.closing import epoch_of, is_closed, is_sealed_in, was_sealed
 from penstock.store.pool.mirror import PAGE, read_beside
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
@@ -61,7 +63,7 @@ class Index:
     def is_open(self, tube: Tube, epoch: int) -> bool:
         """Whether a tube is whole, in that epoch."""
         meta = self._runner.keys.name(tube.no, "meta")
-        return self._servers.command(meta, b"HGET", meta, b"epoch") == str(epoch).encode()
+        return self._servers.command(meta, b"HGET", meta, b"epoch") == epoch_of(tube, epoch).encode()
 
     def ensure(self, progress: Progress | None = None) -> None:
         """Have it whole: build it, or wait for whoever does."""
@@ -86,13 +88,15 @@ class Index:
         self.ensure()
 
     def restore(self, tube: Tube) -> bool:
-        """Have a tube's index whole; False when there is no such tube."""
+        """Have a tube's index whole; False when there is no such tube, or it was moved away since."""
         self.ensure()
         shelf, epoch = self._vault.tube(tube.no), self._runner.epoch
-        if shelf is None:
+        if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
             return False
         if shelf.beside is None:
             self._runner.on_tag("begin", tube.no, epoch, again=True)
+        if not is_sealed(tube) and is_closed(self._runner, tube, epoch):
+            return not was_sealed(self._runner, self._vault, tube, epoch)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
             log.warning("the index of tube %s is lost: building all anew", tube.name)
             with self._lock, self._servers.trusted():
@@ -117,7 +121,7 @@ class Index:
                         progress(done, total)
                 tubes += [tube] if tube else []
             for tube in tubes:
-                self._runner.in_epoch(f"{epoch}~", "open_loaded", tube, epoch)
+                self._runner.in_epoch(f"{epoch}~", "open_loaded", tube, epoch_of(tube, epoch))
         except Interrupted:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.errors import OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
+from penstock.store.pool.closing import is_closed, was_sealed
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Changes, Session, Vault
@@ -72,18 +73,34 @@ class Mirror:
                     "the database is back, unless Redis is lost before; look first"
                 ) from error
 
-    def write_later(self, dirty: Dirty) -> None:
-        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it."""
+    def write_later(self, dirty: Dirty) -> bool:
+        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it.
+
+        False: it was lost with the index, and so was never done.
+        """
         try:
             self.write_all(dirty)
         except PenstockError as error:
             log.warning("it is written later (%s)", error)
+            return not isinstance(error.__cause__, Interrupted)
+        return True
 
     def write(self, tube: Tube, epoch: str, *, whole: bool = False, before: Before | None = None) -> None:
         """Write what is marked in a tube, and before that do what must be done while nobody else writes.
 
         `whole`: also when nothing is marked, what it keeps beside its tasks.
         """
+        with self._locks[tube.no]:
+            while True:
+                try:
+                    return self._write(tube, epoch, whole, before)
+                except Interrupted:
+                    if before is not None or not is_closed(self._runner, tube, epoch):
+                        raise
+                    if was_sealed(self._runner, self._vault, tube, epoch):
+                        return None  # whoever seals a tube writes what is marked
+
+    def _write(self, tube: Tube, epoch: str, whole: bool, before: Before | None) -> None:
         looks = _Look(self._runner, tube, epoch, whole)
 
         def look(session: Session) -> Iterator[Changes]:
@@ -91,11 +108,10 @@ class Mirror:
                 before(session)
             yield from looks.changes()
 
-        with self._locks[tube.no]:
-            if not self._vault.write(tube.no, look):
-                raise self._runner.missing(tube)
-            if looks.found:
-                self._clear(tube, epoch, looks.version)
+        if not self._vault.write(tube.no, look):
+            raise self._runner.missing(tube)
+        if looks.found:
+            self._clear(tube, epoch, looks.version)
 
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
         """Take the marks back. Those that stay are written once more, which changes nothing."""

@@ -3,6 +3,9 @@
 -- name: get_store
 SELECT name, format FROM penstock_pool_store WHERE no = 1
 
+-- name: raise_format
+UPDATE penstock_pool_store SET format = %s WHERE no = 1 AND format < %s
+
 -- name: get_epoch
 SELECT epoch FROM penstock_pool_store WHERE no = 1
 
@@ -20,6 +23,9 @@ SELECT no, declared, beside FROM penstock_pool_tube ORDER BY no
 
 -- name: set_beside
 UPDATE penstock_pool_tube SET beside = %s WHERE no = %s
+
+-- name: rename_tube
+UPDATE penstock_pool_tube SET name = %s, declared = %s WHERE no = %s
 
 -- name: drop_tube
 DELETE FROM penstock_pool_tube WHERE no = %s

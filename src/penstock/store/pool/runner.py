@@ -19,9 +19,7 @@ _OTHER_EPOCH = -3
 # The places of the log in an answer, and of what a take handed out.
 _LOG, _LEASED = 3, 7
 # Scripts that change what the database must hear of, without a log.
-_WRITERS = frozenset(
-    {"put", "put_laned", "put_messages", "put_linked", "open_group", "set_group_work", "turn_group", "recover"}
-)
+_WRITERS = frozenset("put put_laned put_messages put_linked open_group set_group_work turn_group recover adopt".split())
 
 # The tubes that a call changed, each with the epoch it was done in.
 Dirty = dict[int, tuple[Tube, str]]
@@ -36,10 +34,12 @@ class PoolRunner(Runner):
         super().__init__(servers, keys, clock, modern=modern)
         self.epoch = 0
         self.restore: Callable[[Tube], bool] | None = None
+        self.sealed_as: Callable[[Tube], Tube | None] | None = None
         self._thread = threading.local()
 
-    def sealed(self, tube: Tube) -> Tube | None:
-        """No tube of a pool was moved away: see `PoolStore.tally`."""
+    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
+        """As of every store; the vault tells, but nobody who is inside one of its transactions."""
+        return None if self.sealed_as is None or self.servers.strict else self.sealed_as(tube)
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None

@@ -16,22 +16,21 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import PenstockError, UnsupportedOption
+from penstock.errors import PenstockError
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
-from penstock.store.moving import Tally, plain_name
 from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.index import Progress
-from penstock.store.pool.taking import TakingCalls
+from penstock.store.pool.moving import PoolMoving
 from penstock.store.redis import promise
 
 
-class PoolStore(TakingCalls):
+class PoolStore(PoolMoving):
     """Keeps the contract of `store.base` on one Redis server and a database."""
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the vault, once the vault has all that is marked."""
-        for tube in self._tubes.all():
+        for tube in self._tubes.stored_tubes():
             with suppress(PenstockError):  # of an index that is lost anyway
                 self._mirror.write(tube, str(self._runner.epoch))
         self._index.rebuild(progress)
@@ -48,18 +47,7 @@ class PoolStore(TakingCalls):
             self._warnings(facts),
         )
 
-    # tubes; they neither leave a pool nor come into one
-
-    def tally(self, tube: Tube) -> Tally:
-        raise UnsupportedOption(
-            f"tube {plain_name(tube.name)} is in a pool, which tubes neither leave nor come into: drain it there"
-        )
-
-    def erase_tube(self, tube: Tube) -> None:
-        """There is nothing: what would come is refused before anything has."""
-
-    def load_sealed(self) -> list[Tube]:
-        return []
+    # tubes
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
@@ -90,7 +78,7 @@ class PoolStore(TakingCalls):
         self._must_fit(*(entry.payload for entry in entries))
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
-    def plain_put(self, tube: Tube) -> None:
+    def plain_put(self, tube: Tube, entry: Entry) -> None:
         """There is no shorter way than `put`."""
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
@@ -108,8 +96,7 @@ class PoolStore(TakingCalls):
         self._mirror.tidy(tube)
         with self._runner.gathering() as dirty:
             advanced = super().advance(tube, limit=limit, now=now)
-            self._tell(advanced.effects, dirty)
-            return advanced
+            return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
         return self._step(partial(super().truncate, tube, now=now), tube)

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
-from penstock.errors import TubeExists
-from penstock.store.pool.vault import Vault
+from penstock.store.moving import arriving, gone, is_hidden, is_sealed, named, plain_name
+from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
+from penstock.store.refusals import tube_exists
 
 
 class Whole(Shards):
@@ -31,19 +32,44 @@ class PoolTubes(Tubes):
         self._vault = vault
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-        shelf, made = self._vault.add_tube(name, declared)
+        self.find(name)  # NoSuchTube where it is on its way
+        shelf, made = self._vault.add_tube(name, declaration(name, kind, given))
         if not made and not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
-        return make_declared(shelf.no, shelf.declared)
+            raise tube_exists(name)
+        return _tube(shelf)
 
     def find(self, name: str) -> Tube | None:
-        shelf = self._vault.find_tube(name)
-        return None if shelf is None else make_declared(shelf.no, shelf.declared)
+        known = name == plain_name(name)
+        for stored in (name, arriving(name), gone(name)) if known else (name,):
+            shelf = self._vault.find_tube(stored)
+            if shelf is not None:
+                return named([_tube(shelf)], name)
+        return None
 
     def all(self) -> list[Tube]:
-        tubes = [make_declared(shelf.no, shelf.declared) for shelf in self._vault.tubes()]
-        return sorted(tubes, key=lambda tube: tube.name)
+        return [tube for tube in self.stored_tubes() if not is_hidden(tube.name)]
+
+    def stored_tubes(self) -> list[Tube]:
+        """All tubes by name, also those that are arriving or gone."""
+        return sorted((_tube(shelf) for shelf in self._vault.tubes()), key=lambda tube: tube.name)
+
+    def sealed(self) -> list[Tube]:
+        return [tube for tube in self.stored_tubes() if is_sealed(tube)]
+
+    def sealed_as(self, tube: Tube) -> Tube | None:
+        """The tube as one that was moved, if it was."""
+        shelf = self._vault.tube(tube.no)
+        found = None if shelf is None else _tube(shelf)
+        return found if found is not None and is_sealed(found) else None
 
     def forget(self, tube: Tube) -> None:
         """A dropped tube loses its name with its row."""
+
+
+def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
+    """A tube as its row has it."""
+    return encode_declared(Declared(name, kind, encode_given(given).decode()))
+
+
+def _tube(shelf: Shelf) -> Tube:
+    return make_declared(shelf.no, shelf.declared)

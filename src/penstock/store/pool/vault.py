@@ -18,7 +18,7 @@ from penstock.store.sql.queries import load_queries
 T = TypeVar("T")
 Rows = list[tuple[object, ...]]
 # The layout of the tables. A later one refuses to touch what an older penstock would misread.
-FORMAT = 1
+FORMAT = 2
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
 _COMMON = load_queries("penstock.store.pool")
@@ -98,6 +98,7 @@ class Vault:
                 if name.startswith("create_"):
                     session.change(sql)
             session.change(self._ask.add_store, (uuid4().hex.encode(), FORMAT))
+            session.change(self._ask.raise_format, (FORMAT, FORMAT))
             return session.rows(self._ask.get_store)
 
         [(name, written)] = cast("list[tuple[bytes, int]]", self._db.run(create))
@@ -163,15 +164,38 @@ class Vault:
 
         return self._db.run(remove)
 
-    def settle_down(self, no: int) -> Shelf | None:
-        """The tube, once every write that is under way has ended."""
+    def settle_down(self, no: int, then: Callable[[Shelf], object] | None = None) -> Shelf | None:
+        """The tube, once every write that is under way has ended, and what is to be done before the next one begins."""
 
-        def look(session: Session) -> Rows:
+        def look(session: Session) -> Shelf | None:
             session.rows(self._ask.lock_tube, (no,))
-            return session.rows(self._ask.get_tube, (no,))
+            found = session.rows(self._ask.get_tube, (no,))
+            shelf = _shelf(found[0]) if found else None
+            if shelf is not None and then is not None:
+                then(shelf)
+            return shelf
 
-        found = self._db.run(look)
-        return _shelf(found[0]) if found else None
+        return self._db.run(look)
+
+    def rename(self, session: Session, no: int, name: str, declared: bytes) -> bool:
+        """Give a tube another name and declaration, as a part of that transaction; False where the name is in use."""
+        if any(row[0] != no for row in session.rows(self._ask.find_tube, (name.encode(),))):
+            return False
+        session.change(self._ask.rename_tube, (name.encode(), declared, no))
+        return True
+
+    def erase_tube(self, no: int, page: int) -> None:
+        """Remove the links and tasks of a tube, the tasks in pages."""
+        # Links first: a group without tasks would end in an index that is built meanwhile.
+        self._db.run(lambda session: session.change(self._ask.drop_links, (no,)))
+        for tasks in self.tasks(no, page):
+            ids = [id for id, _ in tasks]
+            self.write(no, lambda session, ids=ids: self._remove(session, no, ids))  # type: ignore[misc]
+
+    def _remove(self, session: Session, no: int, ids: Sequence[int]) -> tuple[()]:
+        for some in _chunks(ids):
+            session.change(_among(self._ask.remove_tasks, some), (no, *some))
+        return ()
 
     # tasks
 

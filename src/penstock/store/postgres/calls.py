@@ -10,12 +10,13 @@ import psycopg
 from penstock.core.address import duplicate
 from penstock.core.group import ended
 from penstock.core.options import Tube
-from penstock.errors import NoSuchTube, PenstockError, TubeBusy
-from penstock.store.base import Effects, tube_full
+from penstock.errors import NoSuchTube, PenstockError
+from penstock.store.base import Effects
 from penstock.store.moving import hidden, seal_refused
 from penstock.store.postgres import faults, rows
 from penstock.store.postgres.connection import Connections, Row
 from penstock.store.postgres.listener import Listener, Teller
+from penstock.store.refusals import tube_awaited, tube_full, tube_missing, tube_taken
 
 
 class Calls:
@@ -47,7 +48,7 @@ class Calls:
     def _no_such_tube(self, tube: Tube) -> NoSuchTube:
         """The error for a handle whose tube was dropped or moved."""
         self._must_not_hide(tube.name)
-        return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+        return tube_missing(tube)
 
     def _must_not_hide(self, name: str) -> None:
         """NoSuchTube where a tube of that name is on its way, here or away from here."""
@@ -67,9 +68,9 @@ def _refused(tube: Tube, error: psycopg.DatabaseError) -> PenstockError | None:
     said, detail = error.diag.message_primary or "", error.diag.message_detail or ""
     match error.sqlstate:
         case faults.TUBE_TAKEN:
-            return TubeBusy(f"tube {tube.name} has {said}: ack or release them, or truncate() it first")
+            return tube_taken(tube)
         case faults.TUBE_AWAITED:
-            return TubeBusy(f"tube {tube.name} has {said}: let their takes time out or close them first")
+            return tube_awaited(tube)
         case faults.TUBE_RESTLESS:
             return seal_refused(tube, said)
         case faults.ADDRESS_IN_USE:

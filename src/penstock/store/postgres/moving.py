@@ -12,11 +12,11 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER
 from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
-from penstock.errors import TubeExists
 from penstock.store.base import ADVANCE_STEP, Counts
 from penstock.store.moving import Kept, Parcel, Tally, erased_options, gone, is_sealed, sealed_options
 from penstock.store.postgres import rows
 from penstock.store.postgres.calls import Calls
+from penstock.store.refusals import name_in_use
 
 _ID_BITS = 40
 # What of a record goes apart from its JSON.
@@ -71,7 +71,7 @@ class MovingCalls(Calls):
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         values = (tube.no, name, _json(tally.counts), *tally.mark, _json(dict(totals)))
         if not self._call(tube, self._ask.land, values)[0][0]:
-            raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
+            raise name_in_use(name)
 
 
 def _span(tube: Tube, after: int) -> tuple[int, int]:

@@ -1,12 +1,13 @@
-"""Puts that say nothing but their data: what is the same for all of them is found out and packed once."""
+"""Puts that differ in their data alone: what is the same for all of them is found out and packed once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from struct import Struct, pack
 
-from penstock.core.options import Tube, plain_entry, stands_alone
-from penstock.core.task import Record
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
+from penstock.core.task import Entry, Record
 from penstock.store.postgres.connection import Connections
 from penstock.store.postgres.listener import Teller
 from penstock.store.postgres.prepared import Prepared
@@ -16,10 +17,9 @@ _ANSWER = Struct("!20x4xq4xq4xq")
 
 
 def plain_put(
-    connections: Connections, query: str, tube: Tube, moment: Callable[[], int | None], teller: Teller
+    connections: Connections, query: str, tube: Tube, entry: Entry, moment: Callable[[], int | None], teller: Teller
 ) -> Callable[[bytes], Record | None] | None:
     """Stores a payload each time it is called; None where its place depends on more, or nothing can be prepared."""
-    entry = plain_entry(tube, b"")
     if not stands_alone(tube, entry) or tube.temporary or not connections.prepares:
         return None
     statement, rank1, rank2 = Prepared("penstock_put_plain", query), entry.rank1.base, entry.rank2.base

@@ -10,11 +10,12 @@ import msgspec
 from penstock.core import address
 from penstock.core.declared import declared_tube
 from penstock.core.ending import Ending, Sought
+from penstock.core.entry import plain_entry
 from penstock.core.group import Group
 from penstock.core.ids import shown_mark
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, encode_given, make_tube, plain_entry
+from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.soundness import stranded
 from penstock.core.task import Entry, Rank, Record
 from penstock.store.base import GONE, Effects, Event, Finding

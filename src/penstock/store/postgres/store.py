@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.names import shown
 from penstock.core.options import Tube, make_tube
 from penstock.core.task import Entry, Record
-from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable, TubeExists
+from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
 from penstock.store.moving import named
@@ -33,6 +33,7 @@ from penstock.store.postgres.location import locate
 from penstock.store.postgres.moving import MovingCalls
 from penstock.store.postgres.plain import plain_put
 from penstock.store.postgres.unleased import UnleasedCalls
+from penstock.store.refusals import tube_exists, tube_full
 from penstock.store.sql.waiters import Waiter, Waiters
 
 log = logging.getLogger("penstock")
@@ -106,7 +107,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         new = make_tube(0, name, kind, given)
         made, *row = self._call(new, self._ask.save_tube, (name, *rows.tube_row(kind, given)), twice=True)[0]
         if not made and not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            raise tube_exists(name)
         return rows.tube(tuple(row))
 
     def load_tube(self, name: str) -> Tube | None:
@@ -149,7 +150,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         else:
             (row,) = self._call(tube, self._ask.put, (tube.no, *rows.put_rows(entries), *tail))
         if row[1] is None:
-            raise base.tube_full(tube, cast(int, row[2]), len(entries))
+            raise tube_full(tube, cast(int, row[2]), len(entries))
         if row[5]:
             self._teller.told()
         records = rows.made(entries, row)
@@ -159,8 +160,9 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
             effects.readied[tube.no] = ready
         return Stored(records, effects)
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._connections, self._ask.put_plain, tube, partial(self._time, None), self._teller)
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        query, moment = self._ask.put_plain, partial(self._time, None)
+        return plain_put(self._connections, query, tube, entry, moment, self._teller)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,

@@ -93,7 +93,7 @@ def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]
 def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Counts:
     """The counters of a tube, or of all its shards together; `sealed`: also of one that was moved."""
     keys = [runner.keys.name(tube.no, "meta") for tube in tubes]
-    names = [b"last", b"sealed", b"skipped", *(name.encode() for name in Counts.__struct_fields__)]
+    names = [b"last", b"sealed", b"skipped", b"unput", *(name.encode() for name in Counts.__struct_fields__)]
     replies = runner.servers.command_all([(key, (b"HMGET", key, *names)) for key in keys])
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
     counts = [_counted(runner, tube, reply, sealed=sealed) for tube, reply in found]
@@ -101,13 +101,13 @@ def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Cou
 
 
 def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: bool) -> Counts:
-    """What was put is the last id; what is ready and what is done follow from the others."""
+    """What was put is the last id, less those that were never given; what is ready and what is done follow."""
     last = found[1] if sealed and found[0] is None else found[0]
     runner.known(tube, [-1 if last is None else 0])
-    skipped, *numbers = (int(number or 0) for number in found[2:])
+    skipped, unput, *numbers = (int(number or 0) for number in found[2:])
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
-    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped
-    counts.update(put=int(last or 0), done=done)
+    done = counts["ack"] + counts["fail"] + counts["delete"] + counts["ttl"] + skipped - unput
+    counts.update(put=int(last or 0) - unput, done=done)
     counts["ready"] = counts["put"] - done - counts["taken"] - counts["delayed"] - counts["buried"]
     return Counts(**counts)
 

@@ -145,13 +145,19 @@ class Link:
         return wire
 
 
+def packed(*words: Argument) -> bytes:
+    """Words of a command, as they are sent."""
+    texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
+
+
 def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
     """All answers to some commands over one connection."""
-    packed: list[bytes] = []
+    parts: list[bytes] = []
     for command in commands:
-        packed += [command] if isinstance(command, bytes) else connection.pack_command(*command)
+        parts += [command] if isinstance(command, bytes) else connection.pack_command(*command)
     try:
-        connection.send_packed_command([b"".join(packed)] if len(packed) > 1 else packed, check_health=False)
+        connection.send_packed_command([b"".join(parts)] if len(parts) > 1 else parts, check_health=False)
     except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
         # Half a command is none. Of several, some may have been whole.
         raise (Unsent if len(commands) == 1 else Unheard) from error

@@ -12,7 +12,7 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Entry
 from penstock.errors import PenstockError
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored, tube_full
+from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored
 from penstock.store.redis import putting
 from penstock.store.redis.finding import scan
 from penstock.store.redis.keys import MAX_ID, task_id, task_key
@@ -22,6 +22,7 @@ from penstock.store.redis.listener import Listener
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.steps import Steps
+from penstock.store.refusals import tube_full
 
 
 class LinkedCalls:

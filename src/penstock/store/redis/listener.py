@@ -1,4 +1,4 @@
-"""News from other processes: a thread that subscribes while someone waits, and is gone a while after."""
+"""News from other processes: read by a thread while someone waits, or by the one who waits, while that is alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import random
 import threading
 import time
-from typing import cast
+from collections.abc import Iterable
 
 import redis
 
-from penstock.store.redis.link import Connection
+from penstock.store.redis.ear import Ear
 from penstock.store.redis.servers import Servers
 from penstock.store.wake import tell
 
@@ -20,8 +20,11 @@ log = logging.getLogger("penstock")
 LINGER_SECONDS = 5.0
 # A connection that is silent for so long is asked whether it lives.
 SILENCE_SECONDS = 20.0
+# So long a caller waits for the thread to stop reading, which takes a change of threads.
+YIELD_SECONDS = 0.1
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
+_BROKEN = (redis.RedisError, OSError, ValueError)
 
 
 class Listener:
@@ -37,7 +40,10 @@ class Listener:
         """As new; also in a forked child, where the parent's thread is not."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._connection: Connection | None = None
+        self._ear: Ear | None = None
+        self._reading = threading.Lock()  # held by who reads
+        self._lent = False  # the thread leaves reading to those who sleep
+        self._back = threading.Event()  # until it is set
         self._wake: threading.Event | None = None
         self._heard = False
         self._watched = 0.0
@@ -58,12 +64,63 @@ class Listener:
     def close(self) -> None:
         """End the thread."""
         self._closed = True
+        self._back.set()
         with self._lock:
-            thread, connection = self._thread, self._connection
-        if connection is not None:
-            _shut(connection)
+            thread, ear = self._thread, self._ear
+        if ear is not None:
+            ear.shut()
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
+
+    # for a caller that sleeps
+
+    def lend(self) -> threading.Event | None:
+        """Let the caller read the news by `hear`, until it gives back; the event ends its sleep.
+
+        None where there is nothing to read from, or the thread does not stop reading.
+        """
+        ear = self._ear
+        if ear is None or self._closed or not ear.lendable:
+            return None
+        self._lent = True
+        if not self._reading.acquire(blocking=False):
+            ear.stir.set()
+            if not self._reading.acquire(timeout=YIELD_SECONDS):
+                self._take_back()
+                return None
+        ear.stir.clear()
+        if self._ear is not ear:  # it has ended meanwhile
+            self.give_back()
+            return None
+        return ear.stir
+
+    def hear(self, seconds: float | None) -> bool:
+        """Read news once, up to so long, and tell of it; False where the connection has broken."""
+        ear = self._ear
+        if ear is None or self._closed:
+            return False
+        try:
+            self._told(ear.hear(seconds))
+        except _BROKEN:
+            ear.lendable = False
+            self._take_back()  # it finds the same, and connects again
+            return False
+        return True
+
+    def give_back(self) -> None:
+        """Nobody reads from now on: who waits, and is not about to read, must have the thread `listen_on`."""
+        self._reading.release()
+
+    def listen_on(self) -> None:
+        """Have the thread read, unless another does."""
+        if self._lent and not self._reading.locked():
+            self._take_back()
+
+    def _take_back(self) -> None:
+        self._lent = False
+        self._back.set()
+
+    # in the thread
 
     def _start(self) -> None:
         with self._lock:
@@ -77,7 +134,7 @@ class Listener:
             try:
                 self._listen()
                 pause = _FIRST_PAUSE
-            except (redis.RedisError, OSError, ValueError) as error:
+            except _BROKEN as error:
                 if not self._closed:
                     log.debug("no news from %s now (%s); listening again soon", self._servers.label, error)
                     threading.Event().wait(pause * random.uniform(0.5, 1))
@@ -86,33 +143,53 @@ class Listener:
     def _over(self) -> bool:
         """Whether nobody has waited for a while; then this thread is done, and the next who waits starts another."""
         with self._lock:
-            if not self._closed and time.monotonic() - self._watched < LINGER_SECONDS:
+            if not self._unwatched():
                 return False
             self._thread = None
             return True
 
+    def _unwatched(self) -> bool:
+        return self._closed or time.monotonic() - self._watched >= LINGER_SECONDS
+
     def _listen(self) -> None:
         connection = self._servers.listen()
-        with self._lock:
-            self._connection = connection
         try:
-            connection.send_packed_command(connection.pack_command("SUBSCRIBE", self._channel), check_health=False)
-            connection.read_response(disable_decoding=True)
+            ear = Ear(connection, self._channel)
+        except BaseException:
+            connection.disconnect()
+            raise
+        self._lent = False
+        with self._lock:
+            self._ear = ear
+        try:
             self._tell()  # what happened before is not heard: look once
-            asked = time.monotonic()
-            while not self._closed and time.monotonic() - self._watched < LINGER_SECONDS:
-                if connection.can_read(timeout=1.0):
-                    self._hear(cast("list[object]", connection.read_response(disable_decoding=True)))
-                elif time.monotonic() - asked > SILENCE_SECONDS:
-                    asked = time.monotonic()
-                    connection.send_packed_command(connection.pack_command("PING"), check_health=False)
+            self._read(ear)
         finally:
             with self._lock:
-                self._connection = None
-            connection.disconnect()
+                self._ear = None
+            ear.stir.set()
+            with self._reading:  # else one that still reads would go on with whatever gets the same number
+                ear.close()
 
-    def _hear(self, message: list[object]) -> None:
-        if message[0] == b"message" and int(cast(bytes, message[2])) in self.interests:
+    def _read(self, ear: Ear) -> None:
+        asked = time.monotonic()
+        while not self._unwatched():
+            if self._lent:
+                self._back.wait(1.0)
+                self._back.clear()
+            else:
+                self._told(self._read_once(ear))
+            if time.monotonic() - asked > SILENCE_SECONDS:
+                asked = time.monotonic()
+                ear.ask()
+
+    def _read_once(self, ear: Ear) -> set[int]:
+        with self._reading:
+            ear.stir.clear()  # before the look at `_lent`: who wants to read sets that first
+            return set() if self._lent else ear.hear(1.0)
+
+    def _told(self, numbers: Iterable[int]) -> None:
+        if not self.interests.isdisjoint(numbers):
             self._tell()
 
     def _tell(self) -> None:
@@ -121,13 +198,3 @@ class Listener:
         self._heard = True
         if self._wake is not None:
             self._wake.set()
-
-
-def _shut(connection: Connection) -> None:
-    """Wake its reader, who closes it."""
-    sock = connection._sock
-    try:
-        if sock is not None:
-            sock.shutdown(2)  # type: ignore[attr-defined]
-    except OSError:
-        pass

@@ -6,8 +6,6 @@ A sealed tube keeps its name, and its keys without `last` of meta, so that no sc
 from __future__ import annotations
 
 import logging
-from array import array
-from bisect import bisect_right
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,23 +14,28 @@ import msgspec
 from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
-from penstock.core.task import Record
-from penstock.errors import StoreCorrupt, TubeExists, UnsupportedOption
-from penstock.store.moving import Kept, Parcel, Tally, plain_name, seal_refused
+from penstock.core.shards import home_of
+from penstock.core.task import NO_UTUBE, Record
+from penstock.errors import StoreCorrupt, TubeBusy
+from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.store.redis import finding, putting
 from penstock.store.redis.keys import task_id, task_key
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.links import read_group, read_outcome
+from penstock.store.redis.listing import Listing
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.record import UNREADABLE, decode
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
 from penstock.store.redis.tubes import Tubes
+from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
 # The counters that landing adds to; the first four are of tasks that are gone.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
+# What lua/seal.lua says of a tube that was paused, or let go on, since.
+_OTHER_TURN = 3
 
 
 class MovingCalls:
@@ -42,17 +45,38 @@ class MovingCalls:
     _tubes: Tubes
     _outbox: Outbox
     _shards: Shards
-    #: The ids of the tube that is read now, or of its outcomes: Redis keeps neither in order.
-    _listed: dict[tuple[int, str], array[int]]
+    _listing: Listing
 
     def seal_tube(self, tube: Tube, to: str) -> None:
-        reply = cast("list[Reply]", self._runner.on_tag("seal", tube.no, to, again=True))
-        refused = self._runner.known(tube, reply)[1]
+        """As the contract says; the first shard is sealed last, and with that the tube.
+
+        One who dies on the way leaves shards that are sealed before their time: whoever pauses the tube, or lets it go
+        on, unseals them. That is his turn, and who would seal the tube in an earlier one is refused.
+        """
+        first, *others = self._shards.of(tube)
+        turn = self._at_rest(tube) if others else 0
+        for shard in others:
+            self._seal(shard, to, turn)
+        self._seal(first, to, turn, checked=bool(others))
+
+    def _at_rest(self, tube: Tube) -> int:
+        """The turn of a sharded tube of which nothing is leased; so that mostly nothing is sealed in vain."""
+        keys = [self._runner.keys.name(shard.no, "taken") for shard in self._shards.of(tube)]
+        if any(self._runner.servers.command_all([(key, (b"EXISTS", key)) for key in keys])):
+            raise seal_refused(tube, True)
+        key = self._runner.keys.name(self._shards.of(tube)[0].no, "meta")
+        return int(cast("bytes | None", self._runner.servers.command(key, b"HGET", key, b"turn")) or 0)
+
+    def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
+        reply = self._runner.on_tag("seal", stored.no, to, turn, int(checked), again=True)
+        refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
+        if refused == _OTHER_TURN:
+            raise TubeBusy(f"tube {stored.name} was paused or resumed meanwhile: move it again")
         if refused:
-            raise seal_refused(tube, refused == 1)
+            raise seal_refused(stored, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
-        for stored in self._shards.of(tube):
+        for stored in reversed(self._shards.of(tube)):
             self._runner.on_tag("erase", stored.no, again=True)
 
     def load_sealed(self) -> list[Tube]:
@@ -60,28 +84,31 @@ class MovingCalls:
 
     def forget_tube(self, tube: Tube) -> None:
         self._tubes.forget(msgspec.structs.replace(tube, name=plain_name(tube.name)))
-        key = self._runner.keys.name(tube.no, "meta")
-        self._runner.servers.command(key, b"DEL", key)
+        for stored in self._shards.of(tube):
+            key = self._runner.keys.name(stored.no, "meta")
+            self._runner.servers.command(key, b"DEL", key)
 
     def tally(self, tube: Tube) -> Tally:
-        """As the contract says; UnsupportedOption for a tube of several shards, so that whoever begins here is told."""
-        if tube.shards > 1:
-            what = f"tube {plain_name(tube.name)} has {tube.shards} shards in this store, which its ids tell"
-            remedy = "let it run empty, and create it anew where it should be"
-            raise UnsupportedOption(f"{what}: it cannot be exported, imported or moved; {remedy}")
-        key = self._runner.keys.name(tube.no, "meta")
-        marks = cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, b"ms", b"seq"))
-        mark = cast(Mark, tuple(int(number or 0) for number in marks))
-        counts = finding.count(self._runner, [tube], sealed=True)
-        return Tally(counts.put, mark, counts)
+        """As the contract says; of a sharded tube that is arriving, the last id up to which every shard has all."""
+        shards = self._shards.of(tube)
+        keys = [self._runner.keys.name(stored.no, "meta") for stored in shards]
+        words = (b"last", b"sealed", b"ms", b"seq")
+        replies = self._runner.servers.command_all([(key, (b"HMGET", key, *words)) for key in keys])
+        counts = finding.count(self._runner, shards, sealed=True)
+        found = cast("list[list[bytes | None]]", replies)
+        ids = [
+            self._shards.public_id(stored.no, int(last or sealed or 0))
+            for stored, (last, sealed, *_) in zip(shards, found, strict=True)
+        ]
+        mark = cast(Mark, tuple(int(number or 0) for number in found[0][2:]))
+        return Tally(min(ids) if is_arriving(tube.name) else max(ids), mark, counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
         """As the contract says; what cannot be read is buried with its bytes, or, where nothing is, left out."""
-        while ids := self._ids(tube, "tasks", after, limit):
-            found = (_read(tube, id, value) for id, value in self._values(tube, "tasks", ids))
-            if records := [record for record in found if record is not None]:
+        for page in self._listing.pages(tube, "tasks", after, limit):
+            read = (_read(tube, found.id, found.value) for found in page)
+            if records := [record for record in read if record is not None]:
                 return records
-            after = ids[-1]  # all of these went while the tube was read
         return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
@@ -93,56 +120,59 @@ class MovingCalls:
         return found[:limit]
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        key = self._runner.keys.name(tube.no, "kept")
-        while ids := self._ids(tube, "outcomes", after, limit):
-            found = [(id, *read_outcome(value)) for id, value in self._values(tube, "outcomes", ids)]
-            names = [b"o" + task_key(id) + address.encode() for id, address, _ in found]
-            untils = self._runner.servers.command(key, b"ZMSCORE", key, *names) if names else []
-            pairs = zip(found, cast("list[bytes | None]", untils), strict=True)
-            if kept := [Kept(*outcome, int(float(until))) for outcome, until in pairs if until]:
+        for page in self._listing.pages(tube, "outcomes", after, limit):
+            read = [(found, *read_outcome(found.value)) for found in page]
+            keys = [self._runner.keys.name(found.shard.no, "kept") for found in page]
+            names = [b"o" + task_key(found.own) + address.encode() for found, address, _ in read]
+            untils = self._runner.servers.command_all(
+                [(key, (b"ZSCORE", key, name)) for key, name in zip(keys, names, strict=True)]
+            )
+            pairs = zip(read, cast("list[bytes | None]", untils), strict=True)
+            if kept := [Kept(one.id, address, ending, int(float(at))) for (one, address, ending), at in pairs if at]:
                 return kept
-            after = ids[-1]
         return []
 
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
+        """As the contract says; of a sharded tube each shard gets its part, and learns up to which id all came."""
+        shards = self._shards.of(tube)
+        parts = [parcel] if len(shards) == 1 else _parts(tube, parcel)
+        for stored, part in zip(shards, parts, strict=True):
+            self._adopt(stored, part)
+
+    def _adopt(self, stored: Tube, parcel: Parcel) -> None:
         if any(record.reply_to is not None for record in parcel.records):
-            self._outbox.register(tube)
+            self._outbox.register(stored)
         tied = parcel.outcomes or any(_tied(record) for record in parcel.records)
-        facts = putting.pack_facts(tube) if tied and tube.kind.leased else b""
+        facts = putting.pack_facts(stored) if tied and stored.kind.leased else b""
         tasks = [_task(record) for record in parcel.records]
         outcomes = [_outcome(kept) for kept in parcel.outcomes]
         results = [kept.ending.result for kept in parcel.outcomes if kept.ending.result is not None]
         data = [record.payload for record in parcel.records] + results
         packed: list[Argument] = [facts, parcel.upto, _encode(tasks), _encode(outcomes), *data]
-        self._runner.on_tube("adopt", tube, *packed, again=True)
+        self._runner.on_tube("adopt", stored, *packed, again=True)
 
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
+        """As the contract says; the calls of a sharded tube are its first shard's."""
+        self._land(tube, name, tally, totals)
+        if not self._tubes.rename(tube, name, tally.last_id if tube.shards > 1 else 0):
+            raise name_in_use(name)
+
+    def _land(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
+        self._shards.learn(tube.no, tally.last_id)
+        first, *others = self._shards.of(msgspec.structs.replace(tube, name=name))
+        for shard in others:
+            self._land_stored(shard, "", (0, 0), {}, {})
+        here = finding.count(self._runner, others).put if others else 0
         calls = {call: getattr(tally.counts, call) for call in _CALLS}
-        gone = sum(calls[call] for call in _CALLS[:4])
-        named = msgspec.structs.replace(tube, name=name)
+        self._land_stored(first, tally.last_id - tally.counts.put + here, tally.mark, calls, totals)
+
+    def _land_stored(
+        self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int], totals: Mapping[int, int]
+    ) -> None:
+        gone = sum(calls.get(call, 0) for call in _CALLS[:4])
         words = [word for pairs in (calls, totals) for pair in pairs.items() for word in pair]
-        arguments = (putting.pack_facts(named), *tally.mark, -gone, len(calls), *words)
-        self._runner.known(tube, cast("list[Reply]", self._runner.on_tag("land", tube.no, *arguments, again=True)))
-        if not self._tubes.rename(tube, name):
-            raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
-
-    def _ids(self, tube: Tube, part: str, after: int, limit: int) -> list[int]:
-        """The next ids in order. They are listed once for all pages, which costs eight bytes each."""
-        which = tube.no, part
-        if after == 0 or which not in self._listed:
-            found = {task_id(field) for field, _ in finding.scan(self._runner, tube, part)}
-            self._listed = {which: array("Q", sorted(found))}
-        ids = self._listed[which]
-        start = bisect_right(ids, after)
-        return ids[start : start + limit].tolist()
-
-    def _values(self, tube: Tube, part: str, ids: list[int]) -> list[tuple[int, bytes]]:
-        if not ids:
-            return []
-        key = self._runner.keys.name(tube.no, part)
-        values = self._runner.servers.command(key, b"HMGET", key, *map(task_key, ids))
-        pairs = zip(ids, cast("list[bytes | None]", values), strict=True)
-        return [(id, value) for id, value in pairs if value is not None]
+        arguments = (putting.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
+        self._runner.on_tube("land", stored, *arguments, again=True)
 
 
 def _number(group: Group) -> int:
@@ -161,6 +191,20 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
         id, "!", 0, 0, 0, "" if tube.kind.per_utube else None, 0, 0, 0, None, None, None, None, None, None, UNREADABLE,
         None, b"\xff" + value,
     )  # fmt: skip
+
+
+def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
+    """What of a parcel goes to each shard of a tube."""
+    count, laned = tube.shards, tube.kind.per_utube
+    records: list[list[Record]] = [[] for _ in range(count)]
+    outcomes: list[list[Kept]] = [[] for _ in range(count)]
+    for record in parcel.records:
+        utube = (record.utube or NO_UTUBE) if laned else None
+        records[home_of(record.id, utube, record.address, count)].append(record)
+    for kept in parcel.outcomes:
+        # Where there are micro-queues, an address is looked for in all shards.
+        outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
+    return [Parcel(own, parcel.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
 
 
 def _tied(record: Record) -> bool:

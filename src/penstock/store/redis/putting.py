@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from penstock.core.options import Tube, plain_entry
+from penstock.core.entry import plain_entry
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.redis.shards import Shard
 
@@ -48,11 +49,11 @@ def pack_facts(tube: Tube) -> bytes:
     """What scripts must know of a tube whose tasks have links: how long ends are kept, its name, and a plain task.
 
     A shard has no name, so that what replies to its own tube goes to the right one of its shards; but which it is of
-    how many, for the ids in replies.
+    how many, and its floor, for the ids in replies.
     """
     spec = _spec(plain_entry(tube, b""))
     if isinstance(tube, Shard):
-        return _encode((tube.retention, "", spec, tube.of, tube.place))
+        return _encode((tube.retention, "", spec, tube.of, tube.place, tube.floor))
     return _encode((tube.retention, tube.name, spec))
 
 

@@ -16,6 +16,7 @@ from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
 from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
 from penstock.store.redis.servers import Request, Servers
+from penstock.store.refusals import tube_missing
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
 _NO_TUBE = -1
@@ -73,11 +74,11 @@ class Runner:
         """The error for a tube that is gone: it says where it went."""
         if (sealed := self.sealed(tube)) is not None:
             return hidden(sealed)
-        return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+        return tube_missing(tube)
 
-    def sealed(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved, if it was."""
-        key = self.keys.name(tube.no, "meta")
+    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
+        """The tube as one that was moved, if it was; the stored tube of that number tells, if not its own."""
+        key = self.keys.name(tube.no if no is None else no, "meta")
         to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
         if to is None:
             return None

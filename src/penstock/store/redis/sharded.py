@@ -16,14 +16,16 @@ from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.shards import last_up_to, own_id, shard_of
+from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
-from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError
+from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
+from penstock.store.redis.homes import owns
 from penstock.store.redis.location import locate
 from penstock.store.redis.shards import merge
-from penstock.store.redis.store import RedisStore, refuse_busy
+from penstock.store.redis.store import RedisStore
+from penstock.store.refusals import refuse_busy
 from penstock.store.stepwise import stepwise
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
@@ -48,7 +50,7 @@ class ShardedStore(RedisStore):
             for shard in shards:
                 self._catch_up(shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
-            refuse_busy(tube, self.count(tube).taken, len(waiting))
+            refuse_busy(tube, taken=self.count(tube).taken, waiting=waiting)
         except BaseException:
             self.pause_tube(tube, paused)
             raise
@@ -59,11 +61,23 @@ class ShardedStore(RedisStore):
         return self._told(effects)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
-        for shard in self._shards.of(tube):
-            super().pause_tube(shard, paused)
+        """As the contract says; shards that a broken-off move has sealed are unsealed by it."""
+        first, *others = self._shards.of(tube)
+        turn = self._pause(first, paused)
+        for shard in others:
+            self._runner.on_tag("unseal", shard.no, turn, again=True)
+            self._pause(shard, paused)
 
     def paused(self, tube: Tube) -> bool:
         return super().paused(self._shards.of(tube)[0])
+
+    def seal_tube(self, tube: Tube, to: str) -> None:
+        try:
+            super().seal_tube(tube, to)
+        except TubeBusy:
+            if tube.shards > 1:
+                self.pause_tube(tube, self.paused(tube))
+            raise
 
     # tasks
 
@@ -91,9 +105,9 @@ class ShardedStore(RedisStore):
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
         return [anywhere if entry.address is None else shard_of(entry.address, shards) for entry in entries]
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         shards, short = self._shards.of(tube), super().plain_put
-        puts = [own for shard in shards if (own := short(shard)) is not None]
+        puts = [own for shard in shards if (own := short(shard, entry)) is not None]
         if tube.shards == 1 or not puts:
             return puts[0] if puts else None
 
@@ -136,10 +150,10 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return self._seen(super().settle(tube, moves, brief=brief, now=now))
         records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
-        owns = [own_id(move.id, tube.shards) for move in moves]
-        for home in dict(owns):
-            which = [place for place, (at, _) in enumerate(owns) if at == home]
-            own = [replace(moves[place], id=owns[place][1]) for place in which]
+        homes = self._owns(tube, [move.id for move in moves])
+        for home in dict(homes):
+            which = [place for place, (at, _) in enumerate(homes) if at == home]
+            own = [replace(moves[place], id=homes[place][1]) for place in which]
             try:
                 settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
             except StoreError as error:
@@ -188,12 +202,12 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().get(tube, ids, now=now)
         found: dict[int, Record | None] = {}
-        for home in {own_id(id, tube.shards)[0] for id in ids}:
-            here = [id for id in ids if own_id(id, tube.shards)[0] == home]
-            own = [own_id(id, tube.shards)[1] for id in here]
-            records = super().get(self._shards.of(tube)[home], own, now=now)
-            found.update(zip(here, self._public(tube, home, records), strict=True))
-        return [found[id] for id in ids]
+        homes = self._owns(tube, ids)
+        for home in dict(homes):
+            which = [place for place, (at, _) in enumerate(homes) if at == home]
+            records = super().get(self._shards.of(tube)[home], [homes[place][1] for place in which], now=now)
+            found.update(zip(which, self._public(tube, home, records), strict=True))
+        return [found[place] for place in range(len(ids))]
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
@@ -202,7 +216,7 @@ class ShardedStore(RedisStore):
             return super().find(tube, status, after, limit, now=now)
         records: list[Record] = []
         for home, shard in enumerate(self._shards.of(tube)):
-            own = last_up_to(after or 0, home, tube.shards)
+            own = last_up_to(after or 0, home, tube.shards, self._shards.floor(tube))
             records += self._public(tube, home, super().find(shard, status, own, limit, now=now))
         return sorted(records, key=lambda record: record.id)[:limit]
 
@@ -221,7 +235,7 @@ class ShardedStore(RedisStore):
         return ended
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
-        home, own = own_id(id, tube.shards)
+        [(home, own)] = self._owns(tube, [id], "outcomes")
         found = super().sought(self._shards.of(tube)[home], own, now=now)
         return found if found.id is None else Sought(id)
 
@@ -237,7 +251,7 @@ class ShardedStore(RedisStore):
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """As the contract says, in the shard of the task."""
-        home, own = own_id(record.id, tube.shards)
+        [(home, own)] = self._owns(tube, [record.id])
         return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
 
     def lane(self, tube: Tube, utube: str) -> base.Lane:
@@ -247,7 +261,20 @@ class ShardedStore(RedisStore):
         shard = self._shards.of(tube)[shard_of(utube, tube.shards)]
         return self._shards.public(shard.no, super().lane_holders(shard, utube, limit))
 
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
+        found: list[base.Finding] = []
+        if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
+            what = "a move that was broken off has sealed a part of it"
+            found.append(base.Finding(tube.name, None, what, "repair unseals it, and so does resume"))
+            if not repair:
+                return found
+            self.pause_tube(tube, self.paused(tube))
+        return found + super()._check_tube(tube, repair, now)
+
     # answers as of one tube
+
+    def _owns(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
+        return owns(self._runner, self._shards, tube, ids, "tasks", *parts)
 
     def _public(self, tube: Tube, home: int, records: Sequence[R]) -> list[R]:
         return self._shards.public(self._shards.of(tube)[home].no, records)

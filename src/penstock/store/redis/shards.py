@@ -14,6 +14,8 @@ from penstock.core.options import Tube
 from penstock.core.shards import public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.store.base import Effects, Event, Finding
+from penstock.store.moving import is_arriving
+from penstock.store.redis.keys import MAX_ID
 
 R = TypeVar("R", bound="Record | None")
 
@@ -24,6 +26,8 @@ class Shard(Tube, frozen=True):
     tube_no: int = 0
     place: int = 0
     of: int = 1
+    #: Ids up to this one came from another store.
+    floor: int = 0
 
 
 class Shards:
@@ -32,14 +36,25 @@ class Shards:
     def __init__(self) -> None:
         self._of_tube: dict[int, Sequence[Shard]] = {}
         self._by_no: dict[int, Shard] = {}
+        self._floors: dict[int, int] = {}
+
+    def learn(self, no: int, floor: int) -> None:
+        """The tube of that number came from another store, with ids up to this one; 0: it did not."""
+        if floor:
+            self._floors[no] = floor
+
+    def floor(self, tube: Tube) -> int:
+        """The last id that came from another store; in a tube that is arriving all do."""
+        return MAX_ID if is_arriving(tube.name) else self._floors.get(tube.no, 0)
 
     def of(self, tube: Tube) -> Sequence[Tube]:
         """The stored tubes of a tube: itself, unless it is sharded."""
         if tube.shards == 1:
             return (tube,)
         shards = self._of_tube.get(tube.no)
-        if shards is None:
-            shards = [_shard(tube, place) for place in range(tube.shards)]
+        if shards is None or shards[0].name != tube.name:  # it has landed since
+            floor = self.floor(tube)
+            shards = [_shard(tube, place, floor) for place in range(tube.shards)]
             self._by_no.update((shard.no, shard) for shard in shards)
             self._of_tube[tube.no] = shards
         return shards
@@ -54,16 +69,16 @@ class Shards:
     def public_id(self, no: int, id: int) -> int:
         """The id that people know, of a task of that stored tube."""
         shard = self._by_no.get(no)
-        return id if shard is None else public_id(id, shard.place, shard.of)
+        return id if shard is None else public_id(id, shard.place, shard.of, shard.floor)
 
     def public(self, no: int, records: Sequence[R]) -> list[R]:
         """The same of records."""
         shard = self._by_no.get(no)
         if shard is None:
             return list(records)
-        place, of = shard.place, shard.of
+        place, of, floor = shard.place, shard.of, shard.floor
         return [
-            replace(record, id=public_id(record.id, place, of)) if isinstance(record, Record) else record
+            replace(record, id=public_id(record.id, place, of, floor)) if isinstance(record, Record) else record
             for record in records
         ]
 
@@ -104,6 +119,6 @@ def merge(effects: Effects, more: Effects) -> None:
             add(counts, no, by)
 
 
-def _shard(tube: Tube, place: int) -> Shard:
+def _shard(tube: Tube, place: int, floor: int) -> Shard:
     fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
-    return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards)
+    return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)

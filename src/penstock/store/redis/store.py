@@ -12,16 +12,17 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import SchemaMismatch, StoreError, TubeBusy, UnsupportedOption
+from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.forks import reset_in_child
-from penstock.store.redis import finding, promise, putting
+from penstock.store.redis import finding, promise, putting, sweeping
 from penstock.store.redis.checks import check
 from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.keys import TUBES, Keys
 from penstock.store.redis.link import Reply
 from penstock.store.redis.listener import Listener
+from penstock.store.redis.listing import Listing
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
@@ -35,13 +36,13 @@ from penstock.store.redis.steps import Steps
 from penstock.store.redis.taking import Takes, Wanted
 from penstock.store.redis.tubes import Tubes
 from penstock.store.redis.unleased import UnleasedCalls
+from penstock.store.refusals import refuse_busy, tube_full
 from penstock.store.sql.migrations import Schema
-from penstock.store.stepwise import stepwise
 
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 5
+SCHEMA = 6
 
 
 class RedisStore(UnleasedCalls, MovingCalls):
@@ -72,7 +73,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         self._steps.on_unreadable = self._mend_after
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._listener = Listener(self._servers, self._keys.channel)
-        self._listed = {}
+        self._listing = Listing(self._runner, self._shards)
         self._takes = self._make_takes()
         reset_in_child(self)
 
@@ -145,6 +146,11 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._listener.wait(wake, seconds, watch=watch)
 
+    @property
+    def news(self) -> Listener:
+        """As penstock.store.wake.HeardStore has it."""
+        return self._listener
+
     # tubes
 
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -171,12 +177,16 @@ class RedisStore(UnleasedCalls, MovingCalls):
         found = self._runner.known(tube, cast("list[Reply]", reply))
         _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
         if not anyhow:
-            refuse_busy(tube, taken, waiting)
+            refuse_busy(tube, taken=taken, waiting=waiting)
         return bool(replies)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
+        self._pause(tube, paused)
+
+    def _pause(self, tube: Tube, paused: bool) -> int:
+        """The same; how often that was done."""
         reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
-        self._runner.known(tube, cast("list[Reply]", reply))
+        return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
 
     def paused(self, tube: Tube) -> bool:
         key = self._keys.name(tube.no, "meta")
@@ -198,7 +208,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
             self._listener.interests.add(tube.no)
-            raise base.tube_full(tube, cast(int, reply[2]), len(entries))
+            raise tube_full(tube, cast(int, reply[2]), len(entries))
         records = putting.made(entries, first, moment)
         if laned:
             records = putting.laned(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
@@ -206,8 +216,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._runner, tube)
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return plain_put(self._runner, tube, entry)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -225,33 +235,10 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return Settled([records[place - 1] if place else None for place in places], effects)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        """As the contract says, in steps of a bounded number."""
-        settled = Settled([], Effects())
-        while len(settled.records) < count:
-            step = min(count - len(settled.records), ADVANCE_STEP)
-            more, places, *_ = self._sweep("kick", tube, settled, step, now)
-            if not more and len(cast("list[int]", places)) < step:
-                break
-        return settled
+        return sweeping.kick(self._steps, tube, count, now)
 
     def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        """As the contract says, in steps of a bounded number; what is taken meanwhile may stay taken."""
-        settled = Settled([], Effects())
-        left: int | None = None
-        while left is None or left > 0:
-            more, places, still = self._sweep("release_all", tube, settled, ADVANCE_STEP, now)
-            if not more:
-                done, still = len(cast("list[int]", places)), cast(int, still)
-                left = min(still, still if left is None else left - done)
-        settled.records.sort(key=lambda record: record.id if record else 0)
-        return settled
-
-    def _sweep(self, name: str, tube: Tube, settled: Settled, step: int, now: int | None) -> list[Reply]:
-        """One step of kick or release_all, added to those before; its answer begins with whether more is due."""
-        with stepwise(settled.records):
-            records, rest = self._steps.run(name, tube, settled.effects, ADVANCE_STEP, step, now=now)
-        settled.records.extend(records[place - 1] for place in cast("list[int]", rest[1]))
-        return rest
+        return sweeping.release_all(self._steps, tube, now)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         effects = Effects()
@@ -268,18 +255,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
             pass
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        """As the contract says; tasks put while it runs have higher ids than the last one seen first."""
-        settled = Settled([], Effects())
-        cursor, last = b"0", ""
-        while True:
-            with stepwise(settled.records):
-                records, rest = self._steps.run("truncate", tube, settled.effects, cursor, finding.PAGE, last, now=now)
-            cursor, last = cast(bytes, rest[0]), str(rest[1])
-            settled.records.extend(records[place - 1] for place in cast("list[int]", rest[2]))
-            if cursor == b"0":
-                break
-        settled.records.sort(key=lambda record: record.id if record else 0)
-        return settled
+        return sweeping.truncate(self._steps, tube, now)
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         return finding.get(self._runner, tube, ids, now)
@@ -330,10 +306,13 @@ class RedisStore(UnleasedCalls, MovingCalls):
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+        return [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
+
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
         return [
-            self._shards.finding(tube.no, found)
-            for tube in self._tubes.stored()
-            for found in check(self._runner, self._steps, [tube], self._registry, repair, now)
+            self._shards.finding(stored.no, found)
+            for stored in self._shards.of(tube)
+            for found in check(self._runner, self._steps, [stored], self._registry, repair, now)
         ]
 
 
@@ -352,11 +331,3 @@ def look_at_redis(url: str) -> Schema:
 
 def _servers(where: Location) -> Servers:
     return Cluster(where) if where.scheme == "redis+cluster" else OneServer(where)
-
-
-def refuse_busy(tube: Tube, taken: int, waiting: int) -> None:
-    """TubeBusy where a tube cannot be dropped."""
-    if taken:
-        raise TubeBusy(f"tube {tube.name} has {taken} taken tasks: ack or release them, or truncate() it first")
-    if waiting:
-        raise TubeBusy(f"tube {tube.name} has {waiting} takers waiting: let them time out or close them first")

@@ -10,19 +10,20 @@ from msgspec.structs import replace
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
-from penstock.errors import TubeExists
 from penstock.store.moving import hidden, is_hidden, named, plain_name
 from penstock.store.redis.keys import TUBES
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.shards import Shards
+from penstock.store.refusals import tube_exists
 
 
-class Declared(msgspec.Struct):
-    """A tube as it is stored."""
+class Declared(msgspec.Struct, omit_defaults=True):
+    """A tube as it is stored. `floor`: its ids up to this one came from another store."""
 
     name: str
     kind: Kind
     given: str
+    floor: int = 0
 
 
 encode_declared = msgspec.json.Encoder(order="deterministic").encode
@@ -45,14 +46,14 @@ class Tubes:
             for stored in self.shards.of(made):
                 self._runner.on_tag("create", stored.no, again=True)
             declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-            tube = _tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
+            tube = self._tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
             assert tube is not None
             if tube.no == made.no:
                 return tube
             for stored in self.shards.of(made):
                 self._runner.on_tag("uncreate", stored.no, again=True)  # another came first
         if not exist_ok:
-            raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+            raise tube_exists(name)
         return tube
 
     def find(self, name: str) -> Tube | None:
@@ -64,7 +65,7 @@ class Tubes:
             return None
         if self._lives(tube):
             return named([tube], name)
-        if (sealed := self._runner.sealed(tube)) is not None:
+        if (sealed := self._sealed(tube)) is not None:
             raise hidden(sealed)
         self.forget(tube)  # whoever dropped it died before it could
         return None
@@ -75,31 +76,35 @@ class Tubes:
         if tube is not None:
             return tube if self._lives(tube) else None
         tube = self._lookup(plain_name(name))
-        sealed = None if tube is None else self._runner.sealed(tube)
+        sealed = None if tube is None else self._sealed(tube)
         return sealed if sealed is not None and sealed.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
-        return _tube(self._runner.on_tag("lookup", TUBES, name, again=True))
+        return self._tube(self._runner.on_tag("lookup", TUBES, name, again=True))
 
-    def rename(self, tube: Tube, name: str) -> bool:
-        """Give a tube another name; False where that is in use."""
-        declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode()))
+    def rename(self, tube: Tube, name: str, floor: int) -> bool:
+        """Give a tube another name, and the last id that came with it; False where the name is in use."""
+        declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode(), floor))
         return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
 
     def sealed(self) -> list[Tube]:
         """All tubes that were moved, by name."""
-        found = (self._runner.sealed(tube) for tube in self._declared())
+        found = (self._sealed(tube) for tube in self._declared())
         return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
+
+    def _sealed(self, tube: Tube) -> Tube | None:
+        """The tube as one that was moved, if it was: its first shard tells, which is sealed last and erased last."""
+        return self._runner.sealed(tube, self.shards.of(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
         key = self._keys.name(TUBES, "tubes")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
-        return [make_declared(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
+        return [self._known(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
 
     def all(self) -> list[Tube]:
         """All tubes, by name, without those that are arriving or gone."""
         tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
-        lives = self._live([self.shards.of(tube)[0] for tube in tubes])
+        lives = self.live([self.shards.of(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
@@ -120,20 +125,28 @@ class Tubes:
         return replace(tube, no=last - wanted + 1)
 
     def _lives(self, tube: Tube) -> bool:
-        return all(self._live(self.shards.of(tube)[:1]))
+        return all(self.live(self.shards.of(tube)[:1]))
 
-    def _live(self, tubes: Sequence[Tube]) -> list[bool]:
+    def live(self, tubes: Sequence[Tube]) -> list[bool]:
+        """Which of these stored tubes are there, and not sealed."""
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         replies = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         return [reply == 1 for reply in replies]
 
+    def _tube(self, reply: object) -> Tube | None:
+        found = cast("list[object]", reply)
+        return self._known(cast(int, found[0]), cast(bytes, found[1])) if found else None
 
-def _tube(reply: object) -> Tube | None:
-    found = cast("list[object]", reply)
-    return make_declared(cast(int, found[0]), cast(bytes, found[1])) if found else None
+    def _known(self, no: int, stored: bytes) -> Tube:
+        declared = _decode(stored)
+        self.shards.learn(no, declared.floor)
+        return _made(no, declared)
 
 
 def make_declared(no: int, stored: bytes) -> Tube:
     """The tube of that number, from what is stored."""
-    declared = _decode(stored)
+    return _made(no, _decode(stored))
+
+
+def _made(no: int, declared: Declared) -> Tube:
     return make_tube(no, declared.name, declared.kind, decode_given(declared.given))

@@ -11,13 +11,14 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.base import Effects, Event, Settled, Stored, tube_full
+from penstock.store.base import Effects, Event, Settled, Stored
 from penstock.store.redis import putting
 from penstock.store.redis.finding import unless_expired
 from penstock.store.redis.link import Reply
 from penstock.store.redis.linked import LinkedCalls
 from penstock.store.redis.record import decode
 from penstock.store.redis.runner import read_pairs
+from penstock.store.refusals import tube_full
 
 
 class UnleasedCalls(LinkedCalls):

@@ -32,7 +32,7 @@ class BoundConnection(Connection):
         self.lock = threading.Lock()
         self._db = connection
 
-    def begin(self, synchronous: str) -> apsw.Connection:
+    def begin(self, transaction: Transaction) -> apsw.Connection:
         """A savepoint, whatever the caller's durability is."""
         assert self._db is not None
         try:
@@ -54,7 +54,7 @@ class BoundConnection(Connection):
             raise translated(error, self.path) from error
         return row
 
-    def end(self, failure: BaseException | None) -> None:
+    def end(self, transaction: Transaction, failure: BaseException | None) -> None:
         """Keep what was done, or undo this call alone."""
         assert self._db is not None
         try:

@@ -22,6 +22,11 @@ class Calls:
     def _write(self, tube: Tube) -> Transaction:
         return self._db.relaxed if tube.temporary else self._db.durable
 
+    def _write_many(self, tube: Tube, count: int) -> Transaction:
+        """The same for a step on up to so many tasks that are there: with more than one, it can wait for more."""
+        transaction = self._db.relaxed if tube.temporary else self._db.durable
+        return transaction.patient if count > 1 else transaction
+
     def _must_live(self, db: apsw.Connection, tube: Tube) -> None:
         if db.execute(Q.tube_lives, (tube.no,)).get is None:
             raise no_such_tube(db, tube)

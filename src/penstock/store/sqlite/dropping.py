@@ -5,7 +5,7 @@ from __future__ import annotations
 import apsw
 
 from penstock.core.ending import Ending
-from penstock.core.options import plain_entry
+from penstock.core.entry import plain_entry
 from penstock.core.reply import reply_payload
 from penstock.core.task import Record
 from penstock.store.base import Effects

@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.core import group as rules
 from penstock.core.group import Group
 from penstock.core.task import Record
-from penstock.store.base import ADVANCE_STEP, tube_full
+from penstock.store.base import ADVANCE_STEP
+from penstock.store.refusals import tube_full
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.puts import total_of
 from penstock.store.sqlite.step import Step

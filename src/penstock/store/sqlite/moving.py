@@ -11,7 +11,6 @@ from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.options import Tube, encode_given
 from penstock.core.task import Record
-from penstock.errors import TubeExists
 from penstock.store.base import Counts
 from penstock.store.moving import (
     Kept,
@@ -23,6 +22,7 @@ from penstock.store.moving import (
     seal_refused,
     sealed_options,
 )
+from penstock.store.refusals import name_in_use
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.calls import Calls
 from penstock.store.sqlite.keys import ID_BITS
@@ -113,7 +113,7 @@ class MovingCalls(Calls):
         with self._db.durable as db:
             self._must_live(db, tube)
             if db.execute(Q.get_tube, (name,)).get:
-                raise TubeExists(f"tube {name} exists already: drop it, or choose another name")
+                raise name_in_use(name)
             _bump(db, tube, 0, Counts(**{call: getattr(tally.counts, call) for call in _CALLS}))
             mark = max(tuple(db.execute(Q.last_mark, (tube.no,)).get), tally.mark)
             db.execute(Q.set_last_mark, (tube.no, *mark))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import apsw
+
 from penstock.core.address import plan_put
-from penstock.core.options import Tube, plain_entry, stands_alone
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.store.base import tube_full
+from penstock.store.refusals import tube_full
 from penstock.store.sqlite.connection import Connection, Transaction
 from penstock.store.sqlite.keys import ID_BITS
 from penstock.store.sqlite.lanes import Q
@@ -21,40 +24,43 @@ def put_one(
 
     `now` None: SQLite's clock, which is the host's, to the millisecond.
     """
-    if (
-        entry.address is not None
-        or entry.group is not None
-        or entry.reply_to is not None
-        or not stands_alone(tube, entry)
-    ):
-        return None
-    return _put(tube, entry, entry.payload, connection, transaction, now)
-
-
-def plain_put(tube: Tube, connection: Connection, transaction: Transaction) -> Callable[[bytes], Record | None] | None:
-    """As put_one, of puts without options: what is the same for all of them is found out once."""
-    entry = plain_entry(tube, b"")
     if not stands_alone(tube, entry):
         return None
-    return lambda payload: _put(tube, entry, payload, connection, transaction, None)
+    first, values = _values(tube, entry, now)
+    return _put(first, values, entry, entry.payload, connection, transaction)
+
+
+def plain_put(
+    tube: Tube, entry: Entry, connection: Connection, transaction: Transaction
+) -> Callable[[bytes], Record | None] | None:
+    """As put_one, of puts that differ in their data: what is the same for all of them is found out once."""
+    if not stands_alone(tube, entry):
+        return None
+    first, values = _values(tube, entry, None)
+    return lambda payload: _put(first, values, entry, payload, connection, transaction)
+
+
+def _values(tube: Tube, entry: Entry, now: int | None) -> tuple[int, tuple[apsw.SQLiteValue, ...]]:
+    """The tube's first key, and what `put_one` is given before the payload."""
+    first = tube.no << ID_BITS
+    return first, (
+        tube.no, first + (1 << ID_BITS), now, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
+        entry.max_attempts, entry.callback,
+    )  # fmt: skip
 
 
 def _put(
-    tube: Tube, entry: Entry, payload: bytes, connection: Connection, transaction: Transaction, now: int | None
-) -> Record | None:
-    first, ttl, rank1, rank2 = tube.no << ID_BITS, entry.ttl, entry.rank1.base, entry.rank2.base
-    values = (
-        tube.no, first + (1 << ID_BITS), now, rank1, rank2, entry.pri, ttl, entry.ttr, entry.max_attempts,
-        entry.callback, payload,
-    )  # fmt: skip
-    row = connection.at_once(transaction, Q.put_one, values)
+    first: int, values: tuple[apsw.SQLiteValue, ...], entry: Entry, payload: bytes, connection: Connection,
+    transaction: Transaction,
+) -> Record | None:  # fmt: skip
+    row = connection.at_once(transaction, Q.put_one, (*values, payload))
     if row is None:
         return None
     key, created = row
-    expires = None if ttl is None else created + ttl
+    expires = None if entry.ttl is None else created + entry.ttl
     return Record(
-        key - first, "r", rank1, rank2, entry.pri, None, 0, 0, created, None, expires, expires, entry.ttr,
-        entry.max_attempts, None, None, entry.callback, payload,
+        key - first, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, created, None, expires, expires,
+        entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
     )  # fmt: skip
 
 

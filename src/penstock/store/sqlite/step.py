@@ -9,12 +9,14 @@ import apsw
 import msgspec
 
 from penstock.core.address import replaced
+from penstock.core.entry import plain_entry
 from penstock.core.group import OPEN
 from penstock.core.lifecycle import Change, became_due, removed
-from penstock.core.options import Tube, plain_entry
+from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Record
 from penstock.errors import NoSuchTube, StoreFull
 from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
+from penstock.store.refusals import tube_missing
 from penstock.store.sqlite import tubes
 from penstock.store.sqlite.keys import ID_BITS as ID_BITS
 from penstock.store.sqlite.lanes import Lanes, Q
@@ -26,9 +28,6 @@ _BUMPED = (
     "taken", "delayed", "buried", "done",
     "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail",
 )  # fmt: skip
-
-
-_ACKED = {"taken", "done", "ack"}  # the counters of a step that did nothing but ack, the most frequent of all
 
 
 def read_counts(step: Step) -> Counts:
@@ -45,13 +44,13 @@ def counts_with(db: apsw.Connection, tube: Tube, last: int) -> Counts:
 def no_such_tube(db: apsw.Connection, tube: Tube) -> NoSuchTube:
     """The error for a handle whose tube was dropped or moved."""
     tubes.must_not_hide(db, tube.name)
-    return NoSuchTube(f"tube {tube.name} does not exist (any more): open it with broker.tube(), which creates it")
+    return tube_missing(tube)
 
 
 class Step:
     """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
 
-    __slots__ = ("_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
+    __slots__ = ("_acks", "_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
 
     def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
         self.db = db
@@ -61,6 +60,7 @@ class Step:
         self.effects = Effects() if effects is None else effects
         self.key = tube.no << ID_BITS
         self._deltas: dict[str, int] = {}
+        self._acks = 0  # of tasks that were not read; most steps with any do nothing else
         self._highest = 0  # id removed by this step
         self._lanes = Lanes(db, tube, now) if tube.kind.per_utube else None
         self._links: Links | None = None
@@ -177,8 +177,7 @@ class Step:
         if ids:
             self._highest = max(self._highest, *ids)
             self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + len(ids)
-            for counter, by in (("taken", -1), ("done", 1), ("ack", 1)):
-                self._count(counter, by * len(ids))
+            self._acks += len(ids)
 
     def apply(self, record: Record, change: Change) -> Record:
         """Carry out a change that the core decided on."""
@@ -210,12 +209,12 @@ class Step:
             self._lanes.save()
             self._ready(self._lanes.readied)
             self._lanes.readied = 0
-        if self._deltas.keys() == _ACKED:
-            self.execute(Q.bump_ack, (self.tube.no, self._deltas["ack"], self._highest))
+        if self._acks:
+            self.execute(Q.bump_ack, (self.tube.no, self._acks, self._highest))
+            self._acks = 0
             if not self.db.changes():
                 raise no_such_tube(self.db, self.tube)
-            self._deltas = {}
-        elif self._deltas:
+        if self._deltas:
             deltas = [self._deltas.get(name, 0) for name in _BUMPED]
             if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
                 raise no_such_tube(self.db, self.tube)

@@ -16,10 +16,11 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
-from penstock.errors import TubeBusy, TubeExists
 from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Event, Settled, Stored, Taken
-from penstock.store.sqlite import checks, following, handouts, sessions, tubes
+from penstock.store.base import ADVANCE_STEP, Effects, Event, Settled, Stored, Taken
+from penstock.store.refusals import refuse_busy, tube_exists, tube_full
+from penstock.store.sqlite import checks, handouts, sessions, tubes
+from penstock.store.sqlite.advancing import AdvancingCalls, until
 from penstock.store.sqlite.bound import BoundConnection
 from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.describe import describe
@@ -45,7 +46,7 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
+class SqliteStore(AdvancingCalls, LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
     """Keeps the contract of `store.base` in one file."""
 
     shared = True
@@ -96,7 +97,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 tubes.must_not_hide(db, name)
                 return tubes.add(db, name, kind, given)
             if not exist_ok:
-                raise TubeExists(f"tube {name} exists already: open it with broker.tube({name!r})")
+                raise tube_exists(name)
             return tubes.load(row)
 
     def load_tube(self, name: str) -> Tube | None:
@@ -118,10 +119,8 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             while self._advance(step, ADVANCE_STEP):
                 pass
             step.finish()
-            if db.execute(Q.any_taken, (tube.no,)).get:
-                raise TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
-            if db.execute(Q.any_waiting, (tube.no,)).get:
-                raise TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out or close them first")
+            taken, waiting = (db.execute(query, (tube.no,)).get for query in (Q.any_taken, Q.any_waiting))
+            refuse_busy(tube, taken=taken, waiting=waiting)
             db.execute(Q.hide_tube, (tube.no,))
             db.execute(Q.forget_counter, (tube.no,))  # so that every later step finds the tube gone
             effects = step.effects
@@ -156,11 +155,11 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             if linked(entries):
                 return Stored(put_planned(step, entries), step.finish())
             if tube.capacity is not None and (total := total_of(step)) + len(entries) > tube.capacity:
-                raise base.tube_full(tube, total, len(entries))
+                raise tube_full(tube, total, len(entries))
             return Stored(step.store(entries), step.finish())
 
-    def plain_put(self, tube: Tube) -> Callable[[bytes], Record | None] | None:
-        return plain_put(tube, self._db, self._write(tube)) if self._clock is wall_clock else None
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return plain_put(tube, entry, self._db, self._write(tube)) if self._clock is wall_clock else None
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -169,7 +168,7 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
         durable = tubes[0]
         if durable.temporary:
             durable = next((tube for tube in tubes if not tube.temporary), durable)
-        with self._write(durable) as db:
+        with self._write_many(durable, count) as db:
             now = self._clock() if now is None else now
             effects = Effects()
             nexts: list[int] = []
@@ -190,11 +189,11 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                     step.finish()
                     if blocked is not None:
                         self._register(db, handle, tubes, -1 if blocked in ("stay", "leave") else 0)
-                    return Taken(tube, records, _until(nexts, now), True, effects)
+                    return Taken(tube, records, until(nexts, now), True, effects)
                 if (moment := handouts.next_hand_out(step)) is not None:
                     nexts.append(moment)
             self._register(db, handle, tubes, {"enter": 1, "leave": -1}.get(blocked or "", 0))
-            return Taken(None, [], _until(nexts, now), True, effects)
+            return Taken(None, [], until(nexts, now), True, effects)
 
     def _look(self, step: Step, handle: str) -> tuple[int | None, int, int, list[int]]:
         """Advance the tube if anything is due; the caller's session, if it lives, whether the tube is paused and
@@ -222,11 +221,12 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
                 db.execute(Q.forget_done_waiting, (handle, tube.no))
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        with self._write(tube) as db:
+        with self._write_many(tube, len(moves)) as db:
             step = Step(db, tube, self._clock() if now is None else now)
             acked = ack_plain(step, moves) if brief else None
-            done = acked or [None] * len(moves)
-            records = [one or self._settled(step, move) for one, move in zip(done, moves, strict=True)]
+            records = acked or [None] * len(moves)
+            if None in records:
+                records = [one or self._settled(step, move) for one, move in zip(records, moves, strict=True)]
             if not any(records):  # else the counters tell whether the tube lives
                 self._must_live(db, tube)
             return Settled(records, step.finish())
@@ -237,75 +237,6 @@ class SqliteStore(LinkedCalls, UnleasedCalls, MovingCalls, LookingCalls):
             return None
         change = lifecycle.decide(record, move, step.now)
         return None if change is None else step.apply(record, change)
-
-    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        def kicked(step: Step) -> list[Record | None]:
-            rows = list(step.execute(Q.buried, (tube.no, count)))
-            return [step.apply(record, lifecycle.kicked(record)) for record in (Record(*row) for row in rows)]
-
-        return self._sweep(tube, kicked, now)
-
-    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        def released(step: Step) -> list[Record | None]:
-            records = [Record(*row) for row in step.execute(Q.taken, (tube.no,))]
-            return [step.apply(record, lifecycle.came_back(record, step.now, "release")) for record in records]
-
-        return self._sweep(tube, released, now)
-
-    def _sweep(self, tube: Tube, work: Callable[[Step], list[Record | None]], now: int | None) -> Settled:
-        """Do what is due, then the work, in one transaction."""
-        with self._write(tube) as db:
-            step = self._step(db, tube, self._clock() if now is None else now, Effects())
-            sessions.end_lapsed(db, tubes.load_all, step.now, step.effects)
-            while self._advance(step, ADVANCE_STEP):
-                pass
-            return Settled(work(step), step.finish())
-
-    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
-        with self._write(tube) as db:
-            now = self._clock() if now is None else now
-            step = self._step(db, tube, now, Effects())
-            sessions.end_lapsed(db, tubes.load_all, now, step.effects)
-            more = self._advance(step, limit)
-            self._forget(step)
-            effects = step.finish()
-            moments = db.execute(Q.look, (tube.no, "")).get[:3]
-            return Advanced(more, _until([moment for moment in moments if moment is not None], now), effects)
-
-    def _forget(self, step: Step) -> None:
-        """One bounded step of what is past its retention."""
-        for query in (Q.sweep_outcomes, Q.sweep_groups):
-            step.execute(query, (step.tube.no, step.now, ADVANCE_STEP))
-
-    def _advance(self, step: Step, limit: int, *, moving: int = 1) -> bool:
-        """One bounded step of what the clock and the groups demand of this tube; True when more is due."""
-        rows = list(step.execute(Q.due, (step.tube.no, step.now, limit)))
-        for record in (Record(*row) for row in rows):
-            # An earlier one of this step may have changed it: promotion and demotion touch the state.
-            current = step.record(record.id)
-            if current is not None:
-                step.apply(current, lifecycle.became_due(current, step.now))
-        step.forget_idle_lanes()
-        more = bool(moving) and following.follow(step, limit - len(rows))
-        return more or len(rows) == limit
-
-    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        """As the contract says; a task put while it runs has a higher id than the last one seen first."""
-        everything = Settled([], Effects())
-        with self._write(tube) as db:
-            last = Step(db, tube, 0).last_id()
-        while True:
-            with self._write(tube) as db:
-                step = self._step(db, tube, self._clock() if now is None else now, everything.effects)
-                span = (step.key, step.key | last, tubes.REMOVE_STEP)
-                rows = [Record(*row) for row in db.execute(Q.page, span)]
-                for record in rows:
-                    current = step.record(record.id)  # None: past its ttl, and gone by it
-                    if current is not None:
-                        everything.records.append(step.apply(current, lifecycle.removed(current, "delete")))
-                step.finish()
-            if len(rows) < tubes.REMOVE_STEP:
-                return everything
 
     # sessions
 
@@ -346,7 +277,3 @@ def _known(db: apsw.Connection, tube: Tube, row: T | None) -> T:
     if row is None:
         raise no_such_tube(db, tube)
     return row
-
-
-def _until(moments: list[int], now: int) -> int | None:
-    return max(0, min(moments) - now) if moments else None

@@ -3,7 +3,7 @@
 -- members: one sorted set, all scores 0: group, m, key of each of its tasks; group, u, place, key of those that wait for
 -- its start. moving: groups whose tasks must follow a start or a cancel, by number.
 -- `facts` of meta: msgpack [how long ends are kept, the tube's name, spec of a task without options; of a shard: how many
--- there are, which it is, and no name].
+-- there are, which it is, its floor, and no name].
 local STATUS = { ack = 'done', fail = 'failed', delete = 'deleted', ttl = 'expired' }
 local facts, works, ended, posted, awaitable = nil, {}, {}, false, false
 

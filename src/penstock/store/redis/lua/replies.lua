@@ -3,8 +3,13 @@
 -- outbox: number -> number, moment, name of the reply tube, data. A client puts them there, in the order of their numbers,
 -- and then takes them out; the reply tube remembers the highest number it got. meta has the last number as `posted`.
 
--- The id that people know: the facts of a shard end with how many there are and which it is.
-local function public_id(id, facts) return facts[4] and (id - 1) * facts[4] + facts[5] + 1 or id end
+-- The id that people know: the facts of a shard end with how many there are, which it is, and its floor: see
+-- penstock.core.shards.
+local function public_id(id, facts)
+  local floor = facts[6] or 0
+  if not facts[4] or id <= floor then return id end
+  return floor + (id - floor - 1) * facts[4] + facts[5] + 1
+end
 
 local function reply_of(id, rec, ending)
   local text = '{"id":' .. string.format('%.0f', id) .. ',"address":' .. (rec.address and cjson.encode(rec.address) or 'null')

@@ -1,0 +1,112 @@
+"""What each process of `penstock demo` does: putting, working, polling, and being killed."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event
+
+import penstock
+
+KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named like its kind
+TASKS = 600  # that each producer puts into each tube
+CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a time
+HELD = 3  # tasks of each tube in the hands of the worker that is killed
+POISON = "poison"  # the name of a job that the first worker buries; it is done after a kick
+POLLING = 2.0  # seconds that feeds are taken from the round tube
+POPPED = 300  # messages of the reliable tube, by the consumer that is killed
+
+
+@dataclass
+class Job:
+    """What is put: any JSON value, bytes or dataclass can be."""
+
+    name: str
+    not_before: float
+
+
+@dataclass
+class Done:
+    """A worker's note about one task that it acked; times are seconds since the epoch."""
+
+    tube: str
+    job: Job
+    customer: str | None
+    began: float
+    ended: float
+
+
+def produce(url: str, producer: int) -> None:
+    """Put tasks into every tube, in batches: one round trip and one commit each."""
+    with penstock.connect(url) as broker:
+        tubes = [broker.tube(kind) for kind in KINDS]
+        for first in range(0, TASKS, 20):
+            for tube in tubes:
+                tube.put_many([new_task(tube.kind, producer, number) for number in range(first, first + 20)])
+
+
+def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, object]]:
+    """A job with the options that its kind accepts: a priority, now and then a delay, a customer's micro-queue."""
+    options: dict[str, object] = {}
+    delay = 1.5 if kind.endswith("ttl") and number % 25 == 0 else 0
+    if kind.endswith("ttl"):
+        options |= {"pri": number % 3, "delay": delay, "ttr": 30}
+    if kind.startswith("utube"):
+        options["utube"] = f"customer {number % CUSTOMERS}"
+    return Job(f"{producer}-{number}", time.time() + delay), options
+
+
+def work(url: str, pipe: Connection, stop: Event) -> None:
+    """Take from any tube until told to stop, then hand in the notes."""
+    notes: list[Done] = []
+    with penstock.connect(url) as broker:
+        while not stop.is_set():
+            # Earlier names come first: a new order each time, so that no tube waits for another.
+            task = broker.take(random.sample(KINDS, len(KINDS)), timeout=0.2)
+            if task is not None:
+                handle(task, notes)
+    pipe.send(notes)
+
+
+def handle(task: penstock.Task, notes: list[Done]) -> None:
+    """The work itself, a millisecond of it. A poisoned task is buried when it is met first."""
+    began, job = time.time(), task.decode(Job)
+    if job.name == POISON and task.lease == 1:
+        task.bury("nobody can digest this")
+        return
+    time.sleep(0.001)
+    ended = time.time()
+    task.ack()
+    notes.append(Done(task.tube, job, task.utube, began, ended))
+
+
+def work_and_hang(url: str, pipe: Connection) -> None:
+    """Work a little, then take a few tasks of each tube and never finish them: this one will be killed."""
+    notes: list[Done] = []
+    with penstock.connect(url) as broker:
+        for _ in range(50):
+            if task := broker.take(KINDS, timeout=5):
+                handle(task, notes)
+        held = {kind: len(broker.tube(kind).take_many(HELD, timeout=5)) for kind in KINDS}
+        pipe.send((notes, held))
+        time.sleep(60)
+
+
+def poll(url: str, pipe: Connection) -> None:
+    """Take feeds for a while; hand in which came when, by the store's clock."""
+    turns: list[tuple[str, float]] = []
+    with penstock.connect(url) as broker:
+        ends = time.monotonic() + POLLING
+        while (left := ends - time.monotonic()) > 0:
+            if task := broker.tube("round").take(timeout=left):
+                turns.append((str(task.id), task.taken or 0))
+    pipe.send(turns)
+
+
+def pop_and_hang(url: str, pipe: Connection) -> None:
+    """Pop messages and ack none of them: this one will be killed."""
+    with penstock.connect(url) as broker:
+        pipe.send(len(broker.tube("reliable").take_many(POPPED)))
+        time.sleep(60)

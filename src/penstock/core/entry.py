@@ -1,0 +1,145 @@
+"""One put as stores get it: its options checked against the tube, its data encoded, its place as a formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from penstock.core import codec, names
+from penstock.core.kind import CLOCK
+from penstock.core.numbers import number, positive_ms, pri, span_ms, whole
+from penstock.core.options import PutOptions, Tube, callback_url, refuse_foreign
+from penstock.core.shards import refuse_group
+from penstock.core.task import NO_UTUBE, Entry, Rank
+from penstock.errors import BadValue, PayloadTooLarge
+
+# Ranks last where a task has no such moment: above every clock, still exact in a double.
+NEVER = 2**53 - 1
+# What ties a task to something beside it; every leased kind has these.
+LINKS = frozenset({"address", "group", "reply_to"})
+_ZERO = Rank()
+
+
+class _Terms(msgspec.Struct, frozen=True):
+    """What one put says, and the tube where it says nothing; milliseconds."""
+
+    pri: int
+    ttl: int | None
+    ttr: int | None
+    max_attempts: int | None
+    callback: str | None
+    utube: str | None = None
+    delay: int = 0
+    rank: float = 0
+
+
+def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
+    """Everything about one put checked and encoded; nothing is stored when this raises."""
+    payload = encode_payload(tube, "data", data)
+    clocked = tube.kind.hand_out == CLOCK
+    if not options and not clocked:
+        return plain_entry(tube, payload)
+    given = {option: value for option, value in options.items() if value is not None}
+    refuse_foreign(tube.kind, given)
+    if "group" in given:
+        refuse_group(tube.name, tube.shards)
+    entry = _entry(tube, payload, _terms(tube, given))
+    if clocked:
+        return _named(tube, entry, given)
+    return entry if LINKS.isdisjoint(given) else _linked(entry, given)
+
+
+def _terms(tube: Tube, given: dict[str, object]) -> _Terms:
+    return _Terms(
+        pri("pri", given["pri"]) if "pri" in given else tube.pri,
+        positive_ms("ttl", given["ttl"]) if "ttl" in given else tube.ttl,
+        positive_ms("ttr", given["ttr"]) if "ttr" in given else tube.ttr,
+        whole("max_attempts", given["max_attempts"]) if "max_attempts" in given else tube.max_attempts,
+        callback_url("callback", given["callback"]) if "callback" in given else tube.callback,
+        names.utube(given["utube"]) if "utube" in given else None,
+        span_ms("delay", given.get("delay", 0)),
+        number("rank", given["rank"]) if "rank" in given else 0,
+    )
+
+
+def plain_entry(tube: Tube, payload: bytes) -> Entry:
+    """A put without options."""
+    plain = tube.plain
+    if plain is None:
+        plain = _entry(tube, b"", _Terms(tube.pri, tube.ttl, tube.ttr, tube.max_attempts, tube.callback))
+        msgspec.structs.force_setattr(tube, "plain", plain)
+    return Entry(
+        payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
+        plain.callback,
+    )  # fmt: skip
+
+
+def encode_payload(tube: Tube, what: str, value: object) -> bytes:
+    """Data or a result as it is stored; PayloadTooLarge over the tube's limit."""
+    payload = codec.encode(value)
+    if len(payload) > tube.max_payload and codec.size(payload) > tube.max_payload:
+        raise PayloadTooLarge(
+            f"{what} of {codec.size(payload)} bytes is over the limit of {tube.max_payload} of tube {tube.name}: "
+            "store it elsewhere and put a reference, or create the tube with a larger max_payload"
+        )
+    return payload
+
+
+def stands_alone(tube: Tube, entry: Entry) -> bool:
+    """Whether a task has no links, is ready at once, and its place known before its id and its time."""
+    return (
+        entry.address is entry.group is entry.reply_to is None
+        and not entry.delay and tube.kind.leased and not tube.kind.per_utube and tube.capacity is None
+        and not (entry.rank1.clock or entry.rank1.newest or entry.rank2.clock or entry.rank2.newest)
+    )  # fmt: skip
+
+
+def _named(tube: Tube, entry: Entry, given: dict[str, object]) -> Entry:
+    """An element, whose id stands where others have an address; a second put changes at most its data."""
+    if "id" not in given:
+        raise BadValue(f"id is missing: kind {tube.kind.name} needs one at put, a text of your own")
+    duplicate = "refresh" if given.get("on_duplicate") == "replace" else "ignore"
+    return msgspec.structs.replace(entry, address=names.label("id", given["id"]), duplicate=duplicate)
+
+
+def _linked(entry: Entry, given: dict[str, object]) -> Entry:
+    return msgspec.structs.replace(
+        entry,
+        address=names.label("address", given["address"]) if "address" in given else None,
+        duplicate=given.get("on_duplicate", "error"),
+        reply_to=names.name("reply_to", given["reply_to"]) if "reply_to" in given else None,
+        group=names.name("group", given["group"]) if "group" in given else None,
+    )
+
+
+def _entry(tube: Tube, payload: bytes, terms: _Terms) -> Entry:
+    order = tube.kind.order
+    rank1 = _RANKS[order[0]](tube, terms)
+    rank2 = _RANKS[order[1]](tube, terms) if len(order) > 1 else _ZERO
+    utube = NO_UTUBE if tube.kind.per_utube and terms.utube is None else terms.utube
+    deadline = terms.ttr if terms.ttr is not None else terms.ttl
+    return Entry(
+        payload, rank1, rank2, terms.pri, utube, terms.ttl, deadline, terms.delay, terms.max_attempts, terms.callback
+    )
+
+
+def _pri_rank(tube: Tube, terms: _Terms) -> Rank:
+    if tube.aging is None:
+        return Rank(terms.pri)
+    return Rank(min(terms.pri * tube.aging, NEVER // 2), clock=True)
+
+
+def _expires_rank(tube: Tube, terms: _Terms) -> Rank:
+    return Rank(NEVER) if terms.ttl is None else Rank(terms.ttl + terms.delay, clock=True)
+
+
+_RANKS: dict[str, Callable[[Tube, _Terms], Rank]] = {
+    "id": lambda tube, terms: _ZERO,
+    "-id": lambda tube, terms: Rank(newest=True),
+    "pri": _pri_rank,
+    "expires": _expires_rank,
+    "due": lambda tube, terms: Rank(terms.delay, clock=True),
+    "created": lambda tube, terms: Rank(clock=True),
+    "rank": lambda tube, terms: Rank(terms.rank),
+}

@@ -1,0 +1,36 @@
+"""Ids of a sharded tube: each is one task of one shard, also above a floor, below which ids came from elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.shards import home_of, last_up_to, own_id, own_in, public_id, shard_of
+
+
+@pytest.mark.parametrize("floor", [0, 1, 7])
+@pytest.mark.parametrize("shards", [2, 3, 8])
+def test_an_id_above_the_floor_tells_its_shard(shards: int, floor: int) -> None:
+    owns = [(place, own) for own in range(floor + 1, floor + 5) for place in range(shards)]
+    ids = [public_id(own, place, shards, floor) for place, own in owns]
+    assert ids == list(range(floor + 1, floor + 1 + len(owns)))
+    assert [own_id(id, shards, floor) for id in ids] == owns
+
+
+@pytest.mark.parametrize("floor", [0, 1, 7])
+@pytest.mark.parametrize("shards", [2, 3])
+def test_the_last_one_up_to_an_id(shards: int, floor: int) -> None:
+    for place in range(shards):
+        for id in range(30):
+            known = [own for own in range(1, 40) if public_id(own, place, shards, floor) <= id]
+            assert last_up_to(id, place, shards, floor) == max(known, default=0)
+
+
+def test_an_id_up_to_the_floor_is_the_same_in_its_shard() -> None:
+    assert [own_in(id, 3, 9) for id in range(1, 10)] == list(range(1, 10))
+    assert [public_id(id, place, 3, 9) for place in range(3) for id in (1, 9)] == [1, 9] * 3
+
+
+def test_where_nothing_decides_the_guess_is_right() -> None:
+    assert [home_of(id, None, None, 3) for id in range(1, 9)] == [own_id(id, 3, 8)[0] for id in range(1, 9)]
+    assert home_of(1, None, "a", 3) == shard_of("a", 3)
+    assert home_of(1, "u", "a", 3) == shard_of("u", 3)

@@ -1,0 +1,73 @@
+"""Connections to PostgreSQL that outlive their brokers, on the stores that are emptied for one test after the other.
+
+A new one costs the server more than all that a test asks of it: a process, which reads every function that is called
+anew. Whoever gets one that was kept cannot tell it from a new one.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from collections import defaultdict
+from typing import Any, Self
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from penstock.store.postgres import connection
+from penstock.store.postgres.location import locate
+from penstock.store.postgres.prepared import Link
+
+# Few tests use more of them at once.
+_MOST = 6
+_places: set[str] = set()
+
+
+class _Kept(Link):
+    """Goes back to where it is found by the next who connects, unless it is in a transaction or broken."""
+
+    place = ""
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **settings: Any) -> Self:
+        while found := _idle(conninfo):
+            kept = found.pop()
+            with contextlib.suppress(psycopg.Error):  # the server was restarted
+                kept.execute("UNLISTEN *")
+                assert isinstance(kept, cls)
+                return kept
+        made = super().connect(conninfo, **settings)
+        made.place = conninfo
+        return made
+
+    def close(self) -> None:
+        self._pool = None  # that of its broker, which has let go of it
+        found = _idle(self.place)
+        resting = self.pgconn.transaction_status == TransactionStatus.IDLE
+        if resting and self.place in _places and len(found) < _MOST:
+            found.append(self)
+        else:
+            super().close()
+
+
+_kept: defaultdict[tuple[int, str], list[_Kept]] = defaultdict(list)
+
+
+def _idle(place: str) -> list[_Kept]:
+    return _kept[os.getpid(), place]  # a forked child has none
+
+
+def keep_connections(url: str) -> str:
+    """The URL, to which connections are kept from now on."""
+    connection.Link = _Kept  # type: ignore[attr-defined]
+    _places.add(locate(url).conninfo)
+    return url
+
+
+@atexit.register
+def _close() -> None:
+    for place in list(_places):
+        _places.discard(place)
+        for kept in _idle(place):
+            kept.close()

@@ -1,0 +1,167 @@
+"""Durable steps of several threads share one commit, and each still fails or succeeds by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import pytest
+
+import penstock
+from penstock.store.sqlite.busy import EAGER
+from penstock.store.sqlite.connection import Connection
+
+T = TypeVar("T")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[penstock.Broker]:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        yield broker
+
+
+def connection_of(broker: penstock.Broker) -> Connection:
+    return broker._hub.store._db  # type: ignore[attr-defined, no-any-return]
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another program writes to the file."""
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+def gathered(broker: penstock.Broker, path: Path, calls: list[Callable[[], T]]) -> list[Future[T]]:
+    """What becomes of calls that are all made before the first of them can begin; the others may change places."""
+    connection = connection_of(broker)
+    with ThreadPoolExecutor(len(calls)) as pool:
+        with locked(path):
+            futures = [pool.submit(calls[0])]
+            until(connection.lock.locked)
+            futures += [pool.submit(call) for call in calls[1:]]
+            until(lambda: len(connection._queue) == len(calls) - 1)
+        return futures
+
+
+def until(seen: Callable[[], object]) -> None:
+    while not seen():
+        time.sleep(0.001)
+
+
+def commits_of(broker: penstock.Broker, allowed: int = 2**31) -> list[None]:
+    """Grows with every commit; those that come after so many are refused."""
+    commits: list[None] = []
+
+    def count() -> bool:
+        commits.append(None)
+        return len(commits) > allowed
+
+    connection_of(broker).open().set_commit_hook(count)
+    return commits
+
+
+def test_those_who_wait_while_one_begins_share_the_next_commit(broker: penstock.Broker, path: Path) -> None:
+    tube = broker.tube("mail")
+    commits = commits_of(broker)
+    put = [future.result().id for future in gathered(broker, path, [lambda: tube.put("x")] * 6)]
+    assert sorted(put) == [1, 2, 3, 4, 5, 6]
+    assert len(commits) == 2
+    assert [task.id for task in tube.tasks()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_one_that_is_refused_takes_nothing_from_the_others(broker: penstock.Broker, path: Path) -> None:
+    tube = broker.tube("mail")
+    commits = commits_of(broker)
+    named, two = lambda: [tube.put("x", address="a")], lambda: tube.put_many(["y", "z"])
+    first, *others = gathered(broker, path, [named, two, named, named, two])
+    refused = [type(future.exception()) for future in others if future.exception() is not None]
+    assert refused == [penstock.DuplicateAddress] * 2
+    assert len(commits) == 1
+    kept = [task.id for future in (first, *others) if future.exception() is None for task in future.result()]
+    assert sorted(kept) == [task.id for task in tube.tasks()] == [1, 2, 3, 4, 5]
+
+
+def test_when_the_commit_fails_all_are_told_and_nothing_is_stored(broker: penstock.Broker, path: Path) -> None:
+    tube = broker.tube("mail")
+    commits_of(broker, allowed=0)
+    futures = gathered(broker, path, [lambda: tube.put_many(["x", "y"])] * 3)
+    errors = [future.exception() for future in futures]
+    assert [type(error) for error in errors] == [penstock.StoreError] * 3
+    assert len({id(error) for error in errors}) == 3
+    connection_of(broker).open().set_commit_hook(None)
+    assert tube.tasks() == []
+    assert tube.put("y").id == 1
+
+
+def test_when_the_disk_is_full_those_before_are_told_too(broker: penstock.Broker, path: Path) -> None:
+    tube = broker.tube("mail")
+    db = connection_of(broker).open()
+    db.pragma("max_page_count", db.pragma("page_count") + 20)
+    calls = [lambda: tube.put_many(["x", "x"]), lambda: tube.put_many(["y" * 1000] * 500)]
+    assert [type(future.exception()) for future in gathered(broker, path, calls)] == [penstock.StoreFull] * 2
+    assert tube.tasks() == []
+    assert tube.put("after").id == 1
+
+
+@pytest.fixture
+def connection(path: Path) -> Iterator[Connection]:
+    connection = Connection(str(path), durable=True)
+    with connection.durable as db:
+        db.execute("CREATE TABLE t (n)")
+    yield connection
+    connection.close()
+
+
+def add(connection: Connection, n: int) -> None:
+    with connection.durable as db:
+        db.execute("INSERT INTO t VALUES (?)", (n,))
+
+
+def stored(path: Path) -> list[int]:
+    other = apsw.Connection(str(path))
+    try:
+        return [n for (n,) in other.execute("SELECT n FROM t")]
+    finally:
+        other.close()
+
+
+def test_a_transaction_that_nobody_goes_on_with_is_committed_all_the_same(connection: Connection, path: Path) -> None:
+    connection._queue.append(EAGER)  # as if one waited that never comes
+    add(connection, 1)
+    assert stored(path) == [1]
+
+
+def test_a_reader_sees_what_is_committed_and_commits_what_is_shared(connection: Connection, path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        connection._queue.append(EAGER)
+        future = pool.submit(add, connection, 1)
+        until(lambda: connection._shared is not None or future.done())
+        with connection.reading as db:
+            seen = [n for (n,) in db.execute("SELECT n FROM t")]
+        assert seen == stored(path) == [1]
+        future.result()
+
+
+def test_closing_commits_what_is_shared(connection: Connection, path: Path) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        connection._queue.append(EAGER)
+        future = pool.submit(add, connection, 1)
+        until(lambda: connection._shared is not None or future.done())
+        connection.close()
+        future.result()
+    assert stored(path) == [1]
