@@ -6,6 +6,9 @@ import penstock
 
 
 def quiet(broker: penstock.Broker) -> None:
-    """No beats, no looks for dead peers: on a slow machine they would be counted as part of a verb."""
+    """No beats, no looks for dead peers: on a slow machine they would be counted as part of a verb.
+
+    Without beats its session lapses, in 15 s by the store's clock: a long test gives it one that stands still.
+    """
     broker._hub._keeper.stop()
     broker._hub._reaped = float("inf")

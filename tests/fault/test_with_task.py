@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 
 import pytest
 
@@ -98,22 +99,31 @@ def cut_off(proxy: Proxy) -> None:
     proxy.cut()
 
 
-def until_noticed(ending: Future[None], caplog: pytest.LogCaptureFixture) -> None:
-    until(lambda: AWAY in caplog.text or ending.done())
-
-
-@HASTY
-def test_the_end_of_a_block_outlasts_its_server(
-    tube: penstock.Tube, proxy: Proxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    task = take(tube)
+def ending_in_vain(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> Future[None]:
+    """A block, in another thread, whose end has met that its server is away."""
 
     def block() -> None:
         with task:
             cut_off(proxy)
 
     ending = begin(block)
-    until_noticed(ending, caplog)
+    until(lambda: AWAY in caplog.text or ending.done())
+    return ending
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes here to start a server."""
+    monkeypatch.setattr(settling, "PATIENCE", 600.0)
+
+
+@HASTY
+@pytest.mark.usefixtures("patient")
+def test_the_end_of_a_block_outlasts_its_server(
+    tube: penstock.Tube, proxy: Proxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = take(tube)
+    ending = ending_in_vain(task, proxy, caplog)
     proxy.refuse = False
     ending.result(PATIENCE)
     assert task.status is penstock.Status.DONE
@@ -148,27 +158,19 @@ def test_what_cannot_be_given_back_is_logged_and_the_error_goes_on(
 
 
 @HASTY
-def test_a_broker_that_is_closed_ends_the_attempts(
-    url: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(settling, "PATIENCE", 600.0)
+@pytest.mark.usefixtures("patient")
+def test_a_broker_that_is_closed_ends_the_attempts(url: str, proxy: Proxy, caplog: pytest.LogCaptureFixture) -> None:
     broker = penstock.connect(url)
     tube = broker.tube("t")
     tube.put("x")
-    task = take(tube)
-
-    def block() -> None:
-        with task:
-            cut_off(proxy)
-
-    ending = begin(block)
-    until_noticed(ending, caplog)
-    proxy.refuse = False
-    broker.close()
+    ending = ending_in_vain(take(tube), proxy, caplog)
+    with suppress(penstock.StoreError):  # nobody can be told
+        broker.close()
     with pytest.raises((penstock.StoreUnavailable, penstock.OutcomeUnknown)):
         ending.result(PATIENCE)
 
 
+@pytest.mark.usefixtures("patient")
 def test_the_end_of_an_awaited_block_outlasts_a_kill_of_its_server(caplog: pytest.LogCaptureFixture) -> None:
     async def noticed() -> bool:
         return AWAY in caplog.text

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
+from penstock.testing import Clock
 from tests.plans.cancelled import plain_cost, takes_after_cancel
 from tests.quiet import quiet
 from tests.servers.redis import Redis
@@ -44,7 +45,7 @@ def costs(server: Redis, tube: penstock.Tube, size: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_a_large_group_is_turned_in_bounded_steps(own_server: Redis, kind: str) -> None:
-    with penstock.connect(own_server.fresh_url()) as broker:
+    with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
         costs(own_server, broker.tube("warm", kind=kind), 1)
         small = costs(own_server, broker.tube("small", kind=kind), SMALL)
@@ -59,7 +60,7 @@ def test_a_large_group_is_turned_in_bounded_steps(own_server: Redis, kind: str) 
 def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) -> None:
     """While cancelled tasks stand in the way, a call takes three thousand of them out of it by a few commands, and
     removes a hundred; the calls after that remove a thousand each, until all are gone."""
-    with penstock.connect(own_server.fresh_url()) as broker:
+    with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
 
         def cost(call: Callable[[], object]) -> int:
@@ -76,7 +77,7 @@ def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) 
 
 
 def test_an_address_among_many_costs_no_more(own_server: Redis) -> None:
-    with penstock.connect(own_server.fresh_url()) as broker:
+    with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         tube = broker.tube("t", kind="fifo")
 
         def round_trip(address: str) -> dict[str, int]:

@@ -42,10 +42,10 @@ class _Kept(Link):
         return made
 
     def close(self) -> None:
-        self._pool = None  # that of its broker, which has let go of it
         found = _idle(self.place)
-        resting = self.pgconn.transaction_status == TransactionStatus.IDLE
+        resting = self.pgconn.transaction_status == TransactionStatus.IDLE and not self.hung_up()
         if resting and self.place in _places and len(found) < _MOST:
+            self._pool = None  # that of its broker, which has let go of it
             found.append(self)
         else:
             super().close()
