@@ -19,12 +19,12 @@ SCANNED = (
     "penstock_session",
     "penstock_waiting",
 )
-pytestmark = pytest.mark.timeout(240)  # fifty thousand tasks in micro-queues are put in ten seconds
+pytestmark = pytest.mark.timeout(240)  # twenty thousand tasks in micro-queues are put in five seconds
 
 FILL = {
     "empty": 0,
     "one": 1,
-    "many": 50_000,
+    "many": 20_000,
 }
 
 

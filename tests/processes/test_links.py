@@ -18,7 +18,7 @@ from tests.processes.peer import Peer
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
-TASKS = 400
+TASKS = 200
 CANCELLED = 2_000  # two steps of the store
 STOP = "stop"
 PATIENCE = 30.0

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 PERIOD = 0.15
 ELAPSED = 0.2
 ELEMENTS = 12
-MESSAGES = 640
+MESSAGES = 320
 Handed = list[tuple[str, int, float]]
 
 

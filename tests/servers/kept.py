@@ -31,8 +31,7 @@ class _Kept(Link):
 
     @classmethod
     def connect(cls, conninfo: str = "", **settings: Any) -> Self:
-        while found := _idle(conninfo):
-            kept = found.pop()
+        while (kept := _found(conninfo)) is not None:
             with contextlib.suppress(psycopg.Error):  # the server was restarted
                 kept.execute("UNLISTEN *")
                 assert isinstance(kept, cls)
@@ -42,11 +41,11 @@ class _Kept(Link):
         return made
 
     def close(self) -> None:
-        found = _idle(self.place)
-        resting = self.pgconn.transaction_status == TransactionStatus.IDLE and not self.hung_up()
-        if resting and self.place in _places and len(found) < _MOST:
-            self._pool = None  # that of its broker, which has let go of it
-            found.append(self)
+        self._pool = None  # that of its broker, which has let go of it
+        idle = _kept[os.getpid(), self.place]
+        whole = self.pgconn.transaction_status == TransactionStatus.IDLE and not self.hung_up()
+        if whole and self.place in _places and len(idle) < _MOST:
+            idle.append(self)
         else:
             super().close()
 
@@ -54,8 +53,11 @@ class _Kept(Link):
 _kept: defaultdict[tuple[int, str], list[_Kept]] = defaultdict(list)
 
 
-def _idle(place: str) -> list[_Kept]:
-    return _kept[os.getpid(), place]  # a forked child has none
+def _found(place: str) -> _Kept | None:
+    try:
+        return _kept[os.getpid(), place].pop()  # a forked child has none
+    except IndexError:
+        return None
 
 
 def keep_connections(url: str) -> str:
@@ -67,7 +69,8 @@ def keep_connections(url: str) -> str:
 
 @atexit.register
 def _close() -> None:
-    for place in list(_places):
-        _places.discard(place)
-        for kept in _idle(place):
+    places = list(_places)
+    _places.clear()
+    for place in places:
+        while (kept := _found(place)) is not None:
             kept.close()
