@@ -19,10 +19,10 @@ PATIENCE = 30.0
 def test_an_ack_replies_with_the_result(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     results: list[object] = [None, 0, "text", {"a": [1, "é", None]}, []]
-    for id, result in enumerate(results, 1):
-        tube.put("x", reply_to="replies")
+    for result in results:
+        put = tube.put("x", reply_to="replies")
         take(tube).ack(result)
-        assert drain(broker.tube("replies")) == [{"id": id, "address": None, "status": "done", "result": result}]
+        assert drain(broker.tube("replies")) == [{"id": put.id, "address": None, "status": "done", "result": result}]
 
 
 def test_a_result_of_bytes_is_base64_and_says_so(broker: penstock.Broker) -> None:

@@ -87,10 +87,10 @@ def test_a_put_that_is_killed_while_it_waits_stores_nothing(broker: penstock.Bro
     own.begin()
     ask(own, "SELECT last FROM penstock_id FOR UPDATE")
     waiting = begin(lambda: tube.put("second"))
-    found: tuple[tuple[object, ...], ...] = ()
     deadline = time.monotonic() + 30
-    while not found and time.monotonic() < deadline:
-        found = ask(own, "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND db = DATABASE()")
+    while ask(own, "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")[0][1] == "0":
+        assert time.monotonic() < deadline
+    found = ask(own, "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND db = DATABASE()")
     ask(own, f"KILL QUERY {found[0][0]}")
     own.commit()
     with pytest.raises(penstock.StoreUnavailable):

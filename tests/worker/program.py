@@ -7,7 +7,10 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from types import TracebackType
+
+import apsw
 
 from tests.behaviour.helpers import until
 from tests.processes.peer import environment
@@ -20,6 +23,7 @@ class Program:
     """A worker process. Leaving the block ends it, however it is doing."""
 
     def __init__(self, url: str, *arguments: str, target: str = "tests.worker.jobs:app") -> None:
+        self._url = url
         self.process = subprocess.Popen(
             [sys.executable, "-c", _MAIN, "worker", target, *arguments],
             stderr=subprocess.PIPE,
@@ -51,7 +55,13 @@ class Program:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop it, and come back when it has stopped."""
+        """Stop it, and come back when it has stopped: not amid a transaction, which would lock out others."""
+        self._stop()
+        while _is_locked(self._url):
+            self.signal(signal.SIGCONT)
+            self._stop()
+
+    def _stop(self) -> None:
         self.signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
 
@@ -78,3 +88,13 @@ class Program:
         self.kill()
         assert self.process.stderr is not None
         self.process.stderr.close()
+
+
+def _is_locked(url: str) -> bool:
+    """Whether somebody writes to the file of a store at this moment."""
+    with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
+        except apsw.BusyError:
+            return True
+    return False

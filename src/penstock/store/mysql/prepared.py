@@ -9,13 +9,12 @@ from __future__ import annotations
 from struct import Struct, pack
 from typing import Any
 
-import pymysql
 from pymysql.constants import COMMAND, FIELD_TYPE
 
 from penstock.core.options import Tube
 from penstock.core.task import Entry
 from penstock.store.mysql.records import GIVEN_ID, NEVER, TIME
-from penstock.store.mysql.wire import number_of
+from penstock.store.mysql.wire import numbers_of
 
 #: Longer data goes as text: it is so much work that parsing does not matter.
 LONGEST = 2**16 - 1
@@ -65,23 +64,8 @@ class PreparedPut:
         reserve = _execution(self._reserve, shape.tube)
         store = _execution(self._store, shape.task + _counted(payload))
         self._connection._write_bytes(reserve + store + self._end)
-        id, moment, _ = self._answers(3)
+        id, moment, _ = numbers_of(self._connection, 3)
         return id, moment
-
-    def _answers(self, count: int) -> list[int]:
-        """The numbers that so many statements left; all are read, before the first that failed is told."""
-        connection, numbers, failed = self._connection, [], None
-        for _ in range(count):
-            connection._next_seq_id = 1
-            try:
-                numbers.append(number_of(connection._read_packet().get_all_data()))
-            except pymysql.MySQLError as error:
-                failed = failed or error
-                if not connection.open:
-                    break
-        if failed is not None:
-            raise failed
-        return numbers
 
 
 def _prepare(connection: Any, sql: str) -> int:

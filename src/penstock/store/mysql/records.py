@@ -19,7 +19,7 @@ _decode = msgspec.json.Decoder(list).decode
 # How a task's row begins that has yet to arrive in its micro-queue.
 ARRIVING = "n"
 NEVER = str(2**53 - 1)
-TIME = "(TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
+TIME = "(TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)"
 # The id that the statement before gave, which found its tube there: an INSERT that changed a row counts as two.
 GIVEN_ID = "IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)"
 # In the JSON of a task its data would stand here.

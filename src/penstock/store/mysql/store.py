@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-import msgspec
 import pymysql
 
 from penstock.core.entry import stands_alone
@@ -166,7 +165,11 @@ class MysqlStore(LinkedCalls, UnleasedCalls, TakingCalls, MovingCalls):
             except Refused:
                 with self._refusals(tube):
                     raise
-            return records.stored(tube, id, msgspec.structs.replace(entry, payload=payload), moment, None)
+            expires = None if entry.ttl is None else moment + entry.ttl
+            return Record(
+                id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires,
+                expires, entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
+            )  # fmt: skip
 
         return put
 

@@ -51,9 +51,24 @@ def ask(connection: Any, sql: str) -> tuple[Rows, list[int]]:
         packet = packets.next()
 
 
-def number_of(packet: bytes) -> int:
-    """The number that a statement left, by the OK that answered it."""
-    return _told(packet)[0]
+def numbers_of(connection: Any, count: int) -> list[int]:
+    """What so many statements left that were sent together, each as a command of its own; all their answers are read
+    before the first error is raised."""
+    numbers: list[int] = []
+    failed: err.MySQLError | None = None
+    packets = _Packets(connection)
+    for place in range(count):
+        connection._next_seq_id = packets.expected = 1
+        try:
+            packet = packets.next() if place else connection._read_packet().get_all_data()
+            numbers.append(_told(packet)[0])
+        except err.MySQLError as error:
+            failed = failed or error
+            if not connection.open:
+                break
+    if failed is not None:
+        raise failed
+    return numbers
 
 
 def _told(packet: bytes) -> tuple[int, int]:
@@ -64,12 +79,12 @@ def _told(packet: bytes) -> tuple[int, int]:
 class _Packets:
     """The packets after the first one."""
 
-    __slots__ = ("_connection", "_next", "_read")
+    __slots__ = ("_connection", "_read", "expected")
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._read = connection._read_bytes
-        self._next = connection._next_seq_id
+        self.expected = connection._next_seq_id
 
     def next(self) -> bytes:
         """The next packet; where it tells an error, that is raised."""
@@ -83,10 +98,10 @@ class _Packets:
 
     def _part(self) -> bytes:
         header = self._read(4)
-        if header[3] != self._next:
+        if header[3] != self.expected:
             self._connection._force_close()
             raise err.OperationalError(CR.CR_SERVER_LOST, "the server broke off in the middle of its answer")
-        self._next = (self._next + 1) & 255
+        self.expected = (self.expected + 1) & 255
         part: bytes = self._read(header[0] | header[1] << 8 | header[2] << 16)
         return part
 

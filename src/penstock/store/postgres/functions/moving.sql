@@ -64,7 +64,8 @@ BEGIN
         DELETE FROM {schema}.penstock_mark WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_delta WHERE tube = p_tube;
         DELETE FROM {schema}.penstock_counter WHERE tube = p_tube;
-        EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_ids_%s, {schema}.penstock_serials_%s', p_tube, p_tube);
+        EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_ids_%1$s, {schema}.penstock_serials_%1$s, '
+            '{schema}.penstock_heads_%1$s, {schema}.penstock_dues_%1$s', p_tube);
     END IF;
     RETURN v_done;
 END $$;

@@ -132,6 +132,10 @@ BEGIN
     INSERT INTO {schema}.penstock_delta (tube, ready, delayed)
     SELECT t.no, gain, -gain FROM (SELECT (v_state = 'r')::integer - (r.state IN ('r', 'q'))::integer AS gain) n
     WHERE gain <> 0;
+    IF v_state = 'r' THEN
+        PERFORM {schema}.penstock_lower(t.no, t.heads, v_id);
+    END IF;
+    PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END);
     UPDATE {schema}.penstock_task SET
         state = CASE WHEN t.laned AND v_state = 'r' THEN '~' ELSE v_state END,  -- in no lane while its place is found
         rank1 = v_rank1, rank2 = CASE WHEN t.fair THEN 0 ELSE v_rank2 END, pri = e.pri, created = p_now,

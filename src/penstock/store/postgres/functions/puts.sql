@@ -27,6 +27,10 @@ BEGIN
     IF t.hand_out = 'deliver' THEN
         SELECT ms, seq INTO v_ms, v_seq FROM {schema}.penstock_next_marks(t.no, cardinality(p_entries), p_now);
     END IF;
+    IF t.dues IS NOT NULL THEN
+        PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + min(CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END))
+        FROM unnest(p_entries) e;
+    END IF;
     WITH new AS (
         INSERT INTO {schema}.penstock_task
             (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address,
@@ -161,6 +165,7 @@ BEGIN
     END IF;
     moment := {schema}.penstock_now(p_now);
     v_at := moment + CASE WHEN p_delay > 0 THEN p_delay ELSE p_ttl END;
+    PERFORM {schema}.penstock_lower(t.no, t.dues, v_at);
     p_base1 := p_base1 + CASE WHEN p_clock1 THEN moment ELSE 0 END;
     p_base2 := p_base2 + CASE WHEN p_clock2 THEN moment ELSE 0 END;
     WITH new AS (
@@ -201,6 +206,9 @@ BEGIN
     END IF;
     moment := {schema}.penstock_now(p_now);
     v_id := nextval(t.ids);
+    IF p_delay > 0 OR p_ttl IS NOT NULL THEN
+        PERFORM {schema}.penstock_lower(t.no, t.dues, moment + CASE WHEN p_delay > 0 THEN p_delay ELSE p_ttl END);
+    END IF;
     INSERT INTO {schema}.penstock_durable
         (key, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data)
     VALUES (t.no::bigint << 40 | v_id,
@@ -233,16 +241,20 @@ CREATE OR REPLACE FUNCTION {schema}.penstock_put_plain(
 DECLARE
     v_now bigint;
     v_key bigint;
+    v_dues regclass;
     v_told boolean;
 BEGIN
     -- Locked before the statement that reads the tube begins, so that it is there or not when the lock is had.
     IF pg_try_advisory_xact_lock_shared('{schema}.penstock_tube'::regclass::oid::integer, p_tube) THEN
         SELECT p_tube::bigint << 40 | nextval(t.ids), {schema}.penstock_now(p_now), p_process IS NOT NULL AND EXISTS (
-            SELECT FROM {schema}.penstock_waiting WHERE tube = p_tube AND process <> p_process)
-        INTO v_key, v_now, v_told FROM {schema}.penstock_tube t WHERE t.no = p_tube;
+            SELECT FROM {schema}.penstock_waiting WHERE tube = p_tube AND process <> p_process), t.dues
+        INTO v_key, v_now, v_told, v_dues FROM {schema}.penstock_tube t WHERE t.no = p_tube;
     END IF;
     IF v_key IS NULL THEN
         RETURN NULL;
+    END IF;
+    IF p_ttl IS NOT NULL THEN
+        PERFORM {schema}.penstock_lower(p_tube, v_dues, v_now + p_ttl);
     END IF;
     WITH counted AS (INSERT INTO {schema}.penstock_delta (tube, ready, put) VALUES (p_tube, 1, 1))
     INSERT INTO {schema}.penstock_durable

@@ -194,6 +194,9 @@ DECLARE
     v_event text;
     v_owner integer;
 BEGIN
+    IF t.heads IS NOT NULL THEN  -- also for those who end sessions, and opened no tube
+        PERFORM pg_advisory_xact_lock_shared('{schema}.penstock_tube'::regclass::oid::integer, t.no);
+    END IF;
     FOR m.place, m.key, m.verb, m.session, m.lease, m.extra, m.reason, m.unstarted, m.result, m.code, v_order, v_lane,
         v_linked IN
         SELECT u.*, CASE WHEN t.laned THEN k.utube END,
@@ -263,6 +266,11 @@ BEGIN
                 SELECT * INTO l.taken, l.heads, l.waiting, l.turn, v_rank2, v_state, v_ready
                 FROM {schema}.penstock_arrive(t, l.utube, l.taken, l.heads, l.waiting, l.turn, r.state, false, r.key,
                     r.rank1, v_rank2, p_now);
+            ELSIF c.state = 'r' THEN
+                PERFORM {schema}.penstock_lower(t.no, t.heads, r.key & 1099511627775);
+            END IF;
+            IF c.at IS NOT NULL THEN
+                PERFORM {schema}.penstock_lower(t.no, t.dues, c.at);
             END IF;
             UPDATE {schema}.penstock_task SET state = v_state, rank2 = v_rank2, at = c.at, expires = c.expires,
                 attempts = c.attempts, owner = v_owner, reason = c.reason

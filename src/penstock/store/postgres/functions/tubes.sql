@@ -20,6 +20,15 @@ BEGIN
         WHERE t.no = penstock_save_tube.no;
         INSERT INTO {schema}.penstock_counter (tube) VALUES (no);
     END IF;
+    IF made AND p_hand_out = 'lease' AND NOT p_laned AND p_kind::jsonb -> 'order' IN ('["id"]', '["pri", "id"]')
+        AND NOT (p_plain::jsonb ->> 'clock1')::boolean
+    THEN
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_heads_%s', no);
+        EXECUTE format('CREATE SEQUENCE {schema}.penstock_dues_%s', no);
+        UPDATE {schema}.penstock_tube t SET heads = format('{schema}.penstock_heads_%s', t.no)::regclass,
+            dues = format('{schema}.penstock_dues_%s', t.no)::regclass
+        WHERE t.no = penstock_save_tube.no;
+    END IF;
     IF made AND p_temporary THEN
         INSERT INTO {schema}.penstock_unbroken VALUES (no);
     END IF;
@@ -68,7 +77,8 @@ BEGIN
     DELETE FROM {schema}.penstock_mark WHERE tube = t.no;
     DELETE FROM {schema}.penstock_unbroken WHERE tube = t.no;
     EXECUTE format('DROP SEQUENCE {schema}.penstock_ids_%s', t.no);
-    EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%s', t.no);
+    EXECUTE format('DROP SEQUENCE IF EXISTS {schema}.penstock_serials_%1$s, {schema}.penstock_heads_%1$s, '
+        '{schema}.penstock_dues_%1$s', t.no);
     RETURN QUERY SELECT * FROM {schema}.penstock_put_works(v_replies, v_now, p_process);
     IF {schema}.penstock_tell_end(t.no, p_process) THEN
         RETURN NEXT {schema}.penstock_told();
@@ -110,7 +120,7 @@ BEGIN
         v_move := {schema}.penstock_next_move(t.no, v_moved, v_now);
     END IF;
     PERFORM {schema}.penstock_forget(t.no, 1000, v_now);
-    v_at := {schema}.penstock_next_due(t.no, v_done, p_limit, v_now);
+    v_at := {schema}.penstock_next_due(t, v_done, p_limit, v_now);
     last.events := CASE WHEN v_at <= v_now OR v_move <= v_now THEN 'more' ELSE '' END;
     v_next := least({schema}.penstock_next_end(), v_at, v_move);
     last.id := CASE WHEN v_next IS NOT NULL THEN greatest(v_next - v_now, 0) END;  -- greatest passes over NULL
@@ -273,6 +283,7 @@ BEGIN
         PERFORM {schema}.penstock_revive(t) WHERE t.temporary;
         IF p_repair THEN  -- alone in the tube, and what stands in the way of its puts is found again
             PERFORM pg_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no);
+            PERFORM {schema}.penstock_lower(t.no, t.heads, 1), {schema}.penstock_lower(t.no, t.dues, 1);
         END IF;
         RETURN QUERY SELECT t.name, f.id, NULL, f.what, f.remedy FROM {schema}.penstock_check_links(t, p_repair, v_now) f;
         IF t.hand_out <> 'lease' THEN

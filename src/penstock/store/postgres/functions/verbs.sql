@@ -4,9 +4,11 @@
 CREATE OR REPLACE FUNCTION {schema}.penstock_due(t {schema}.penstock_tube, p_limit integer, p_now bigint, p_process text)
 RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
+    v_soonest bigint := coalesce(pg_sequence_last_value(t.dues), 0);
     v_keys bigint[] := ARRAY(
-        SELECT key FROM (SELECT key, at FROM {schema}.penstock_task WHERE tube = t.no AND at <= p_now
-            ORDER BY at LIMIT p_limit) due ORDER BY at, key);
+        SELECT key FROM (SELECT key, at FROM {schema}.penstock_task
+            WHERE tube = t.no AND at >= v_soonest AND at <= p_now ORDER BY at LIMIT p_limit) due
+        ORDER BY at, key);
 BEGIN
     IF cardinality(v_keys) > 0 THEN
         RETURN QUERY SELECT * FROM {schema}.penstock_apply(
@@ -21,12 +23,14 @@ END $$;
 
 -- When the clock must act on a tube next, after p_done were done just now of up to p_limit: what is due and was not
 -- done, others are at, and the next look is a little later.
-CREATE OR REPLACE FUNCTION {schema}.penstock_next_due(p_tube integer, p_done bigint, p_limit integer, p_now bigint) RETURNS bigint
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.penstock_next_due(
+    t {schema}.penstock_tube, p_done bigint, p_limit integer, p_now bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
+    v_soonest bigint := coalesce(pg_sequence_last_value(t.dues), 0);
     v_at bigint;
 BEGIN
-    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = p_tube AND at IS NOT NULL ORDER BY at LIMIT 1;
+    SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at >= v_soonest ORDER BY at LIMIT 1;
     RETURN CASE WHEN v_at <= p_now AND p_done < p_limit THEN p_now + 20 ELSE v_at END;
 END $$;
 
@@ -46,19 +50,23 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lease up to p_count tasks (penstock_ready). What others have locked is passed over, a micro-queue too, and so are the
--- tasks of cancelled groups, which may not be removed yet.
+-- Lease up to p_count tasks (penstock_ready, from where heads.sql says). What others have locked is passed over, a
+-- micro-queue too, and so are the tasks of cancelled groups, which may not be removed yet. p_first: the call has changed
+-- nothing before.
 CREATE OR REPLACE FUNCTION {schema}.penstock_lease(
     t {schema}.penstock_tube, p_count integer, p_session integer, p_top double precision, p_call bigint, p_now bigint,
-    p_cancelled integer[]
+    p_cancelled integer[], p_first boolean
 ) RETURNS SETOF {schema}.penstock_effect LANGUAGE plpgsql AS $$
 DECLARE
     v_keys bigint[];
     v_utubes text[];
     v_utube text;
     v_number integer;
+    v_ttr bigint;
     -- Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
     v_singly boolean := t.fair AND t.utube_limit > 1;
+    v_low bigint := t.no::bigint << 40 | coalesce(pg_sequence_last_value(t.heads), 0);
+    v_least double precision := CASE WHEN t.heads IS NULL THEN '-Infinity'::double precision ELSE 0 END;
 BEGIN
     FOR i IN 1..CASE WHEN v_singly THEN p_count ELSE 1 END LOOP
         IF t.laned THEN
@@ -77,11 +85,21 @@ BEGIN
                 WHERE tube = t.no AND utube = v_utube;
             END LOOP;
         ELSE
-            v_keys := ARRAY(
-                SELECT key FROM {schema}.penstock_task
-                WHERE tube = t.no AND state = 'r' AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
+            SELECT array_agg(key), min(ttr) INTO v_keys, v_ttr FROM (
+                SELECT key, ttr FROM {schema}.penstock_task
+                -- No key below v_low means no place below this one; among those of other ranks, keys are told apart
+                -- in the index.
+                WHERE tube = t.no AND state = 'r' AND (rank1, rank2, key) >= (v_least, v_least, v_low) AND key >= v_low
+                    AND rank1 <= p_top AND (expires IS NULL OR expires > p_now)
                     AND (group_no IS NULL OR group_no <> ALL (p_cancelled))
-                ORDER BY rank1, rank2, key LIMIT p_count FOR UPDATE SKIP LOCKED);
+                ORDER BY rank1, rank2, key LIMIT p_count FOR UPDATE SKIP LOCKED) found;
+            -- The more likely, the more was passed by; not always, because something old may be ready behind the others.
+            IF t.heads IS NOT NULL AND p_first AND random() < least((v_keys[1] - v_low) / 10000.0, 0.2) THEN
+                PERFORM {schema}.penstock_raise(t, v_keys, p_now + coalesce(v_ttr, 0));
+            END IF;
+            IF v_ttr IS NOT NULL THEN
+                PERFORM {schema}.penstock_lower(t.no, t.dues, p_now + v_ttr);
+            END IF;
         END IF;
         EXIT WHEN coalesce(cardinality(v_keys), 0) = 0;
         RETURN QUERY UPDATE {schema}.penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1,
@@ -113,6 +131,7 @@ DECLARE
     v_done bigint;
     v_got bigint := 0;
     v_moved bigint;
+    v_first boolean;
     v_sync text := current_setting('synchronous_commit');
     v_durable boolean := false;
     t {schema}.penstock_tube;
@@ -121,7 +140,8 @@ BEGIN
     PERFORM pg_advisory_xact_lock_shared('{schema}.penstock_handle'::regclass::oid::integer, hashtext(p_handle));
     v_now := {schema}.penstock_now(p_now);
     v_next := {schema}.penstock_next_end();
-    IF v_next <= v_now THEN
+    v_first := coalesce(v_next > v_now, true);
+    IF NOT v_first THEN
         RETURN QUERY SELECT * FROM {schema}.penstock_end_lapsed(v_now, p_notify);
         v_next := {schema}.penstock_next_end();
     END IF;
@@ -131,14 +151,16 @@ BEGIN
         t := {schema}.penstock_open(v_tube);
         v_durable := v_durable OR NOT t.temporary;
         CONTINUE WHEN v_got > 0 OR v_session IS NULL;
-        SELECT at INTO v_at FROM {schema}.penstock_task WHERE tube = t.no AND at IS NOT NULL ORDER BY at LIMIT 1;
+        v_at := {schema}.penstock_next_due(t, 0, 0, v_now);
         IF v_at <= v_now THEN
+            v_first := false;
             RETURN QUERY SELECT * FROM {schema}.penstock_due(t, 1000, v_now, p_notify);
             GET DIAGNOSTICS v_done = ROW_COUNT;
-            v_at := {schema}.penstock_next_due(t.no, v_done, 1000, v_now);
+            v_at := {schema}.penstock_next_due(t, v_done, 1000, v_now);
         END IF;
         v_next := least(v_next, v_at);
         IF t.moving THEN
+            v_first := false;
             RETURN QUERY SELECT * FROM {schema}.penstock_follow(t, 1000, v_now, p_notify);
             GET DIAGNOSTICS v_done = ROW_COUNT;
             v_next := least(v_next, {schema}.penstock_next_move(t.no, v_done, v_now));
@@ -147,7 +169,8 @@ BEGIN
         END IF;
         CONTINUE WHEN t.paused OR p_count = 0;
         IF t.hand_out = 'lease' THEN
-            RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled);
+            RETURN QUERY SELECT * FROM {schema}.penstock_lease(t, p_count, v_session, p_top, p_call, v_now, v_cancelled,
+                v_first);
         ELSE
             RETURN QUERY SELECT * FROM {schema}.penstock_hand_out(t, p_count, v_now);
         END IF;

@@ -1,0 +1,293 @@
+"""Beside a transaction that is held open, takes pass by what was taken before, and never by what is ready."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Protocol
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres import schema
+from penstock.store.postgres.location import locate
+from penstock.testing import Clock
+from tests.behaviour.helpers import begin, take
+from tests.postgres.plans import Teller, buffers
+from tests.postgres.schemas import damage
+
+# A take reads some pages of each index; one that passes by thousands of entries reads thousands.
+FEW_PAGES = 60
+PUTS = 100
+
+
+class Low(Protocol):
+    def __call__(self, tube: penstock.Tube, bound: str = "heads") -> int: ...
+
+
+@pytest.fixture
+def held(url: str) -> Iterator[None]:
+    """A transaction that is open meanwhile, and may still look at everything that was there when it began."""
+    with psycopg.connect(locate(url).conninfo) as db:
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        db.execute("SELECT count(*) FROM pg_class")
+        yield
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def low(url: str) -> Iterator[Low]:
+    """From which id on takes look, or from which moment on (dues)."""
+    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
+
+        def read(tube: penstock.Tube, bound: str = "heads") -> int:
+            query = f"SELECT pg_sequence_last_value({bound}) FROM {locate(url).quoted}.penstock_tube WHERE name = %s"
+            ((value,),) = db.execute(query.encode(), (tube.name,)).fetchall()
+            return int(value or 0)
+
+        yield read
+
+
+def eager(url: str) -> None:
+    """From here on every take raises what it may."""
+    chance = "least((v_keys[1] - v_low) / 10000.0, 0.2)"
+    (verbs,) = (text for text in schema.FUNCTIONS if chance in text)
+    damage(url, schema._placed(verbs, locate(url)).replace(chance, "1"))
+
+
+@pytest.mark.parametrize(("kind", "ttr"), [("fifo", None), ("fifottl", None), ("fifottl", 60)])
+def test_takes_pass_by_what_was_taken(
+    url: str, broker: penstock.Broker, held: None, kind: str, ttr: float | None
+) -> None:
+    tube = broker.tube("work", kind, ttr=ttr)
+    tube.put_many(range(10_200))
+    teller = Teller(url, broker)
+    for _ in range(50):
+        tube.ack_many(tube.take_many(200))
+    touched = []
+    for _ in range(200):
+        with teller.listening() as plans:
+            task = take(tube)
+        touched.append(max(buffers(plan) for plan in plans))
+        task.ack()
+        if touched[-1] < FEW_PAGES:
+            break
+    teller.db.close()
+    assert touched[-1] < FEW_PAGES, touched
+
+
+def back_by_session(broker: penstock.Broker, tube: penstock.Tube, old: penstock.Task) -> None:
+    old.release()
+    with broker.session() as session:
+        assert take(session.tube(tube.name)).id == old.id
+
+
+def bury_and_kick(broker: penstock.Broker, tube: penstock.Tube, old: penstock.Task) -> None:
+    old.bury()
+    assert tube.kick(1) == 1
+
+
+def delayed(broker: penstock.Broker, tube: penstock.Tube, old: penstock.Task) -> None:
+    old.release(0.001)
+    tube.tasks("~")
+    while tube.peek(old.id).status == "~":
+        tube.stats()
+
+
+RETURNS: dict[str, Callable[[penstock.Broker, penstock.Tube, penstock.Task], None]] = {
+    "release": lambda broker, tube, old: old.release(),
+    "release_all": lambda broker, tube, old: None if tube.release_all() else pytest.fail("nothing was taken"),
+    "kick": bury_and_kick,
+    "delay": delayed,
+    "end of a session": back_by_session,
+}
+
+
+@pytest.mark.parametrize("way", RETURNS)
+def test_an_old_task_that_comes_back_is_the_next(url: str, broker: penstock.Broker, low: Low, way: str) -> None:
+    tube = broker.tube("work", ttr=1000)
+    eager(url)
+    tube.put_many(range(30))
+    old = take(tube)
+    for _ in range(20):
+        take(tube).ack()
+    assert low(tube) > old.id
+    RETURNS[way](broker, tube, old)
+    assert low(tube) <= old.id
+    assert [task.id for task in tube.take_many(3)] == [old.id, 22, 23]
+
+
+def test_a_task_put_anew_under_its_address_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
+    tube = broker.tube("work")
+    eager(url)
+    tube.put("later", address="a", delay=1000)
+    tube.put_many(range(30))
+    for _ in range(20):
+        take(tube).ack()
+    assert low(tube) > 1
+    tube.put("now", address="a", on_duplicate="replace")
+    assert [task.data for task in tube.take_many(2)] == ["now", 20]
+
+
+def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low: Low) -> None:
+    tube = broker.tube("work", pri=5)
+    eager(url)
+    tube.put_many(range(30))
+    later = tube.put("later", pri=9)
+    for _ in range(20):
+        take(tube).ack()
+    assert 1 < low(tube) <= 21
+    tube.put("urgent", pri=0)
+    assert [task.data for task in tube.take_many(3)] == ["urgent", 20, 21]
+    tube.ack_many(tube.take_many(8))
+    assert take(tube).id == later.id
+
+
+def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: penstock.Broker) -> None:
+    tube = broker.tube("work", "fifo")
+    eager(url)
+    tube.put_many(range(30))
+    for _ in range(20):
+        take(tube).ack()
+    # An error at the end of the take: its own changes are undone, and where takes look is not.
+    damage(url, "CREATE FUNCTION no() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN RAISE 'no'; END$$")
+    damage(url, "CREATE TRIGGER no BEFORE INSERT ON penstock_delta FOR EACH ROW EXECUTE FUNCTION no()")
+    with pytest.raises(penstock.StoreError):
+        tube.take(0)
+    damage(url, "DROP TRIGGER no ON penstock_delta")
+    assert take(tube).data == 20
+
+
+def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: Low) -> None:
+    tube = broker.tube("work", "fifo")
+    eager(url)
+    tube.put("first")
+    with psycopg.connect(locate(url).conninfo) as db:
+        hidden = broker.bind(db).tube("work").put("hidden")
+        tube.put_many(range(30))
+        for _ in range(20):
+            take(tube).ack()
+        assert low(tube) <= hidden.id
+    assert take(tube).data == "hidden"
+
+
+def test_nothing_is_lost_among_many(url: str, broker: penstock.Broker) -> None:
+    """Threads put, take, give back and ack at once while every take raises what it may: each task is acked once."""
+    tube = broker.tube("work")
+    eager(url)
+    acked: list[int] = []
+    stored = threading.Event()
+
+    def put(seed: int) -> None:
+        dice = random.Random(seed)
+        for number in range(PUTS):
+            tube.put(number, pri=dice.randrange(3))
+
+    def work(seed: int) -> None:
+        dice = random.Random(seed)
+        while not stored.is_set() or tube.stats().tasks.total:
+            task = tube.take(0)
+            if task is None:
+                tube.kick(PUTS)
+            elif (what := dice.randrange(4)) == 0:
+                task.release()
+            elif what == 1:
+                task.bury()
+            else:
+                task.ack()
+                acked.append(task.id)
+
+    workers = [begin(partial(work, seed)) for seed in range(3)]
+    for putter in [begin(partial(put, seed)) for seed in range(2)]:
+        putter.result(60)
+    stored.set()
+    for worker in workers:
+        worker.result(60)
+    assert sorted(acked) == list(range(1, 2 * PUTS + 1))
+    assert broker.check() == []
+
+
+def delay(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", delay=5)
+    return lambda: take(tube).data == "x"
+
+
+def delay_of_one_of_many(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put_many([("x", {"delay": 500}), ("y", {"delay": 5})])
+    return lambda: take(tube).data == "y"
+
+
+def delay_of_all(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put_many(["x", "y"], delay=5)
+    return lambda: take(tube).data == "x"
+
+
+def ttr(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", ttr=5)
+    assert take(tube).data == "x"
+    return lambda: take(tube).attempts == 2
+
+
+def release(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x")
+    take(tube).release(5)
+    return lambda: take(tube).attempts == 2
+
+
+def replace(tube: penstock.Tube) -> Callable[[], bool]:
+    tube.put("x", address="a", delay=500)
+    tube.put("y", address="a", delay=5, on_duplicate="replace")
+    return lambda: take(tube).data == "y"
+
+
+@pytest.mark.parametrize("way", [delay, delay_of_one_of_many, delay_of_all, ttr, release, replace])
+def test_a_moment_before_all_others_is_kept(
+    url: str, way: Callable[[penstock.Tube], Callable[[], bool]], clock: Clock, low: Low
+) -> None:
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("work", ttr=1000)
+        eager(url)
+        tube.put_many(range(20))
+        for _ in range(20):
+            take(tube).ack()
+        assert low(tube, "dues") > clock() + 900_000
+        kept = way(tube)
+        clock.advance(4.999)
+        assert tube.take(0) is None
+        clock.advance(0.001)
+        assert kept()
+
+
+@pytest.mark.parametrize("options", [{}, {"ttl": 5}])
+def test_a_ttl_that_is_over_before_all_others(url: str, clock: Clock, low: Low, options: dict[str, float]) -> None:
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("work", ttl=5, ttr=1000)
+        eager(url)
+        tube.put_many(range(20), ttl=3000)
+        for _ in range(20):
+            take(tube).ack()
+        assert low(tube, "dues") > clock() + 900_000
+        tube.put("x", **options)  # type: ignore[arg-type]
+        clock.advance(5)
+        assert tube.take(0) is None
+        assert tube.stats().calls.ttl == 1
+
+
+def test_a_repair_looks_at_everything(url: str, broker: penstock.Broker, low: Low) -> None:
+    tube = broker.tube("work", "fifo")
+    eager(url)
+    tube.put_many(range(30))
+    old = take(tube)
+    for _ in range(20):
+        take(tube).ack()
+    assert low(tube) > old.id
+    damage(url, f"UPDATE penstock_task SET state = 'x' WHERE key & 1099511627775 = {old.id}")
+    assert broker.check(repair=True) != []
+    assert take(tube).id == old.id
