@@ -19,12 +19,12 @@ SCANNED = (
     "penstock_session",
     "penstock_waiting",
 )
-pytestmark = pytest.mark.timeout(240)  # twenty thousand tasks in micro-queues are put in five seconds
+pytestmark = pytest.mark.timeout(240)  # a hundred thousand tasks in micro-queues are put in twenty seconds
 
 FILL = {
     "empty": 0,
     "one": 1,
-    "many": 20_000,
+    "many": 100_000,
 }
 
 
