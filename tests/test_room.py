@@ -87,6 +87,25 @@ def test_a_token_during_a_hinted_look_is_the_lookers(room: Room) -> None:
     assert (awake(first), awake(second)) == (True, False)
 
 
+def test_a_token_is_the_lookers_also_when_it_was_hinted_again(room: Room) -> None:
+    first, second = room.enter((READY,)), room.enter((READY,))
+    room.wake(READY, hint=True)
+    room.wake(READY, hint=True)
+    assert awake(first)
+    room.wake(READY)
+    room.again(first)
+    assert (awake(first), awake(second)) == (True, False)
+
+
+def test_a_hint_during_a_look_that_found_nothing_is_passed_on_by_the_next_look(room: Room) -> None:
+    first, second = room.enter((READY,)), room.enter((READY,))
+    room.wake(READY, hint=True)
+    room.wake(READY, hint=True)
+    room.again(first)
+    room.leave(first, READY)
+    assert awake(second)
+
+
 def test_a_token_when_all_are_awake_makes_them_look_again(room: Room) -> None:
     waiter = room.enter((READY,))
     room.wake(READY)

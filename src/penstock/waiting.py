@@ -24,7 +24,7 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_call", "_lock", "ears", "hinted", "owed", "picky", "shares", "topics", "woken")
+    __slots__ = ("_call", "_lock", "ears", "hinted", "owed", "picky", "promised", "shares", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
         self.topics = topics
@@ -33,6 +33,7 @@ class Waiter:
         self.woken = False
         self.hinted = False
         self.owed = False  # something came while it was awake: it looks again
+        self.promised = False  # and that look is a token's
         self.ears: Ears | None = None  # how it can hear of changes elsewhere while it sleeps
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
@@ -96,7 +97,8 @@ class Room:
             if waiter.woken and waiter.picky:
                 for topic in waiter.topics:
                     self._wake(topic, 1, hint=False)
-            waiter.woken, waiter.hinted, waiter.owed = waiter.owed, False, False
+            waiter.woken = waiter.hinted = waiter.owed
+            waiter.owed = waiter.promised = False
             if waiter.woken:
                 waiter.wake()
 
@@ -178,8 +180,8 @@ class Room:
                 if not past_awake:
                     waiter.owed = True  # its look may have been too early; with work it passes the hint on
                     break
-            elif waiter.hinted and not waiter.owed:
-                waiter.owed = True  # its look may have been too early for this one
+            elif waiter.hinted and not waiter.promised:
+                waiter.owed = waiter.promised = True  # its look may have been too early for this one
                 count -= 1
         # All are awake, and the look of each may have been too early.
         for waiter in waiting if count > 0 and not hint else ():

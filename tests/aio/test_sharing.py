@@ -177,7 +177,7 @@ def test_two_thousand_blocked_takes_need_few_threads_and_few_store_calls(store_u
             sizes = spied(broker, "take")
             await tube.put_many(range(2000))
             found = await asyncio.gather(*takes)
-            assert [task and task.data for task in found] == list(range(2000))
+            assert {task.data for task in found if task} == set(range(2000))
             assert len(sizes) < 25
             assert [session.waits for session in await broker.sessions()] == [[]]
             assert await counts(tube) == {"taken": 2000, "total": 2000}

@@ -14,6 +14,8 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from tempfile import mkdtemp
 
+from tests.servers import guard
+
 START_SECONDS = 60
 
 
@@ -76,6 +78,7 @@ class Server(ABC):
     def _start(self) -> None:
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(self.command(), stdout=log, stderr=log, user=self._run_as())
+        guard.started(self._process.pid, self.folder)
         self.await_answer()
 
     def await_answer(self) -> None:
@@ -135,6 +138,7 @@ class Server(ABC):
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+        guard.ended(self._process.pid)
         self._process = None
 
 

@@ -1,0 +1,52 @@
+"""Ends the servers of a test run that could not end them itself: it was killed, or interrupted in the middle of a test.
+
+A process of its own hears of every server that starts and ends. Its input ends with the run, however that ends.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+_GUARD = """
+import os, shutil, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # it outlives the run
+left = {}
+for line in sys.stdin:
+    pid, _, folder = line.rstrip().partition(" ")
+    left.pop(int(pid), None)
+    if folder:
+        left[int(pid)] = folder
+for pid, folder in left.items():
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    shutil.rmtree(folder, ignore_errors=True)
+"""
+
+
+def started(pid: int, folder: Path) -> None:
+    """A server runs on that folder."""
+    _tell(f"{pid} {folder}\n")
+
+
+def ended(pid: int) -> None:
+    """It was waited for."""
+    _tell(f"{pid}\n")
+
+
+def _tell(line: str) -> None:
+    ear = _guard(os.getpid()).stdin
+    assert ear is not None
+    ear.write(line.encode())
+    ear.flush()
+
+
+@cache
+def _guard(process: int) -> subprocess.Popen[bytes]:
+    """That of this process; a forked child has one of its own."""
+    return subprocess.Popen([sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
