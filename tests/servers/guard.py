@@ -5,6 +5,7 @@ A process of its own hears of every server that starts and ends. Its input ends 
 
 from __future__ import annotations
 
+import atexit
 import os
 import subprocess
 import sys
@@ -49,4 +50,6 @@ def _tell(line: str) -> None:
 @cache
 def _guard(process: int) -> subprocess.Popen[bytes]:
     """That of this process; a forked child has one of its own."""
-    return subprocess.Popen([sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
+    guard = subprocess.Popen([sys.executable, "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
+    atexit.register(guard.communicate)  # after the servers that end at exit, for these were registered later
+    return guard
