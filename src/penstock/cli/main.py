@@ -65,6 +65,8 @@ def _usage(error: click.ClickException) -> str:
     """What is wrong with the command line, and which help has it right."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     help = "" if context is None else f" ({context.command_path} --help)"
+    if isinstance(error, click.NoSuchOption) and error.option_name in ("--url", "--pool"):
+        return f"{error.option_name} stands before the command: penstock {error.option_name} URL COMMAND …{help}"
     return error.format_message().rstrip(".") + help
 
 
