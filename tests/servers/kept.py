@@ -41,10 +41,10 @@ class _Kept(Link):
         return made
 
     def close(self) -> None:
-        self._pool = None  # that of its broker, which has let go of it
         idle = _kept[os.getpid(), self.place]
         whole = self.pgconn.transaction_status == TransactionStatus.IDLE and not self.hung_up()
         if whole and self.place in _places and len(idle) < _MOST:
+            self._pool = None  # that of its broker, which has let go of it
             idle.append(self)
         else:
             super().close()
