@@ -142,11 +142,13 @@ def test_a_kicked_task_stands_at_its_old_place(broker: penstock.Broker, kind: st
 def test_kick_forgets_attempts_and_reason_but_not_the_lease_number(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")
-    take(tube).bury("odd")
+    held = take(tube)
+    held.bury("odd")
     tube.kick()
     kicked = tube.peek(1)
-    assert (kicked.status, kicked.attempts, kicked.reason, kicked.lease) == ("r", 0, None, 1)
-    assert take(tube).lease == 2
+    assert (kicked.status, kicked.attempts, kicked.reason) == ("r", 0, None)
+    # A pool whose index was built anew in between has raised the lease; else it is the same.
+    assert held.lease <= kicked.lease < take(tube).lease
 
 
 def test_burial_and_kick_leave_the_ttl_alone(broker: penstock.Broker, clock: Clock) -> None:
