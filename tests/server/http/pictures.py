@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from pathlib import Path
+from typing import Any
 
 import penstock
 from tests.server.http.browser import launched, watched
@@ -13,7 +14,7 @@ from tests.server.http.serving import serving
 IMAGES = Path(__file__).parents[3] / "docs" / "images"
 URL = "memory://pictures"
 LIVE_MS = 115_000  # what a chart shows
-PICTURES = {
+PICTURES: dict[str, tuple[str, dict[str, Any]]] = {
     "dashboard": ("/", {"viewport": {"width": 1280, "height": 800}}),
     "tube": ("/tubes/mail", {"viewport": {"width": 1280, "height": 800}, "color_scheme": "dark"}),
     "phone": ("/tubes/mail", {"viewport": {"width": 390, "height": 844}, "device_scale_factor": 2, "is_mobile": True}),
