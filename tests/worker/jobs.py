@@ -114,8 +114,8 @@ async def gather(numbers: list[int]) -> int:
 @app.task(tube="async", ttr=1.5)
 async def hold_async(word: str) -> str:
     """Say that it began; end when told, or when cancelled."""
-    await asyncio.to_thread(say, ["began", word])
     try:
+        await asyncio.to_thread(say, ["began", word])
         await asyncio.to_thread(await_word, word)
     except asyncio.CancelledError:
         say(["cancelled", word])

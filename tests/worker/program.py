@@ -59,6 +59,7 @@ class Program:
         self._stop()
         while _is_locked(self._url):
             self.signal(signal.SIGCONT)
+            until(lambda: not _is_locked(self._url), PATIENCE)
             self._stop()
 
     def _stop(self) -> None:
@@ -92,7 +93,8 @@ class Program:
 
 def _is_locked(url: str) -> bool:
     """Whether somebody writes to the file of a store at this moment."""
-    with closing(apsw.Connection(url.removeprefix("sqlite:///"))) as connection:
+    path = url.removeprefix("sqlite:///").partition("?")[0]
+    with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:  # not a new file by mistake
         try:
             connection.execute("BEGIN IMMEDIATE; ROLLBACK")
         except apsw.BusyError:
