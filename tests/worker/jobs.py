@@ -140,7 +140,6 @@ def square(number: int) -> list[int]:
 @app.task(tube="processes", executor="process", ttr=1.5, max_attempts=1)
 def spin() -> None:
     """Never end, and never let go of the interpreter for long."""
-    say(["spinning", os.getpid()])
     while True:
         pass
 

@@ -43,14 +43,15 @@ def test_results_come_back_from_other_processes(start: Start) -> None:
     assert len(pids) <= 2
 
 
-def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) -> None:
-    handle = jobs.spin.put()
+def test_a_handler_is_killed_at_its_ttr(app: App, start: Start) -> None:
     start("--processes", "1")
-    pid = pid_heard(heard)
+    pid = jobs.square.put(2).result(PATIENCE)[1]
+    handle = jobs.spin.put()
     until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
     assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 1.5 s"
     until(lambda: not alive(pid))
-    assert jobs.square.put(3).result(PATIENCE)[0] == 9  # a new process has taken its place
+    square, other = jobs.square.put(3).result(PATIENCE)
+    assert (square, other != pid) == (9, True)  # a new process has taken its place
 
 
 @pytest.mark.parametrize(
