@@ -79,9 +79,9 @@ def test_a_lock_held_for_too_long_is_busy(broker: penstock.Broker, url: str, adm
 
 
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)
     with penstock.connect(f"{url}&pool_size=1") as broker:
         tube = broker.tube("work", capacity=5)
+        monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)  # not before: a connection takes its time
         with psycopg.connect(locate(url).conninfo) as other:
             other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
             putting = begin(lambda: tube.put("x"))
