@@ -98,6 +98,20 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         assert order(new, "tied") == order(new, "twin")
 
 
+def test_what_is_replied_to_lands_first_also_in_a_move_that_goes_on(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("replies").put("older")
+        old.tube("jobs").put("x", reply_to="replies")
+        for step in count(1):
+            try:
+                move(old, new, Death(step, after=True), "jobs", "replies")
+            except Killed:
+                assert visible(new, "replies") or not visible(new, "jobs"), step
+            else:
+                break
+        assert step > 30
+
+
 def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put_many(range(9))

@@ -160,10 +160,11 @@ class Move:
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
-        for page in read_tasks(self._source, tube, there):
-            arrival.take_in(page, page[-1].id)
+        for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
             replies.update(record.reply_to for record in page if record.reply_to is not None)
-            count += len(page)
+            if missing := [record for record in page if record.id > there]:
+                arrival.take_in(missing, page[-1].id)
+            count += len(missing)
             self._tell(len(page))
         arrival.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):
