@@ -86,6 +86,12 @@ class Move:
         left = self._target.load_tube(gone(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
+        coming = self._target.load_tube(arriving(name))
+        if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
+            raise TubeExists(
+                f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
+                "or was broken off: go on with that one, or begin the import again with --anew"
+            )
 
     def _sealed(self, name: str) -> Tube | None:
         return self._source.load_tube(gone(name))
@@ -95,6 +101,9 @@ class Move:
         tube = self._source.load_tube(name)
         assert tube is not None, "it was there a moment ago"
         coming = self._target.load_tube(arriving(name))
+        if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
+            discard(self._target, coming)  # it was begun for another tube of that name
+            coming = None
         if coming is None:
             left = self._target.load_tube(gone(name))
             if left is not None:  # it comes back
