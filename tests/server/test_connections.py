@@ -57,7 +57,7 @@ def test_what_a_broken_connection_held_is_ready_again(server: Serve, broker: pen
     read_exactly(lost, b"*3\r\n:1\r\n$1\r\nt\r\n$1\r\na\r\n")
     assert tube.take(0) is None
     lost.close()
-    task = tube.take(10)
+    task = tube.take(30)
     assert task is not None
     assert (task.id, task.attempts) == (1, 2)
     task.ack()

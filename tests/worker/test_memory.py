@@ -137,7 +137,7 @@ def test_a_handler_may_settle_its_task_itself(app: App) -> None:
     handle = work.put()
     worker = Worker(app)
     worker.start()
-    assert handle.wait(10).result == "by hand"
+    assert handle.wait(30).result == "by hand"
     worker.stop()
     assert (app.broker.tube("default").stats().calls.ack, tasks(app.broker.tube("default"))) == (1, {"done": 1})
 
@@ -151,7 +151,7 @@ def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
     worker = Worker(app)
     worker.start()
     with pytest.raises(penstock.TaskFailed, match="its result cannot be kept"):
-        handle.wait(10)
+        handle.wait(30)
     worker.stop()
     assert app.broker.tube("default").peek(1).attempts == 1
 
