@@ -8,7 +8,7 @@ from typing import TypeAlias
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.plans.cancelled import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
 

@@ -14,8 +14,8 @@ import penstock
 from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
-from tests.behaviour.helpers import begin, until
 from tests.files import held
+from tests.threads import begin, until
 
 T = TypeVar("T")
 
