@@ -13,6 +13,7 @@ import apsw
 import pytest
 
 import penstock
+from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
 
@@ -25,7 +26,9 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def broker(path: Path) -> Iterator[penstock.Broker]:
+def broker(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
+    """Whose threads wait for the next one, however long a busy machine takes to let that go on."""
+    monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
     with penstock.connect(f"sqlite:///{path}") as broker:
         yield broker
 
