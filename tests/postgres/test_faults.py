@@ -140,7 +140,7 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
         assert [seen.held for seen in broker.sessions() if seen.id == session.id] == [[("t", task.id)]]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.
