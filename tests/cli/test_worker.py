@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.processes.peer import environment
+from tests.threads import until
 from tests.worker.program import Program
 
 SHOP = """

@@ -14,8 +14,9 @@ import penstock
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
-from tests.behaviour.helpers import begin, findings_in_use, until
+from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
+from tests.threads import begin, until
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
         assert [seen.held for seen in broker.sessions() if seen.id == session.id] == [[("t", task.id)]]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.

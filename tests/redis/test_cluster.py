@@ -10,9 +10,9 @@ import pytest
 import penstock
 from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import until
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
+from tests.threads import until
 
 
 class Load:

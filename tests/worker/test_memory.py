@@ -19,7 +19,8 @@ from penstock.worker.item import Item
 from penstock.worker.settings import Settings
 from penstock.worker.verdict import Verdict
 from penstock.worker.worker import Worker
-from tests.behaviour.helpers import calls, tasks, until
+from tests.behaviour.looks import calls, tasks
+from tests.threads import until
 
 
 @pytest.fixture
