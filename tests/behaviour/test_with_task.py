@@ -39,6 +39,19 @@ def test_the_text_of_the_error_is_kept_as_reason(broker: penstock.Broker) -> Non
     assert take(tube).reason == "ValueError: mailbox full"
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+def test_an_error_that_cannot_be_told_releases_too(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("x")
+    with pytest.raises(Mute), take(tube):
+        raise Mute
+    assert (tube.peek(1).status, tube.peek(1).reason) == ("r", "Mute")
+
+
 def test_a_keyboard_interrupt_releases_too(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -13,6 +11,7 @@ import pytest
 import penstock
 from penstock.store.sqlite import busy
 from penstock.store.sqlite.schema import MIGRATIONS
+from tests.files import held
 
 PAGE = 2048
 
@@ -216,18 +215,6 @@ def test_a_broken_broker_can_be_closed(path: Path) -> None:
 
 
 # the write lock
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another program's transaction, open for as long as the block."""
-    db = apsw.Connection(str(path))
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        db.execute("ROLLBACK")
-        db.close()
 
 
 def test_a_write_lock_held_for_too_long_is_busy(

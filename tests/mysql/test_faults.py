@@ -107,7 +107,7 @@ def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> 
         server.start()
         until(lambda: len(stored) > before + 100, 30)
         ended.set()
-        putting.result(10)
+        putting.result(30)
         found = [task.data for task in tube.take_many(100_000)]
         assert set(stored) <= set(found)
         assert set(found) <= {*stored, *unknown}
@@ -119,7 +119,7 @@ def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Datab
     until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
     with pytest.raises(penstock.OutcomeUnknown):
-        call.result(10)
+        call.result(30)
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])

@@ -63,7 +63,7 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
         until(lambda: waits_for_a_lock(admin))
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         with pytest.raises(penstock.OutcomeUnknown):
-            putting.result(10)
+            putting.result(30)
     assert tube.put("y").id is not None
 
 
@@ -79,16 +79,16 @@ def test_a_lock_held_for_too_long_is_busy(broker: penstock.Broker, url: str, adm
 
 
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)
     with penstock.connect(f"{url}&pool_size=1") as broker:
         tube = broker.tube("work", capacity=5)
+        monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)  # not before: a connection takes its time
         with psycopg.connect(locate(url).conninfo) as other:
             other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
             putting = begin(lambda: tube.put("x"))
             until(lambda: waits_for_a_lock(other))
             with pytest.raises(penstock.StoreBusy, match="pool_size"):
                 tube.put("y")
-        putting.result(10)
+        putting.result(30)
 
 
 def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
@@ -102,7 +102,7 @@ def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str,
         until(lambda: waits_for_a_lock(admin))
         other.execute(f"SELECT FROM {task} WHERE data = '\"a\"' FOR UPDATE")
         other.commit()
-    assert truncating.result(15) == 2
+    assert truncating.result(30) == 2
     assert tube.stats().tasks.total == 0
 
 
