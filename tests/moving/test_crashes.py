@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 import penstock
+from penstock.core.options import Tube
 from penstock.hub import Hub
 from penstock.moving.exporting import Import
 from penstock.moving.move import Move
@@ -98,6 +99,27 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
             assert seen(new, name) == was
         imported(new, content, "twin")
         assert order(new, "tied") == order(new, "twin")
+
+
+def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        tubes = {name: old.tube(name) for name in "abcd"}
+        for tube in tubes.values():
+            tube.put("x")
+        pause = old._hub.store.pause_tube
+
+        def drop(tube: Tube, paused: bool) -> None:
+            if tube.name == "a" and paused:
+                tubes["b"].drop()
+                old._hub.store.seal_tube(tubes["d"]._stored, "sqlite:///other.db")
+            pause(tube, paused)
+
+        old._hub.store.pause_tube = drop  # type: ignore[method-assign]
+        with pytest.raises(penstock.NoSuchTube, match="tube b"):
+            move(old, new, Death(1000, after=True), *tubes)
+        assert [info.name for info in new.tubes()] == ["a", "c"]
+        assert [new._hub.store.load_tube(f"<{name}") for name in tubes] == [None] * 4
+        assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
 
 def test_what_is_replied_to_lands_first_also_in_a_move_that_goes_on(clock: Clock) -> None:
