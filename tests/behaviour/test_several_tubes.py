@@ -6,8 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, tasks, until, waiters
+from tests.behaviour.looks import tasks, waiters
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 
 def taken(broker: penstock.Broker, *names: str) -> tuple[str, object] | None:

@@ -14,9 +14,9 @@ from penstock.callbacks.allow import allow_list
 from penstock.callbacks.runner import Runner
 from penstock.callbacks.settings import Settings
 from penstock.callbacks.signing import key
-from tests.behaviour.helpers import until
 from tests.callbacks.receiver import PATIENCE, Answer, Got, Receiver
 from tests.conftest import STORES
+from tests.threads import until
 
 Run = Callable[..., Runner]
 

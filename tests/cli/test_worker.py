@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.processes.peer import environment
+from tests.threads import until
 from tests.worker.program import Program
 
 SHOP = """
@@ -67,7 +67,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shop:app", "--grace", "nan"], "penstock: grace nan is out of range"),
         (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
         (["shop:app", "--url", "gopher://x"], "penstock: "),
-        ([], "penstock: the app has no tasks"),
+        ([], "penstock: there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:

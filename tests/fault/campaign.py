@@ -15,13 +15,13 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.fault.actors import LIMIT, TOUCH, TTR, TUBES
 from tests.fault.checker import Checker, Final
 from tests.fault.history import Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
+from tests.threads import until
 
 # So much longer at most, for enough to happen: a busy machine takes its time to start a process.
 PATIENCE = 120.0

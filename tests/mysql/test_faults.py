@@ -14,11 +14,13 @@ from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.wire import Rows
-from tests.behaviour.helpers import begin, findings_in_use, take, until
+from tests.behaviour.looks import findings_in_use
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url
 from tests.servers import started
 from tests.servers.mariadb import Mariadb
+from tests.threads import begin, until
 
 
 @pytest.fixture

@@ -12,9 +12,10 @@ import pytest
 
 import penstock
 from penstock.store.mysql.watch import ACTIVE_SECONDS
-from tests.behaviour.helpers import begin, take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.quiet import quiet
+from tests.threads import begin
 
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])

@@ -14,7 +14,7 @@ from penstock.core.entry import plain_entry
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.moving.test_crashes import Death, Killed, visible
 from tests.moving.tubes import FILLED, moved, opened, seen
 from tests.pool.conftest import Connect

@@ -14,8 +14,9 @@ import penstock
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
-from tests.behaviour.helpers import begin, findings_in_use, until
+from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
+from tests.threads import begin, until
 
 
 @pytest.fixture

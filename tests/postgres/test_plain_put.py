@@ -15,7 +15,8 @@ import pytest
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.store import PostgresStore
-from tests.behaviour.helpers import begin, drain, until
+from tests.behaviour.verbs import drain
+from tests.threads import begin, until
 
 
 @contextmanager

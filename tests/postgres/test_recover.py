@@ -9,7 +9,7 @@ import psycopg
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import until
+from tests.threads import until
 
 
 def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:

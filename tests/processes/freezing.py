@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from tests.behaviour.helpers import until
+from tests.threads import until
 
 
 def freeze(process: subprocess.Popen[Any], url: str) -> None:

@@ -13,8 +13,10 @@ import pytest
 import penstock
 from penstock.store.base import Presence
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, take, until, waiters
+from tests.behaviour.looks import waiters
+from tests.behaviour.verbs import take
 from tests.processes.peer import PATIENCE, Peer
+from tests.threads import begin, until
 
 # Below the 15 s after which the heartbeat would tell.
 SOON = 10.0

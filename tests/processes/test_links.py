@@ -10,11 +10,12 @@ import pytest
 
 import penstock
 from penstock import keeper
-from tests.behaviour.helpers import begin, drain, take, until
+from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
+from tests.threads import begin, until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.behaviour.helpers import begin, until
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import ROOT, environment
+from tests.threads import begin, until
 
 TASKS = 2_000
 Handed = list[tuple[int, int]]

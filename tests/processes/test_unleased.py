@@ -9,11 +9,12 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until, waiters
+from tests.behaviour.looks import waiters
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
+from tests.threads import until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 

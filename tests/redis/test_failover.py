@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.servers.redis import Redis
+from tests.threads import until
 
 
 class Replica(Redis):

@@ -10,9 +10,10 @@ import pytest
 
 import penstock
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import begin, until, waiters
+from tests.behaviour.looks import waiters
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
+from tests.threads import begin, until
 
 
 @pytest.fixture

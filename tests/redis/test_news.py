@@ -18,8 +18,9 @@ from penstock.store.redis.link import Connection
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.store import RedisStore
 from penstock.store.wake import Wake
-from tests.behaviour.helpers import begin, until, waiters
+from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
+from tests.threads import begin, until
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.server.serving import Serve
+from tests.threads import until
 
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 

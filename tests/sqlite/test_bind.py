@@ -14,17 +14,6 @@ import penstock
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "app.db"
-
-
-@pytest.fixture
-def broker(path: Path) -> Iterator[penstock.Broker]:
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        yield broker
-
-
-@pytest.fixture
 def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
     """The application's own connection, with a table of its own in the same file."""
     connection = apsw.Connection(str(path))

@@ -147,7 +147,7 @@ def spin() -> None:
 @app.task(tube="processes", executor="process", max_attempts=2, backoff=FAST)
 def crash(how: str) -> None:
     if how == "raise":
-        raise KeyError("crash")
+        raise ValueError("caf\udce9")  # as in the name of a file that is not in UTF-8
     if how == "bury":
         raise penstock.Bury("enough")
     os.kill(os.getpid(), signal.SIGSEGV)

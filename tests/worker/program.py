@@ -8,9 +8,9 @@ import sys
 import threading
 from types import TracebackType
 
-from tests.behaviour.helpers import until
 from tests.processes.freezing import freeze
 from tests.processes.peer import environment
+from tests.threads import until
 
 PATIENCE = 30.0
 _MAIN = "from penstock.cli.main import main; main()"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
-from tests.behaviour.helpers import until
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 
@@ -56,7 +58,7 @@ def test_a_handler_is_killed_at_its_ttr(app: App, start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("how", "attempts", "reason"),
-    [("die", 2, "its process died: signal 11"), ("raise", 2, "KeyError: 'crash'"), ("bury", 1, "enough")],
+    [("die", 2, "its process died: signal 11"), ("raise", 2, "ValueError: caf?"), ("bury", 1, "enough")],
 )
 def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str, attempts: int, reason: str) -> None:
     handle = jobs.crash.put(how)
@@ -112,6 +114,17 @@ def test_a_function_that_no_process_could_import_is_refused(url: str) -> None:
     with pytest.raises(penstock.BadValue, match=r"cannot import tests\.worker.*<locals>"):
         Worker(app)
     app.close()
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_like_others(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    handle = jobs.square.options(max_attempts=1).put(3)
+    worker = Worker(app, Settings(tubes=("processes",), concurrency=1))
+    worker.start()
+    with pytest.raises(penstock.TaskFailed, match="FileNotFoundError"):
+        handle.wait(PATIENCE)
+    worker.stop()
+    assert worker.work.slots.running == 0
 
 
 def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
-from tests.behaviour.helpers import calls, tasks, until
+from tests.behaviour.looks import calls, tasks
 from tests.processes.peer import environment
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.app.app import App
-from tests.behaviour.helpers import until
 from tests.servers import started
 from tests.servers.redis import DurableRedis, Redis
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 

@@ -86,6 +86,12 @@ class Move:
         left = self._target.load_tube(gone(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
+        coming = self._target.load_tube(arriving(name))
+        if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
+            raise TubeExists(
+                f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
+                "or was broken off: go on with that one, or begin the import again with --anew"
+            )
 
     def _sealed(self, name: str) -> Tube | None:
         return self._source.load_tube(gone(name))
@@ -95,6 +101,9 @@ class Move:
         tube = self._source.load_tube(name)
         assert tube is not None, "it was there a moment ago"
         coming = self._target.load_tube(arriving(name))
+        if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
+            discard(self._target, coming)  # it was begun for another tube of that name
+            coming = None
         if coming is None:
             left = self._target.load_tube(gone(name))
             if left is not None:  # it comes back
@@ -160,10 +169,11 @@ class Move:
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
-        for page in read_tasks(self._source, tube, there):
-            arrival.take_in(page, page[-1].id)
+        for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
             replies.update(record.reply_to for record in page if record.reply_to is not None)
-            count += len(page)
+            if missing := [record for record in page if record.id > there]:
+                arrival.take_in(missing, page[-1].id)
+            count += len(missing)
             self._tell(len(page))
         arrival.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):

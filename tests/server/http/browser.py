@@ -11,7 +11,6 @@ from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, 
 from tests.servers import present
 from tests.servers.base import find
 
-
 # A busy machine takes its time to show a page; Playwright's own limit is five seconds.
 expect.set_options(timeout=30_000)
 

@@ -166,6 +166,18 @@ def test_wrong_paths_and_methods(server: Serving) -> None:
     assert server.get("/static/%2e%2e/style.css").status_code == 404
 
 
+def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    for path, status in (("/nothing", 404), ("/tubes/a/b%3Cscript%3Ealert(1)%3C/script%3E", 404), ("/logout", 405)):
+        answer = server.get(path, accept=browser)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        assert '<a href="/">To the tubes</a>' in answer.text
+        assert "alert" not in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert refused(server.get(path)) == (status, "NotFound" if status == 404 else "MethodNotAllowed")
+    assert refused(server.get("/api/nothing", accept=browser)) == (404, "NotFound")  # programs ask there
+
+
 def test_what_is_no_http_ends_the_connection(server: Serving) -> None:
     for sent in (
         b"*1\r\n$4\r\nPING\r\n\r\n",

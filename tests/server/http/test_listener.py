@@ -11,9 +11,10 @@ import pytest
 
 import penstock
 from penstock.server.address import Address
-from tests.behaviour.helpers import until, waiters
+from tests.behaviour.looks import waiters
 from tests.server.http.serving import serving
 from tests.server.http.test_tasks import MAIL
+from tests.threads import until
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 import penstock
-from tests.behaviour.helpers import until, waiters
+from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, Serving
+from tests.threads import until
 
 MAIL = "/api/tubes/mail"
 
