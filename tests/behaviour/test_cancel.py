@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, calls, drain, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, drain, take
 from tests.conftest import Connect
 
 
@@ -111,6 +112,31 @@ def test_cancelled_work_frees_its_micro_queue(broker: penstock.Broker, kind: str
     assert drain(tube) == ["other"]
 
 
+@pytest.mark.parametrize("fair", [False, True])
+@pytest.mark.parametrize("limit", [1, 3])
+def test_live_work_moves_up_in_the_micro_queues_of_cancelled_work(
+    broker: penstock.Broker, fair: bool, limit: int
+) -> None:
+    tube = broker.tube("t", kind="utube", fair=fair, utube_limit=limit)
+    group = tube.group("g")
+    group.put("first", utube=0)
+    group.start()
+    group.put_many((f"alone in {n}", {"utube": n}) for n in range(10, 15))
+    for n in range(24):
+        put = tube.put if n % 4 == 3 else group.put
+        put(n, utube=n % 3)
+    held = tube.take_many(6)
+    group.cancel()
+    assert broker.check() == []
+    live = [task.data for task in held if task.data in range(3, 24, 4)]
+    assert tube.ack_many(held) == [task.data in live for task in held]
+    rest = [int(str(data)) for data in drain(tube)]
+    assert sorted(live + rest) == [3, 7, 11, 15, 19, 23]
+    lanes = [[data for data in rest if data % 3 == lane] for lane in range(3)]
+    assert lanes == list(map(sorted, lanes))
+    assert broker.check() == []
+
+
 def test_a_session_that_ends_holding_cancelled_work_brings_nothing_back(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="fifo")
     group = cancellable(tube, list(range(1_500)))
@@ -124,24 +150,24 @@ def test_a_session_that_ends_holding_cancelled_work_brings_nothing_back(broker: 
 
 # large groups: the record is flipped, the tasks follow in steps
 
-# More than two steps start, and than one take sets aside of what is cancelled.
-STARTED, LARGE = 2_500, 3_500
+# More than two steps start, and than two takes set aside of what is cancelled.
+LARGE = 2_500
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_large_group_starts_in_take_order(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
     group = tube.group("g")
-    for n in range(0, STARTED, 500):
-        urgency = {"pri": STARTED - n} if kind.endswith("ttl") else {}
+    for n in range(0, LARGE, 500):
+        urgency = {"pri": LARGE - n} if kind.endswith("ttl") else {}
         group.put_many((m, {**urgency, **({"utube": m} if "utube" in kind else {})}) for m in range(n, n + 500))
     group.on_end("end")
     group.start()
-    first = STARTED - 500 if kind.endswith("ttl") else 0
+    first = LARGE - 500 if kind.endswith("ttl") else 0
     assert [task.data for task in tube.take_many(10)] == list(range(first, first + 10))
-    assert tasks(tube) == {"ready": STARTED - 10, "taken": 10, "total": STARTED}
+    assert tasks(tube) == {"ready": LARGE - 10, "taken": 10, "total": LARGE}
     tube.release_all()
-    assert tube.truncate() == STARTED
+    assert tube.truncate() == LARGE
     assert drain(tube) == ["end"]
 
 

@@ -11,8 +11,13 @@ from penstock.store.base import ADVANCE_STEP
 # Counts the work of one call.
 Cost = Callable[[Callable[[], object]], int]
 SIZE = 5 * ADVANCE_STEP
-# The cancel itself clears the first step; then so many takes clear the rest, and two more find nothing to clear.
-CLEARING, AFTER = SIZE // ADVANCE_STEP - 1, 2
+# Takes that find nothing to clear any more.
+AFTER = 2
+
+
+def clearing(step: int) -> int:
+    """How many takes it needs: the cancel itself clears the first step."""
+    return SIZE // step - 1
 
 
 class Call(NamedTuple):
@@ -53,18 +58,19 @@ def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
     return sorted(call.cost for call in calls_of(tube, 5, cost))[2]
 
 
-def takes_after_cancel(tube: penstock.Tube, cost: Cost) -> list[Call]:
+def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP) -> list[Call]:
     """Cancel a group that is ready, one task of it taken, and take what stands behind it."""
+    wanted = clearing(step) + AFTER
     group, laned = tube.group("g"), tube._stored.kind.per_utube
     group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
     group.start()
     assert tube.stats().tasks.ready == SIZE  # all of it is ready
-    put_behind(tube, CLEARING + AFTER)
+    put_behind(tube, wanted)
     assert tube.take(0) is not None
     group.cancel()
-    return calls_of(tube, CLEARING + AFTER, cost)
+    return calls_of(tube, wanted, cost)
 
 
-def must_clear_in_steps(calls: list[Call]) -> None:
+def must_clear_in_steps(calls: list[Call], step: int = ADVANCE_STEP) -> None:
     """Every take is one call that finds its task and clears a step, until there is nothing to clear."""
-    assert [(call.found, call.cleared) for call in calls] == [(1, ADVANCE_STEP)] * CLEARING + [(1, 0)] * AFTER
+    assert [(call.found, call.cleared) for call in calls] == [(1, step)] * clearing(step) + [(1, 0)] * AFTER

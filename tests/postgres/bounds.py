@@ -11,7 +11,7 @@ import pytest
 import penstock
 from penstock.store.postgres import schema
 from penstock.store.postgres.location import locate
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.postgres.schemas import damage
 
 

@@ -14,10 +14,11 @@ import pytest
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, take
+from tests.behaviour.verbs import take
 from tests.postgres.bounds import Low, eager, passed_by, rewritten
 from tests.postgres.bounds import low as low
 from tests.servers.postgres import Postgres
+from tests.threads import begin
 
 GATE = 4711
 

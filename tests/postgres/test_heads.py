@@ -13,11 +13,12 @@ import pytest
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, take
+from tests.behaviour.verbs import take
 from tests.postgres.bounds import Low, eager, passed_by
 from tests.postgres.bounds import low as low
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
+from tests.threads import begin
 
 # A take reads some pages of each index; one that passes by thousands of entries reads thousands.
 FEW_PAGES = 60

@@ -58,8 +58,8 @@ def test_a_group_of_a_hundred_thousand_is_turned_in_bounded_steps(own_server: Re
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) -> None:
-    """While cancelled tasks stand in the way, a call takes three thousand of them out of it by a few commands, and
-    removes a hundred; the calls after that remove a thousand each, until all are gone."""
+    """While cancelled tasks stand in the way, a call takes a thousand of them out of it by a few commands, and
+    removes a hundred; the calls after that remove two hundred each, until all are gone."""
     with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
 
@@ -68,9 +68,9 @@ def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) 
 
         tube = broker.tube("t", kind=kind)
         plain_cost(tube, cost)  # scripts are loaded
-        calls = takes_after_cancel(tube, cost)
-        assert [call.cleared for call in calls] == [100, 100, 1000, 1000, 1000, 800, 0]
-        assert [call.found for call in calls] == [0] + [1] * 6
+        calls = takes_after_cancel(tube, cost, 200)
+        assert [call.cleared for call in calls] == [100] * 5 + [200] * 21 + [100] + [0] * 3
+        assert [call.found for call in calls] == [0] * 4 + [1] * 26
         assert all(call.cost <= 4 * call.cleared + 100 for call in calls), calls
         assert plain_cost(tube, cost) <= plain_cost(broker.tube("plain", kind=kind), cost) + 5
         assert broker.check() == []

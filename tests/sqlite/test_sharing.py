@@ -14,10 +14,16 @@ import penstock
 from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
-from tests.behaviour.helpers import begin, until
 from tests.files import held
+from tests.threads import begin, until
 
 T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads wait for the next one, however long a busy machine takes to let that go on."""
+    monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
 
 
 def connection_of(broker: penstock.Broker) -> Connection:
@@ -140,10 +146,7 @@ def test_closing_commits_what_is_shared(connection: Connection, path: Path) -> N
     assert stored(path) == [1]
 
 
-def test_an_interrupt_during_the_commit_keeps_nobody_waiting(
-    connection: Connection, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
+def test_an_interrupt_during_the_commit_keeps_nobody_waiting(connection: Connection, path: Path) -> None:
     connection._queue.append(EAGER)
     waiting = begin(lambda: add(connection, 1))
     until(lambda: connection._shared is not None)

@@ -17,7 +17,7 @@ import apsw
 
 from penstock.errors import StoreUnavailable
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.busy import EAGER, PATIENT, BusyHandler, Pause
+from penstock.store.sqlite.busy import EAGER, PATIENT, BusyHandler, Pause, insist
 from penstock.store.sqlite.faults import translated
 from penstock.store.sqlite.location import inode, refuse_network
 from penstock.store.sqlite.sharing import Shared
@@ -312,7 +312,7 @@ def _open(path: str, busy: BusyHandler) -> apsw.Connection:
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
-        if db.pragma("journal_mode", "wal") != "wal":
+        if insist(lambda: db.pragma("journal_mode", "wal")) != "wal":  # two may be opening a new file at once
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )

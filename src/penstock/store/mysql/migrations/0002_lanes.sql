@@ -118,6 +118,83 @@ BEGIN
     SET t.lane_state = NULL WHERE t.state = 'q';
 END;
 
+DROP PROCEDURE IF EXISTS penstock_lanes_hold;
+
+-- Lock the lanes of these tasks, and leave out the tasks of those that others are at: nobody is waited for.
+CREATE PROCEDURE penstock_lanes_hold(p_tube INT UNSIGNED, INOUT p_ids LONGTEXT CHARACTER SET utf8mb4)
+SQL SECURITY INVOKER
+BEGIN
+    SELECT CONCAT('[', GROUP_CONCAT(h.id ORDER BY h.id), ']') INTO p_ids FROM (
+        SELECT d.id FROM (
+            SELECT DISTINCT t.id, t.utube, t.state FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+            STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        ) d LEFT JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = d.utube
+        WHERE l.utube IS NOT NULL OR d.state NOT IN ('r', 'q', 't') FOR UPDATE SKIP LOCKED
+    ) h;
+END;
+
+DROP PROCEDURE IF EXISTS penstock_lanes_lose;
+
+-- These locked tasks are about to go: as penstock_lane_left for each, whatever their number in a few statements, but that
+-- nobody is promoted yet. p_lanes: the lanes, in hexadecimal, where somebody must be.
+CREATE PROCEDURE penstock_lanes_lose(
+    p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_fair INT, p_limit INT, p_now BIGINT,
+    OUT p_lanes LONGTEXT CHARACTER SET utf8mb4
+)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_lanes LONGTEXT CHARACTER SET utf8mb4;
+    UPDATE (
+        SELECT t.utube, SUM(t.state = 't') AS taken, SUM(t.state = 'r') AS heads, SUM(t.state = 'q') AS waiting
+        FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        WHERE t.state IN ('r', 'q', 't') GROUP BY t.utube
+    ) s STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = s.utube
+    SET l.taken = l.taken - s.taken, l.heads = l.heads - s.heads, l.waiting = l.waiting - s.waiting;
+    SELECT CONCAT('["', GROUP_CONCAT(DISTINCT HEX(t.utube) SEPARATOR '","'), '"]') INTO v_lanes
+    FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+    STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id FOR UPDATE;
+    IF p_fair THEN
+        UPDATE JSON_TABLE(v_lanes, '$[*]' COLUMNS (utube VARCHAR(400) PATH '$')) j
+        STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = UNHEX(j.utube)
+        SET l.idle_turn = l.turn WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0;
+    END IF;
+    DELETE l FROM JSON_TABLE(v_lanes, '$[*]' COLUMNS (utube VARCHAR(400) PATH '$')) j
+    STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = UNHEX(j.utube)
+    WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (NOT p_fair OR l.turn < p_now);
+    SELECT CONCAT('["', GROUP_CONCAT(j.utube SEPARATOR '","'), '"]') INTO p_lanes
+    FROM JSON_TABLE(v_lanes, '$[*]' COLUMNS (utube VARCHAR(400) PATH '$')) j
+    STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = UNHEX(j.utube)
+    WHERE l.waiting > 0 AND p_limit > l.taken + l.heads FOR UPDATE;
+END;
+
+DROP PROCEDURE IF EXISTS penstock_lanes_fill;
+
+-- Promote those who come next in these lanes, one of each in a round, until no lane has room for who waits there.
+CREATE PROCEDURE penstock_lanes_fill(
+    p_tube INT UNSIGNED, p_lanes LONGTEXT CHARACTER SET utf8mb4, p_fair INT, p_limit INT, INOUT p_readied INT
+)
+SQL SECURITY INVOKER
+BEGIN
+    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_count INT DEFAULT IF(p_lanes IS NULL, 0, 1);
+    WHILE v_count > 0 DO
+        SELECT CONCAT('[', GROUP_CONCAT(f.id), ']'), COUNT(*) INTO v_ids, v_count FROM (
+            SELECT (SELECT t.id FROM penstock_task t FORCE INDEX (penstock_laned)
+                WHERE t.tube = p_tube AND t.utube = l.utube AND t.lane_state = 'q' ORDER BY t.rank1, t.rank2, t.id LIMIT 1 FOR UPDATE
+            ) AS id FROM JSON_TABLE(p_lanes, '$[*]' COLUMNS (utube VARCHAR(400) PATH '$')) j
+            STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = UNHEX(j.utube)
+            WHERE l.waiting > 0 AND p_limit > l.taken + l.heads FOR UPDATE
+        ) f;
+        UPDATE JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
+        STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
+        STRAIGHT_JOIN penstock_lane l FORCE INDEX (PRIMARY) ON l.tube = p_tube AND l.utube = t.utube
+        SET t.state = 'r', t.lane_state = 'r', t.rank2 = IF(p_fair, l.turn, t.rank2), l.heads = l.heads + 1,
+            l.waiting = l.waiting - 1;
+        SET p_readied = p_readied + v_count;
+    END WHILE;
+END;
+
 DROP PROCEDURE IF EXISTS penstock_arrive;
 
 -- The tasks of a put stand in the table in state n, in no lane yet: they arrive one by one, in order.

@@ -53,7 +53,7 @@ DROP PROCEDURE IF EXISTS penstock_lease_lanes;
 -- Choose up to p_count heads whose micro-queues nobody else is at, and mark their micro-queues as served.
 CREATE PROCEDURE penstock_lease_lanes(
     p_tube INT UNSIGNED, p_count INT, p_max DOUBLE, p_session BIGINT, p_taking BIGINT, p_fair INT, p_limit INT, p_moving INT,
-    p_now BIGINT, OUT p_ids LONGTEXT CHARACTER SET utf8mb4
+    p_gone BIGINT, p_now BIGINT, OUT p_ids LONGTEXT CHARACTER SET utf8mb4
 )
 SQL SECURITY INVOKER
 BEGIN
@@ -72,7 +72,7 @@ BEGIN
             DECLARE c_heads CURSOR FOR
                 SELECT id, utube FROM penstock_task FORCE INDEX (penstock_ready)
                 WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
-                AND (NOT p_moving OR group_no IS NULL OR group_no NOT IN (
+                AND NOT group_no <=> p_gone AND (NOT p_moving OR group_no IS NULL OR group_no NOT IN (
                     SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
                 ORDER BY rank1, rank2, id LIMIT v_window;
             DECLARE CONTINUE HANDLER FOR NOT FOUND SET v_over = 1;
@@ -152,15 +152,21 @@ SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
     DECLARE v_window INT DEFAULT p_count + 100;  -- more than is wanted, for others may be at some
+    DECLARE v_gone BIGINT DEFAULT 0;
+    IF p_moving THEN
+        -- The largest of them as a constant: its tasks are passed by in the index, and their rows are not read.
+        SELECT IFNULL(MAX(g.no), 0) INTO v_gone FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_moving_group)
+            WHERE tube = p_tube AND moving = 1 AND state = 'cancelling' ORDER BY remaining DESC LIMIT 1) g;
+    END IF;
     IF p_lanes THEN
-        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_taking, p_fair, p_limit, p_moving, p_now, v_ids);
+        CALL penstock_lease_lanes(p_tube, p_count, p_max, p_session, p_taking, p_fair, p_limit, p_moving, v_gone, p_now, v_ids);
     ELSEIF p_moving OR (p_max < 1e300 AND p_hand_out = 'lease') THEN
         -- Passes by what is cancelled or not urgent enough without a lock, and then locks what is left: a range that ends
         -- before the last task locks the one behind it, too.
         SELECT CONCAT('[', GROUP_CONCAT(c.id), ']') INTO v_ids
         FROM (SELECT id FROM penstock_task FORCE INDEX (penstock_ready)
             WHERE tube = p_tube AND state = 'r' AND rank1 <= p_max AND (expires IS NULL OR expires > p_now)
-            AND (group_no IS NULL OR group_no NOT IN (
+            AND NOT group_no <=> v_gone AND (group_no IS NULL OR group_no NOT IN (
                 SELECT no FROM penstock_group WHERE tube = p_tube AND moving = 1 AND state = 'cancelling'))
             ORDER BY rank1, rank2, id LIMIT v_window) c;
         SELECT GROUP_CONCAT(c.id ORDER BY c.rank1, c.rank2, c.id) INTO v_ids

@@ -1,14 +1,15 @@
 -- What is done to a whole tube, in bounded steps or at once. Each CALL is one step of the contract, as in 0004.
 DROP PROCEDURE IF EXISTS penstock_catch_up;
 
--- Do what the clock and the groups demand, at most p_limit tasks; all of it when p_limit is 0. p_more: more is due.
+-- Do what the clock and the groups demand, at most p_limit tasks; when p_limit is 0, all that is in nobody's hands: who has
+-- some of it may wait for what this step holds. p_more: more is due.
 CREATE PROCEDURE penstock_catch_up(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT, OUT p_more INT)
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_step INT DEFAULT IF(p_limit = 0, 1000, p_limit);
     DECLARE v_count INT DEFAULT 0;
     DECLARE v_moving, v_deltas INT;
-    DECLARE v_lapse, v_end BIGINT;
+    DECLARE v_lapse, v_end, v_before BIGINT;
     SELECT MAX(moving) INTO v_moving FROM penstock_tube WHERE no = p_tube AND name IS NOT NULL;
     IF v_moving IS NULL THEN
         CALL penstock_no_tube();
@@ -18,12 +19,13 @@ BEGIN
         CALL penstock_end_lapsed(p_now);
     END IF;
     REPEAT
+        SET v_before = LAST_INSERT_ID();  -- every change inserts a delta
         CALL penstock_due(p_tube, v_step, p_now, v_count);
         SET p_more = v_count >= v_step;
         IF v_moving AND NOT p_more THEN
             CALL penstock_follow(p_tube, v_step - v_count, p_now, p_more);
         END IF;
-    UNTIL p_limit > 0 OR NOT p_more END REPEAT;
+    UNTIL p_limit > 0 OR NOT p_more OR LAST_INSERT_ID() = v_before END REPEAT;
     CALL penstock_forget(p_tube, 1000, p_now);
     SELECT COUNT(*) INTO v_deltas FROM (SELECT 1 FROM penstock_delta LIMIT 64) d;
     IF v_deltas = 64 THEN

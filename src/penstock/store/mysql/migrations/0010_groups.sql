@@ -120,14 +120,15 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_follow;
 
--- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go. p_more: some
--- must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
+-- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go; of these at
+-- most 200, some 7 ms, because takes pass by the others. p_more: some must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
 -- caller's own transaction (@penstock_bound) may not see the newest tasks, so it calls nothing done.
 CREATE PROCEDURE penstock_follow(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT, OUT p_more INT)
 SQL SECURITY INVOKER
 follow: BEGIN
-    DECLARE v_over, v_lanes, v_count, v_mark INT DEFAULT 0;
+    DECLARE v_over, v_lanes, v_count, v_some, v_mark INT DEFAULT 0;
     DECLARE v_left INT DEFAULT p_limit;
+    DECLARE v_going INT DEFAULT LEAST(p_limit, 200);
     DECLARE v_group BIGINT;
     DECLARE v_state VARCHAR(10) CHARACTER SET ascii;
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
@@ -142,23 +143,25 @@ follow: BEGIN
         IF v_over OR v_left <= 0 THEN
             LEAVE moving;
         END IF;
+        SET v_some = IF(v_state = 'cancelling', LEAST(v_left, v_going), v_left);
         IF v_state = 'cancelling' THEN
             SELECT CONCAT('[', GROUP_CONCAT(m.id ORDER BY m.id), ']'), COUNT(*) INTO v_ids, v_count
-            FROM (SELECT id FROM penstock_member FORCE INDEX (PRIMARY) WHERE group_no = v_group ORDER BY id LIMIT v_left) m;
+            FROM (SELECT id FROM penstock_member FORCE INDEX (PRIMARY) WHERE group_no = v_group ORDER BY id LIMIT v_some) m;
+            SET v_going = v_going - v_count;
         ELSE
             SELECT CONCAT('[', GROUP_CONCAT(m.id ORDER BY m.rank1, m.rank2, m.id), ']'), COUNT(*) INTO v_ids, v_count
             FROM (SELECT id, rank1, rank2 FROM penstock_member FORCE INDEX (penstock_unstarted)
-                WHERE group_no = v_group AND waits = 1 ORDER BY rank1, rank2, id LIMIT v_left) m;
+                WHERE group_no = v_group AND waits = 1 ORDER BY rank1, rank2, id LIMIT v_some) m;
         END IF;
-        IF v_lanes THEN
-            CALL penstock_sweep(p_tube, IF(v_state = 'cancelling', 'cancel', 'start'), v_ids, NULL, p_now);
-        ELSEIF v_state = 'cancelling' THEN
-            CALL penstock_cancel_plain(p_tube, v_ids, p_now);
+        IF v_state = 'cancelling' THEN
+            CALL penstock_cancel_all(p_tube, v_ids, p_now);
+        ELSEIF v_lanes THEN
+            CALL penstock_sweep(p_tube, 'start', v_ids, NULL, p_now);
         ELSE
             CALL penstock_start_plain(p_tube, v_group, v_ids, p_now);
         END IF;
         SET v_left = v_left - v_count;
-        IF v_left > 0 AND @penstock_bound IS NULL THEN
+        IF v_count < v_some AND @penstock_bound IS NULL THEN
             -- All of it was looked at. What is not moved is in another's hands, or was moved before.
             SELECT COUNT(*) INTO v_count FROM (SELECT 1 FROM penstock_member
                 WHERE group_no = v_group AND (v_state = 'cancelling' OR waits = 1) LIMIT 1) m;
@@ -167,7 +170,7 @@ follow: BEGIN
     END LOOP;
     CLOSE c_groups;
     IF @penstock_bound THEN
-        SET p_more = v_left <= 0;
+        SET p_more = v_left <= 0 OR v_going <= 0;
         LEAVE follow;
     END IF;
     SELECT COUNT(*) INTO p_more FROM (SELECT 1 FROM penstock_group WHERE tube = p_tube AND moving = 1 LIMIT 1) g;
@@ -182,13 +185,22 @@ END;
 
 DROP PROCEDURE IF EXISTS penstock_cancel_plain;
 
--- As a sweep, for a tube without micro-queues: whatever their number in a few statements.
-CREATE PROCEDURE penstock_cancel_plain(p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
+DROP PROCEDURE IF EXISTS penstock_cancel_all;
+
+-- As a sweep, whatever their number in a few statements; those that others are at stay.
+CREATE PROCEDURE penstock_cancel_all(
+    p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
+)
 SQL SECURITY INVOKER
 BEGIN
-    DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
-    DECLARE v_count, v_taken, v_delayed, v_buried INT;
+    DECLARE v_ids, v_filled LONGTEXT CHARACTER SET utf8mb4;
+    DECLARE v_lanes, v_fair, v_limit, v_count, v_taken, v_delayed, v_buried INT;
+    DECLARE v_readied INT DEFAULT 0;
     DECLARE v_retention BIGINT;
+    SELECT lanes, fair, utube_limit, retention INTO v_lanes, v_fair, v_limit, v_retention FROM penstock_tube WHERE no = p_tube;
+    IF v_lanes THEN
+        CALL penstock_lanes_hold(p_tube, p_ids);
+    END IF;
     SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.id), ']'), COUNT(*), SUM(d.state = 't'), SUM(d.state IN ('~', 'g')),
         SUM(d.state = '!') INTO v_ids, v_count, v_taken, v_delayed, v_buried
     FROM (SELECT t.id, t.state FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
@@ -196,12 +208,16 @@ BEGIN
     IF v_ids IS NOT NULL THEN
         SELECT 'cancel/cancelling', p_tube, t.record, t.data FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
         STRAIGHT_JOIN penstock_record t ON t.tube = p_tube AND t.id = j.id FOR UPDATE;
-        SELECT retention INTO v_retention FROM penstock_tube WHERE no = p_tube;
+        IF v_lanes THEN
+            CALL penstock_lanes_lose(p_tube, v_ids, v_fair, v_limit, p_now, v_filled);
+        END IF;
         CALL penstock_leave_all(p_tube, v_ids, 'deleted', p_now + v_retention);
         DELETE t FROM JSON_TABLE(v_ids, '$[*]' COLUMNS (id BIGINT PATH '$')) j
         STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id;
         INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, delete_calls)
         VALUES (p_tube, -v_taken, -v_delayed, -v_buried, v_count, v_count);
+        CALL penstock_lanes_fill(p_tube, v_filled, v_fair, v_limit, v_readied);
+        SELECT 'ready', p_tube, v_readied, NULL;
     END IF;
 END;
 

@@ -47,7 +47,9 @@ local function advance(most, most_cancelled)
   end
   if forget_idle then forget_idle() end
   done = done + #due
-  return done >= most or (follow and done + follow(most - done, most_cancelled) >= most)
+  if done >= most or not follow then return done >= most end
+  follow(most - done, most_cancelled)
+  return is_moving()
 end
 
 local function first_score(key)

@@ -7,8 +7,8 @@ local function hand_out(key, rec, session)
 end
 
 -- Those past their ttl are passed by in their place; those gone with their group leave the ready index, for good, and
--- are removed later. So many of each a step, some 10 ms of the server's time: a take that got no further is made again.
-local passed, withdrawn, MOST_PASSED, MOST_WITHDRAWN = 0, 0, 1000, 3000
+-- are removed later. So many of each a step, some 3 ms of the server's time: a take that got no further is made again.
+local passed, withdrawn, MOST_PASSED, MOST_WITHDRAWN = 0, 0, 1000, 1000
 
 local function may_skip() return passed < MOST_PASSED and withdrawn < MOST_WITHDRAWN end
 

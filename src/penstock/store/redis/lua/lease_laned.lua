@@ -19,7 +19,8 @@ lease = function(wanted, session)
     for _, name in ipairs(names) do
       local key = key_in(name)
       local rec = fetch(key)
-      local skips, leaves = rec and skipped(rec)
+      local skips, leaves
+      if rec then skips, leaves = skipped(rec) end
       if not rec or leaves then
         redis.call('ZREM', k_ready, name)
       elseif not skips then

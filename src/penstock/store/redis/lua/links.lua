@@ -125,20 +125,21 @@ local function follow_one(no, group, most)
   return #found
 end
 
--- Tasks follow their groups' records, at most so many, and so many of each cancelled group where that is given: these are
--- in nobody's way. How many did.
+-- Tasks follow their groups' records, at most so many, and so many of them cancelled ones: these are in nobody's way, and
+-- two hundred are some 3 ms of the server's time.
 follow = function(most, most_cancelled)
-  local done, place = 0, 0
+  local done, place, going = 0, 0, most_cancelled or 200
   while done < most do
     local no = tonumber(redis.call('ZRANGE', k_moving, place, place)[1])
     if not no then break end
-    local group, wanted = group_of(no), most - done
-    if group and group.state == 'x' then wanted = math.min(wanted, most_cancelled or wanted) end
-    local found = group and (group.state == 's' or group.state == 'x') and follow_one(no, group, wanted) or 0
+    local group, wanted, found = group_of(no), most - done, 0
+    local gone = group and group.state == 'x'
+    if gone then wanted = math.min(wanted, going) end
+    if wanted > 0 and (gone or group and group.state == 's') then found = follow_one(no, group, wanted) end
     if found < wanted then redis.call('ZREM', k_moving, no) else place = place + 1 end
+    if gone then going = going - found end
     done = done + math.max(1, found) -- one without tasks counts too: the loop is bounded
   end
-  return done
 end
 
 put_works = function()

@@ -17,6 +17,9 @@ if group and live(group) and to ~= group.state then
   if group.left > 0 then redis.call('ZADD', k_moving, no, no) end
   end_group(no, group)
 end
-if group then more = follow(most) >= most end
+if group then
+  follow(most)
+  more = is_moving()
+end
 close()
 return { now, readied, removed, log, follows, more and 1 or 0 }
