@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.aio.helpers import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied
+from tests.aio.helpers import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied, until
 from tests.threads import begin
 from tests.threads import until as until_here
 
@@ -265,14 +265,21 @@ def test_a_blocked_take_costs_no_call_while_nothing_happens(monkeypatch: pytest.
     async def main() -> None:
         async with aio.connect("memory://") as broker:
             tube = await broker.tube("t")
-            takes = [asyncio.ensure_future(tube.take(4)) for _ in range(1000)]
+            takes = [asyncio.ensure_future(tube.take()) for _ in range(1000)]
             await blocked(broker, 1000)
             sizes = spied(broker, "take")
-            await asyncio.gather(*takes)
-            # The scan looks for one of them; in the end each looks a last time, many together.
-            assert sizes[:2] == [1, 1]
-            assert len(sizes) < 50
-            assert await calls(tube) == {}
+
+            async def scanned() -> bool:
+                return len(sizes) >= 2
+
+            await until(scanned)
+            assert set(sizes) == {1}  # a scan looks for one of them
+            await tube.put_many(range(1000))
+            assert None not in await asyncio.gather(*takes)
+            sizes.clear()
+            assert set(await asyncio.gather(*(tube.take(0.2) for _ in range(1000)))) == {None}
+            assert len(sizes) < 50  # in the end each looks a last time, many together
+            assert await calls(tube) == {"put": 1000, "take": 1000}
 
     in_loop(main)
 
