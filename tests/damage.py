@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.helpers import drain, take
+from tests.behaviour.verbs import drain, take
 
 # name -> what damages an element or a message, and what is found
 UNLEASED: dict[str, tuple[str, str]] = {

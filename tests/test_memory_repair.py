@@ -12,7 +12,7 @@ from penstock.core.lifecycle import Move
 from penstock.store.memory import MemoryStore
 from penstock.store.memory.step import Step
 from penstock.store.memory.tube import TubeState
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 
 
 def _forget_tasks(state: TubeState) -> None:

@@ -115,11 +115,22 @@ def test_a_token_when_all_are_awake_makes_them_look_again(room: Room) -> None:
     assert awake(waiter)
 
 
-def test_a_picky_waiter_passes_on_what_it_refused(room: Room) -> None:
-    picky, other = room.enter((READY,), picky=True), room.enter((READY,))
+def test_what_a_waiter_refused_is_for_one_that_takes_more(room: Room) -> None:
+    urgent, alike, other = room.enter((READY,), 3), room.enter((READY,), 3), room.enter((READY,), 4)
     room.wake(READY)
-    room.again(picky)
-    assert awake(other)
+    assert awake(urgent)
+    room.again(urgent)
+    assert (awake(alike), awake(other)) == (False, True)
+
+
+@pytest.mark.parametrize("hint", [True, False])
+def test_waiters_that_refused_sleep_on(room: Room, hint: bool) -> None:
+    waiters = [room.enter((READY,), 3), room.enter((READY,), 4)]
+    room.wake(READY, hint=hint)
+    for waiter in waiters:
+        assert awake(waiter)
+        room.again(waiter)
+    assert [awake(waiter) for waiter in waiters] == [False, False]
 
 
 def test_a_waiter_of_two_tubes_passes_on_the_token_of_the_other(room: Room) -> None:

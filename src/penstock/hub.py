@@ -236,9 +236,9 @@ class Hub:
             self._waiters.discard(waiter)
             self.room.leave(waiter, None)
 
-    def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
+    def enter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
         """Queue up in the room, with an ear for what others change where the store lends one."""
-        waiter = self.room.enter(topics, picky=picky)
+        waiter = self.room.enter(topics, max_pri)
         if self._news is not None:
             waiter.ears = Ears(self.room, self._news)
         return waiter

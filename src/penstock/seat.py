@@ -162,7 +162,7 @@ class Seat:
     def _blocked(self, look: Takes, deadline: float | None, stop: Stop) -> Flow[list[Task]]:
         room = self._hub.room
         topics: tuple[Topic, ...] = tuple(("ready", tube._stored.no) for tube in look.tubes)
-        waiter = self._hub.enter(topics, picky=look.max_pri is not None)
+        waiter = self._hub.enter(topics, look.max_pri)
         self._waiters.add(waiter)
         got: Topic | None = None
         look.blocks = True

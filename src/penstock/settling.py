@@ -132,7 +132,7 @@ class Settling:
         """Release a task whose `with` block raised, after the tube's back-off if it has one."""
         backoff = self._stored.backoff
         delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
-        reason = names.text("reason", f"{type(error).__name__}: {error}")
+        reason = names.text("reason", names.failure(error))
         try:
             extra = span_ms("delay", min(delay, MAX_SECONDS))
             yield from self._settle_at_last(task, self._move("release", task, extra, reason))

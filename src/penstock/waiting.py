@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
 from penstock.store.forks import reset_in_child
@@ -24,11 +24,11 @@ Topic = tuple[str, int] | tuple[str, int, int]
 class Waiter:
     """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
 
-    __slots__ = ("_call", "_lock", "ears", "hinted", "owed", "picky", "promised", "shares", "topics", "woken")
+    __slots__ = ("_call", "_lock", "ears", "hinted", "max_pri", "owed", "promised", "shares", "topics", "woken")
 
-    def __init__(self, topics: tuple[Topic, ...], *, picky: bool) -> None:
+    def __init__(self, topics: tuple[Topic, ...], max_pri: int | None) -> None:
         self.topics = topics
-        self.picky = picky  # it may refuse what another would take
+        self.max_pri = max_pri  # it refuses less urgent work, which another may take; None: nothing
         self.shares = False  # it sleeps without a thread, and its looks are made together with others'
         self.woken = False
         self.hinted = False
@@ -83,20 +83,20 @@ class Room:
         self._waiters: dict[Topic, dict[Waiter, None]] = {}
         reset_in_child(self)
 
-    def enter(self, topics: tuple[Topic, ...], *, picky: bool = False) -> Waiter:
+    def enter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
         """Queue up."""
-        waiter = Waiter(topics, picky=picky)
+        waiter = Waiter(topics, max_pri)
         with self._lock:
             for topic in topics:
                 self._waiters.setdefault(topic, {})[waiter] = None
         return waiter
 
     def again(self, waiter: Waiter) -> None:
-        """It was woken and found nothing: it waits on, at its old place."""
+        """It was woken and found nothing: it waits on, at its old place. What it may have refused is another's."""
         with self._lock:
-            if waiter.woken and waiter.picky:
+            if waiter.woken and waiter.max_pri is not None:
                 for topic in waiter.topics:
-                    self._wake(topic, 1, hint=False)
+                    self._wake(topic, 1, hint=False, beyond=waiter.max_pri)
             waiter.woken = waiter.hinted = waiter.owed
             waiter.owed = waiter.promised = False
             if waiter.woken:
@@ -164,8 +164,12 @@ class Room:
                 if not waiting:
                     del self._waiters[topic]
 
-    def _wake(self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False) -> None:
-        waiting = self._waiters.get(topic, {})
+    def _wake(
+        self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False, beyond: int | None = None
+    ) -> None:
+        waiting: Collection[Waiter] = self._waiters.get(topic, {})
+        if beyond is not None:  # only who takes more than that, else two who refuse would wake each other for ever
+            waiting = [waiter for waiter in waiting if waiter.max_pri is None or waiter.max_pri > beyond]
         gone = []
         for waiter in waiting:
             if count <= 0:

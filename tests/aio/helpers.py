@@ -17,7 +17,7 @@ PATIENCE = 30.0
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run it in an event loop of its own, with a limit."""
-    return asyncio.run(asyncio.wait_for(main(), 50))
+    return asyncio.run(asyncio.wait_for(main(), 120))
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = PATIENCE) -> None:

@@ -14,7 +14,7 @@ import penstock
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_the_behaviour_suite_passes_awaited() -> None:
     command = ["-m", "pytest", "-p", "tests.aio.blocking", "-q", "-x", "-k", "memory", "tests/behaviour"]
     ran = subprocess.run(
@@ -24,6 +24,6 @@ def test_the_behaviour_suite_passes_awaited() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=280,
+        timeout=580,
     )
     assert ran.returncode == 0, ran.stdout[-5000:]

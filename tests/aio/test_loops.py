@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import aio
 from tests.aio.helpers import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
-from tests.behaviour.helpers import begin
+from tests.threads import begin
 
 
 def test_connect_can_be_awaited(store_url: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock import aio
 from tests.aio.helpers import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied
-from tests.behaviour.helpers import begin
-from tests.behaviour.helpers import until as until_here
+from tests.threads import begin
+from tests.threads import until as until_here
 
 pytestmark = pytest.mark.usefixtures("unscanned")
 # Less than the takes are patient: who is not woken has nothing by then.

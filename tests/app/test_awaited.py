@@ -14,7 +14,7 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry
 from penstock.store.base import Stored
 from penstock.testing import run_queued
-from tests.behaviour.helpers import until
+from tests.threads import until
 
 
 @pytest.fixture

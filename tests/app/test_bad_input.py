@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from tests.behaviour.helpers import tasks
+from tests.behaviour.looks import tasks
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import penstock
 from penstock.core.lifecycle import Move
 from penstock.testing import Clock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 
 
 def tell(tube: penstock.Tube, task: penstock.Task, extra: int, progress: float | None) -> None:

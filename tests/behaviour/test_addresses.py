@@ -9,20 +9,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import (
-    KINDS,
-    TIMED_KINDS,
-    UTUBE_KINDS,
-    begin,
-    calls,
-    drain,
-    everything,
-    facts,
-    refused,
-    take,
-    tasks,
-)
+from tests.behaviour.looks import calls, everything, facts, refused, tasks
+from tests.behaviour.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 from tests.conftest import Connect
+from tests.threads import begin
 
 BAD_ADDRESSES: list[Any] = [
     "",

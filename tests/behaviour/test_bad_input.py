@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 import penstock
-from tests.behaviour.helpers import FREE_VERBS, LEASED_VERBS, calls, drain, everything, refused, take, tasks
+from tests.behaviour.looks import calls, everything, refused, tasks
+from tests.behaviour.verbs import FREE_VERBS, LEASED_VERBS, drain, take
 
 NAN, INF = float("nan"), float("inf")
 

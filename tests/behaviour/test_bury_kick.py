@@ -6,19 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import (
-    FREE_VERBS,
-    KINDS,
-    Verb,
-    calls,
-    drain,
-    everything,
-    facts,
-    put_into,
-    take,
-    take_all,
-    tasks,
-)
+from tests.behaviour.looks import calls, everything, facts, tasks
+from tests.behaviour.verbs import FREE_VERBS, KINDS, Verb, drain, put_into, take, take_all
 from tests.conftest import Connect
 
 

@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, calls, drain, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, LEASED_VERBS, UTUBE_KINDS, Verb, drain, take
 from tests.conftest import Connect
 
 

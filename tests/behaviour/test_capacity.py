@@ -6,8 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, put_into, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, put_into, take
 from tests.conftest import Connect
+from tests.threads import begin
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -10,7 +10,8 @@ import pydantic
 import pytest
 
 import penstock
-from tests.behaviour.helpers import drain, take, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import drain, take
 
 VALUES: dict[str, object] = {
     "null": None,

@@ -9,7 +9,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import calls, drain, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
 
 

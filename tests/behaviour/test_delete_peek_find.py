@@ -6,7 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, calls, everything, facts, put_into, refused, take, tasks
+from tests.behaviour.looks import calls, everything, facts, refused, tasks
+from tests.behaviour.verbs import KINDS, put_into, take
 from tests.conftest import Connect
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from tests.behaviour.helpers import KINDS, take, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, TIMED_KINDS, calls, drain, everything, refused, take, take_all, tasks
+from tests.behaviour.looks import calls, everything, refused, tasks
+from tests.behaviour.verbs import KINDS, TIMED_KINDS, drain, take, take_all
 from tests.conftest import Connect
 
 

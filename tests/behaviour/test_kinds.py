@@ -9,7 +9,8 @@ import pytest
 import penstock
 from penstock.core import kind as known
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, drain, refused, take, take_all, tasks
+from tests.behaviour.looks import refused, tasks
+from tests.behaviour.verbs import KINDS, drain, take, take_all
 from tests.conftest import Connect
 
 LIFO = penstock.Kind("lifo", order=("-id",))

@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, drain, take, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
 
 

@@ -8,7 +8,8 @@ import penstock
 from penstock import operating
 from penstock.core.task import Status
 from penstock.store.base import Event
-from tests.behaviour.helpers import calls, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import take
 from tests.conftest import Connect
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.helpers import KINDS, drain, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import KINDS, drain
 from tests.conftest import Connect
 
 BACKOFF = penstock.Backoff(base=1, factor=3, limit=60, jitter=0)

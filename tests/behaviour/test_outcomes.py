@@ -11,8 +11,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, everything, refused, take, until
+from tests.behaviour.looks import calls, everything, refused
+from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 PATIENCE = 30.0
 WEEK = 7 * 24 * 3600

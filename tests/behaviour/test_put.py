@@ -6,8 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, drain, facts, take, tasks
+from tests.behaviour.looks import calls, facts, tasks
+from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.threads import begin
 
 
 def test_put_gives_the_task(broker: penstock.Broker, clock: Clock) -> None:

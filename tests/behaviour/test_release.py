@@ -6,7 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, TIMED_KINDS, calls, drain, facts, take, tasks
+from tests.behaviour.looks import calls, facts, tasks
+from tests.behaviour.verbs import KINDS, TIMED_KINDS, drain, take
 from tests.conftest import Connect
 
 

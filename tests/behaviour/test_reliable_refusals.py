@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import penstock
-from tests.behaviour.helpers import LEASED_KINDS_VERBS, everything, refused, take
+from tests.behaviour.looks import everything, refused
+from tests.behaviour.verbs import LEASED_KINDS_VERBS, take
 
 
 @pytest.fixture

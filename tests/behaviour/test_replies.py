@@ -9,8 +9,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, drain, refused, take, tasks
+from tests.behaviour.looks import calls, refused, tasks
+from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.threads import begin
 
 PATIENCE = 30.0
 

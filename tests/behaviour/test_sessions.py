@@ -10,8 +10,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, drain, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 
 @pytest.mark.parametrize("kind", KINDS)

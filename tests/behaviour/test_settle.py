@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, LEASED_VERBS, Verb, calls, everything, take, tasks
+from tests.behaviour.looks import calls, everything, tasks
+from tests.behaviour.verbs import KINDS, LEASED_VERBS, Verb, take
 from tests.conftest import Connect
 
 leased_verb = pytest.mark.parametrize("verb", LEASED_VERBS.values(), ids=LEASED_VERBS)

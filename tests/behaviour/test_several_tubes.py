@@ -6,8 +6,9 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, tasks, until, waiters
+from tests.behaviour.looks import tasks, waiters
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 
 def taken(broker: penstock.Broker, *names: str) -> tuple[str, object] | None:
@@ -81,10 +82,10 @@ def test_a_tube_created_anew_by_another_is_found_by_its_name(broker: penstock.Br
 def test_whoever_waited_on_several_waits_on_none_after(live: penstock.Broker, name: str) -> None:
     tubes = [live.tube(each, kind=kind) for each, kind in (("a", "fifo"), ("b", "utube"), ("c", "fifottl"))]
     for _ in range(2):  # the second time, each tube knows the session
-        taking = begin(lambda: live.take(["a", "b", "c"], 10))
+        taking = begin(lambda: live.take(["a", "b", "c"], 30))
         until(lambda: [waiters(live, tube.name) for tube in tubes] == [1, 1, 1])
         live.tube(name).put("x")
-        task = taking.result(10)
+        task = taking.result(30)
         assert task is not None
         assert task.tube == name
         task.ack()

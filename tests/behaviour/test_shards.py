@@ -8,8 +8,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, calls, drain, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 SHARDS = 3
 
@@ -193,7 +195,7 @@ def test_an_outcome_is_found_and_waited_for(tube: penstock.Tube) -> None:
     waits = [begin(lambda address=address: tube.wait(address, 10)) for address in "abc"]  # type: ignore[misc]
     for task in tube.take_many(20):
         task.ack(task.data)
-    assert [wait.result(10).result for wait in waits] == ["a", "b", "c"]
+    assert [wait.result(30).result for wait in waits] == ["a", "b", "c"]
     assert [tube.wait(address, 0).result for address in "def"] == ["d", "e", "f"]
 
 
@@ -224,12 +226,12 @@ def test_a_dropped_tube_replies_with_them_too(broker: penstock.Broker, tube: pen
 def test_a_put_into_any_shard_wakes(live: penstock.Broker) -> None:
     tube = live.tube("t", shards=SHARDS)
     for n in range(SHARDS + 1):
-        taking = begin(lambda: tube.take(10))
+        taking = begin(lambda: tube.take(30))
         until(lambda: waiters(live, "t") == 1)
         with pytest.raises(penstock.TubeBusy, match="waiting"):
             tube.drop()
         tube.put(n)
-        task = taking.result(10)
+        task = taking.result(30)
         assert task is not None
         assert task.data == n
         task.ack()

@@ -6,7 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, calls, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
 
 

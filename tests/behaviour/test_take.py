@@ -6,8 +6,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, begin, calls, facts, take, take_all, tasks
+from tests.behaviour.looks import calls, facts, tasks
+from tests.behaviour.verbs import KINDS, take, take_all
 from tests.conftest import Connect
+from tests.threads import begin
 
 
 @pytest.mark.parametrize("kind", KINDS)

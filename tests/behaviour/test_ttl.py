@@ -6,7 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import TIMED_KINDS, calls, drain, everything, take, tasks
+from tests.behaviour.looks import calls, everything, tasks
+from tests.behaviour.verbs import TIMED_KINDS, drain, take
 
 
 @pytest.mark.parametrize("kind", TIMED_KINDS)

@@ -7,7 +7,8 @@ import pytest
 import penstock
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.testing import Clock
-from tests.behaviour.helpers import TIMED_KINDS, calls, drain, refused, take, tasks
+from tests.behaviour.looks import calls, refused, tasks
+from tests.behaviour.verbs import TIMED_KINDS, drain, take
 from tests.conftest import Connect
 
 

@@ -9,8 +9,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, calls, drain, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 CALLBACK = "http://shop.example/orders/close"
 
@@ -89,23 +91,23 @@ def test_no_consumer_of_its_own_is_needed_for_the_time_of_another(live: penstock
     """The one who knew the next time goes, and the others are told of it nevertheless."""
     tube = live.tube("orders")
     one, two = live.session(), live.session()
-    first = begin(lambda: one.tube("orders").take(10))
-    second = begin(lambda: two.tube("orders").take(10))
+    first = begin(lambda: one.tube("orders").take(30))
+    second = begin(lambda: two.tube("orders").take(30))
     until(lambda: waiters(live, "orders") == 2)
     tube.put("close", delay=0.2)
     one.close()
-    task = second.result(10)
-    assert (first.result(10), task and task.data) == (None, "close")
+    task = second.result(30)
+    assert (first.result(30), task and task.data) == (None, "close")
     two.close()
 
 
 def test_a_nearer_job_that_is_put_later_shortens_the_wait(live: penstock.Broker) -> None:
     tube = live.tube("orders")
     tube.put("in an hour", delay=3600)
-    got = begin(lambda: tube.take(10))
+    got = begin(lambda: tube.take(30))
     until(lambda: waiters(live, "orders") == 1)
     tube.put("in a moment", delay=0.05)
-    task = got.result(10)
+    task = got.result(30)
     assert task is not None
     assert task.data == "in a moment"
 

@@ -11,8 +11,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, calls, drain, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 
 @pytest.fixture
@@ -65,11 +67,11 @@ def test_get_of_a_highest_priority_leaves_the_rest(jobs: penstock.Tube) -> None:
 def test_a_blocked_get_waits_for_work_that_is_urgent_enough(live: penstock.Broker) -> None:
     tube = live.tube("jobs")
     tube.put("slow", pri=5)
-    got = begin(lambda: tube.take(10, max_pri=2))
+    got = begin(lambda: tube.take(30, max_pri=2))
     until(lambda: waiters(live, "jobs") == 1)
     tube.put("still slow", pri=3)
     tube.put("urgent", pri=2)
-    task = got.result(10)
+    task = got.result(30)
     assert task is not None
     assert task.data == "urgent"
     assert tasks(tube) == {"ready": 2, "taken": 1, "total": 3}
@@ -194,7 +196,7 @@ def test_all_who_poll_are_told(live: penstock.Broker) -> None:
     tube.put("work", address="add1")
     polls = [begin(lambda: tube.wait("add1", 10)) for _ in range(5)]
     take(tube).ack("done")
-    assert [poll.result(10).result for poll in polls] == ["done"] * 5
+    assert [poll.result(30).result for poll in polls] == ["done"] * 5
 
 
 def test_one_who_stopped_polling_leaves_nothing_behind(live: penstock.Broker) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import take, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import take
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, TIMED_KINDS, UTUBE_KINDS, calls, drain, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 from tests.conftest import Connect
 
 every_kind = pytest.mark.parametrize("kind", KINDS)

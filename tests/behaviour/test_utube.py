@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import UTUBE_KINDS, drain, take, take_all, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import UTUBE_KINDS, drain, take, take_all
 from tests.conftest import Connect
 
 both_kinds = pytest.mark.parametrize("kind", UTUBE_KINDS)

@@ -9,7 +9,9 @@ from concurrent.futures import Future
 import pytest
 
 import penstock
-from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import take
+from tests.threads import begin, until
 
 PATIENCE = 30.0
 pytestmark = pytest.mark.usefixtures("unscanned")

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 
 
 def test_a_ready_task_is_told_how_many_come_before(broker: penstock.Broker) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import KINDS, calls, take, tasks
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
 
 
@@ -37,6 +38,19 @@ def test_the_text_of_the_error_is_kept_as_reason(broker: penstock.Broker) -> Non
         raise ValueError("mailbox full")
     assert tube.peek(1).reason == "ValueError: mailbox full"
     assert take(tube).reason == "ValueError: mailbox full"
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+def test_an_error_that_cannot_be_told_releases_too(broker: penstock.Broker) -> None:
+    tube = broker.tube("t")
+    tube.put("x")
+    with pytest.raises(Mute), take(tube):
+        raise Mute
+    assert (tube.peek(1).status, tube.peek(1).reason) == ("r", "Mute")
 
 
 def test_a_keyboard_interrupt_releases_too(broker: penstock.Broker) -> None:

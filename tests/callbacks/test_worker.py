@@ -14,9 +14,9 @@ import pytest
 
 import penstock
 from penstock.callbacks.signing import verify
-from tests.behaviour.helpers import until
 from tests.callbacks.receiver import PATIENCE, Answer, Receiver
 from tests.cli.running import Shell
+from tests.threads import until
 
 SECRET = "a secret for the tests"
 

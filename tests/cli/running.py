@@ -30,7 +30,7 @@ class Shell:
         done = subprocess.run(
             [sys.executable, "-W", "error", "-m", "penstock", *words],
             input=stdin.encode() if isinstance(stdin, str) else stdin,
-            cwd=self.folder, env=self.environment, capture_output=True, check=False, timeout=50,
+            cwd=self.folder, env=self.environment, capture_output=True, check=False, timeout=120,
         )  # fmt: skip
         return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 

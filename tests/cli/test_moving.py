@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.cli.running import Shell
+from tests.threads import until
 
 
 def test_export_and_import(shell: Shell) -> None:

@@ -54,7 +54,8 @@ def test_options_are_those_of_put(shell: Shell) -> None:
     assert task["due"] == task["created"] + 9
     assert task["expires"] == task["created"] + 69
     assert shell.json("put", "mail", "y", "--address", "a b", "--on-duplicate", "ignore")["id"] == 1
-    assert shell.refused("put", "mail", "y", "--address", "a b").startswith("address a b is in use")
+    refused = shell.refused("put", "mail", "y", "--address", "a b")
+    assert refused == "address a b is in use in this tube: give --on-duplicate, or another address"
     assert "ttl nan" in shell.refused("put", "mail", "x", "--ttl", "nan")
 
 

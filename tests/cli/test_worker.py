@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.processes.peer import environment
+from tests.threads import until
 from tests.worker.program import Program
 
 SHOP = """
@@ -67,7 +67,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shop:app", "--grace", "nan"], "penstock: grace nan is out of range"),
         (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
         (["shop:app", "--url", "gopher://x"], "penstock: "),
-        ([], "penstock: the app has no tasks"),
+        ([], "penstock: there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks"),
     ],
 )
 def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], message: str) -> None:
@@ -95,18 +95,17 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
         worker = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment(), **more}
         )
-        task = broker.tube("sent").take(20)
+        task = broker.tube("sent").take(30)
         worker.send_signal(signal.SIGTERM)
-        told, log = worker.communicate(timeout=20)
+        told, log = worker.communicate(timeout=30)
     assert worker.returncode == 0
     assert task is not None
     assert task.data == "sent to ada"
     lines = [json.loads(line) for line in log.splitlines()]
     assert lines[0]["message"] == f"worker on {folder}/{how}.db, tubes mail, concurrency 16"
-    assert [line["counts"] for line in lines if "counts" in line][-1] == {
-        "running": 0, "waiting": 0, "taken": 1, "done": 1, "retried": 0, "buried": 0, "released": 0, "dropped": 0,
-        "lost": 0,
-    }  # fmt: skip
+    counts = [line["counts"] for line in lines if "counts" in line][-1]
+    assert counts.pop("taken") - counts.pop("released") == 1  # a busy one gives back what it has not begun
+    assert counts == {"running": 0, "waiting": 0, "done": 1, "retried": 0, "buried": 0, "dropped": 0, "lost": 0}
     working, stopped = map(json.loads, told.splitlines())
     assert working == {"event": "working", "store": f"{folder}/{how}.db", "tubes": ["mail"], "concurrency": 16}
     assert (stopped["event"], stopped["counts"]["done"]) == ("stopped", 1)
@@ -134,11 +133,11 @@ def test_a_changed_file_starts_it_anew(folder: Path) -> None:
     with penstock.connect(url) as broker, Program(url, "--reload", target="shop:app") as worker:
         mail, sent = broker.tube("mail"), broker.tube("sent")
         mail.put({"task": "send", "args": {"to": "ada"}})
-        first = sent.take(20)
+        first = sent.take(30)
         write(folder, "written to")
-        until(lambda: worker.log.count("worker on") == 2, 20)
+        until(lambda: worker.log.count("worker on") == 2)
         mail.put({"task": "send", "args": {"to": "bob"}})
-        second = sent.take(20)
+        second = sent.take(30)
         assert worker.stop() == 0
     assert first is not None
     assert second is not None
@@ -160,6 +159,6 @@ def test_a_terminal_shows_a_banner_and_a_live_line(folder: Path) -> None:
     except OSError:  # the other end is closed
         pass
     os.close(master)
-    assert worker.wait(20) == 0
+    assert worker.wait(30) == 0
     text = shown.decode()
     assert all(word in text for word in ("penstock worker", "store", "mail", "send", "Ctrl-C", "working", "stopped"))

@@ -90,6 +90,18 @@ def test_a_long_text_is_cut() -> None:
     assert kept == "x" * 9_999 + "…"
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise KeyError("text")
+
+
+@pytest.mark.parametrize(
+    ("error", "told"), [(ValueError("odd"), "ValueError: odd"), (ValueError(), "ValueError: "), (Mute(), "Mute")]
+)
+def test_a_failure_is_told_by_type_and_text_where_it_has_one(error: Exception, told: str) -> None:
+    assert names.failure(error) == told
+
+
 @pytest.mark.parametrize("given", [5, b"odd", ["odd"], ValueError("odd")])
 def test_a_text_of_another_type_is_refused(given: object) -> None:
     with pytest.raises(BadValue, match="reason"):

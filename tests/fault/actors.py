@@ -26,6 +26,7 @@ from penstock.store.sqlite.store import SqliteStore
 from tests.fault.history import Recorder
 
 TTR = 0.3
+TOUCH = 0.2
 LIMIT = 1
 TUBES = {"plain": "fifottl", "laned": "utubettl"}
 UTUBES = [f"u{number}" for number in range(6)]
@@ -98,7 +99,7 @@ def consume(actor: Actor) -> None:
         case "release":
             call("release", task.release, **about)
         case "touch":
-            call("touch", lambda: task.touch(0.2), seconds=0.2, **about)
+            call("touch", lambda: task.touch(TOUCH), seconds=TOUCH, **about)
             actor.pause(TTR, TTR + 0.15)
             call("ack", task.ack, **about)
         case "bury":

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import penstock
+from tests.files import broker as broker
+from tests.files import path as path
 
 
 @pytest.fixture(autouse=True)
 def locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where the queue will be."""
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
-def broker(path: Path) -> Iterator[penstock.Broker]:
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        yield broker

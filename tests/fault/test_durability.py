@@ -65,7 +65,7 @@ def test_a_put_has_synced_before_it_returns(path: Path, query: str, tube: str, s
     command = ["strace", "-f", "-o", str(trace), "-e", "trace=fsync,fdatasync,write", sys.executable, "-c", _PUTS]
     url = f"sqlite:///{path}{query}"
     done = subprocess.run(
-        [*command, url, tube], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False
+        [*command, url, tube], env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False
     )
     if "Operation not permitted" in done.stderr:
         pytest.skip("tracing a process is not permitted here: only PRAGMA synchronous was looked at")

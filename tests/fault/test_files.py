@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
 import apsw
@@ -13,6 +12,7 @@ import pytest
 import penstock
 from penstock.store.sqlite import busy
 from penstock.store.sqlite.schema import MIGRATIONS
+from tests.files import held
 
 PAGE = 2048
 
@@ -218,18 +218,6 @@ def test_a_broken_broker_can_be_closed(path: Path) -> None:
 # the write lock
 
 
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Another program's transaction, open for as long as the block."""
-    db = apsw.Connection(str(path))
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        db.execute("ROLLBACK")
-        db.close()
-
-
 def test_a_write_lock_held_for_too_long_is_busy(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +243,23 @@ def test_a_busy_file_cannot_be_opened_anew_but_is_not_harmed(
         connect(path)
     with connect(path) as other:
         assert other.tube("t").peek(1).data == "x"
+
+
+def test_a_new_file_that_another_process_is_just_making_is_waited_for(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = apsw.Connection(str(path))
+    other.execute("BEGIN IMMEDIATE")
+    monkeypatch.setattr(time, "sleep", lambda seconds: other.in_transaction and other.execute("ROLLBACK"))
+    with connect(path) as broker:
+        assert broker.tube("t").put("x").id == 1
+    other.close()
+
+
+def test_a_new_file_that_another_process_keeps_locked_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
+    with held(path), pytest.raises(penstock.StoreBusy):
+        connect(path)
 
 
 def test_a_copied_backup_is_a_queue(path: Path, tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import penstock
 from penstock import aio, flow, settling
 from tests.aio.helpers import in_loop
 from tests.aio.helpers import until as aio_until
-from tests.behaviour.helpers import begin, calls, take, tasks, until
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import take
 from tests.servers import DURABLE, running, started
 from tests.servers.base import Server
 from tests.servers.proxy import Proxy
+from tests.threads import begin, until
 
 PATIENCE = 30.0
 again = flow.verb(settling.Settling._settle_again)

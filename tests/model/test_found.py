@@ -8,8 +8,10 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, calls, take, tasks, until, waiters
+from tests.behaviour.looks import calls, tasks, waiters
+from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.threads import begin, until
 
 
 @pytest.mark.parametrize("ways", ["stats", "kick", "take"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from io import BytesIO
 from itertools import count
 from pathlib import Path
 from typing import Any, cast
@@ -10,7 +11,9 @@ from typing import Any, cast
 import pytest
 
 import penstock
+from penstock.core.options import Tube
 from penstock.hub import Hub
+from penstock.moving.exporting import Import
 from penstock.moving.move import Move
 from penstock.store.base import Store
 from penstock.testing import Clock
@@ -98,6 +101,41 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
         assert order(new, "tied") == order(new, "twin")
 
 
+def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        tubes = {name: old.tube(name) for name in "abcd"}
+        for tube in tubes.values():
+            tube.put("x")
+        pause = old._hub.store.pause_tube
+
+        def drop(tube: Tube, paused: bool) -> None:
+            if tube.name == "a" and paused:
+                tubes["b"].drop()
+                old._hub.store.seal_tube(tubes["d"]._stored, "sqlite:///other.db")
+            pause(tube, paused)
+
+        old._hub.store.pause_tube = drop  # type: ignore[method-assign]
+        with pytest.raises(penstock.NoSuchTube, match="tube b"):
+            move(old, new, Death(1000, after=True), *tubes)
+        assert [info.name for info in new.tubes()] == ["a", "c"]
+        assert [new._hub.store.load_tube(f"<{name}") for name in tubes] == [None] * 4
+        assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
+
+
+def test_what_is_replied_to_lands_first_also_in_a_move_that_goes_on(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("replies").put("older")
+        old.tube("jobs").put("x", reply_to="replies")
+        for step in count(1):
+            try:
+                move(old, new, Death(step, after=True), "jobs", "replies")
+            except Killed:
+                assert visible(new, "replies") or not visible(new, "jobs"), step
+            else:
+                break
+        assert step > 30
+
+
 def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
         old.tube("jobs").put_many(range(9))
@@ -128,11 +166,37 @@ def test_an_import_that_fails_leaves_nothing(store_url: str, clock: Clock, where
         assert not visible(broker, "replies")
 
 
+def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs").put_many(range(3))
+        content = exported(old, "jobs")
+        with pytest.raises(Killed):
+            Import(Death(9, after=True).wrap(new._hub.store), BytesIO(content), "a file").run(lambda count: None)
+        old.tube("jobs").put_many(range(3, 9))
+        with pytest.raises(penstock.TubeExists, match="tube jobs is on its way .* by an import or another move"):
+            move(old, new, Death(1000, after=True), "jobs")
+        assert not old._hub.store.paused(old.tube("jobs")._stored)
+        Import(new._hub.store, BytesIO(content), "a file").run(lambda count: None, anew=True)
+        new.tube("jobs").drop()
+        move(old, new, Death(1000, after=True), "jobs")
+        assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
+
+
+def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs")
+        for step in count(1):
+            with pytest.raises(Killed):
+                move(old, new, Death(step, after=True), "jobs")
+            if new._hub.store.load_tube("<jobs") is not None:
+                break
+        old.tube("jobs").drop()
+        old.tube("jobs", "fifo").put("x")
+        move(old, new, Death(1000, after=True), "jobs")
+        assert new.tube("jobs").kind == "fifo"
+
+
 def test_an_import_that_was_killed_is_begun_anew_when_asked(store_url: str, clock: Clock) -> None:
-    from io import BytesIO
-
-    from penstock.moving.exporting import Import
-
     with opened(store_url, clock) as broker:
         FILLED["tied"](broker, clock)
         content = exported(broker, "tied")

@@ -9,10 +9,10 @@ import pytest
 import penstock
 from penstock.moving.move import all_tubes, shown_url
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, until
 from tests.conftest import STORES
 from tests.moving.conftest import MOVABLE
 from tests.moving.tubes import FILLED, exported, imported, moved, opened, order, seen
+from tests.threads import begin, until
 
 NEW = "postgresql://me@new.example/jobs"
 

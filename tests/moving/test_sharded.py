@@ -154,6 +154,24 @@ def test_an_address_of_two_micro_queues_stays_with_the_first(store_url: str, clo
             assert [task.address for task in there] == ["same", *[None] * (len(there) - 1)]
 
 
+@pytest.mark.parametrize("store_url", ["redis"], indirect=True)
+def test_the_outcome_of_an_address_is_that_of_its_last_task_wherever_it_came_from(store_url: str, clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened(store_url, clock) as new:
+        tube = old.tube("split", "utube", shards=3)
+        for n in range(3):
+            tube.put(n, utube="b", address=f"a {n}")
+            with tube.take(0) as task:  # type: ignore[union-attr]
+                task.ack("old")
+        moved(old, new, "split")
+        there = new.tube("split")
+        for n in range(3):
+            assert there.wait(f"a {n}", 0).result == "old"
+            there.put(n, utube="b", address=f"a {n}")
+            with there.take(0) as task:  # type: ignore[union-attr]
+                task.ack("new")
+        assert [there.wait(f"a {n}", 0).result for n in range(3)] == ["new"] * 3
+
+
 class _Scripts:
     """The servers of a store, on which every script counts."""
 

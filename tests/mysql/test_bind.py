@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.store.mysql.schema import MIGRATIONS
-from tests.behaviour.helpers import drain, take
+from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
 
 

@@ -14,11 +14,13 @@ from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.wire import Rows
-from tests.behaviour.helpers import begin, findings_in_use, take, until
+from tests.behaviour.looks import findings_in_use
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url
 from tests.servers import started
 from tests.servers.mariadb import Mariadb
+from tests.threads import begin, until
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> 
         server.start()
         until(lambda: len(stored) > before + 100, 30)
         ended.set()
-        putting.result(10)
+        putting.result(30)
         found = [task.data for task in tube.take_many(100_000)]
         assert set(stored) <= set(found)
         assert set(found) <= {*stored, *unknown}
@@ -119,7 +121,7 @@ def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Datab
     until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
     with pytest.raises(penstock.OutcomeUnknown):
-        call.result(10)
+        call.result(30)
 
 
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])

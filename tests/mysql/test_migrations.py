@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import penstock
-from tests.behaviour.helpers import drain, take
+from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
 
 

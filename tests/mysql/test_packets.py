@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 
 MIB = 2**20

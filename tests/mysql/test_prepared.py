@@ -10,8 +10,9 @@ import pytest
 
 import penstock
 from penstock.store.mysql.prepared import LONGEST
-from tests.behaviour.helpers import begin, take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
+from tests.threads import begin
 
 OPTIONS: list[dict[str, object]] = [
     {},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 from tests.damage import GROUPS, fill_groups, must_mend_groups
 from tests.mysql.conftest import Connection
 

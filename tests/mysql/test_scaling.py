@@ -9,9 +9,10 @@ from typing import TypeAlias
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.plans.cancelled import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
+from tests.quiet import quiet
 
 Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
@@ -70,6 +71,7 @@ def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, rows: Rows, kind: str) -> None:
+    quiet(broker)
     tube = broker.tube("t", kind=kind)
     calls = takes_after_cancel(tube, rows, STEP)
     must_clear_in_steps(calls, STEP)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 
 

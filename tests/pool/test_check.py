@@ -11,7 +11,7 @@ from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.store import PoolStore
 from penstock.store.pool.vault import Vault
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
 

@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.store.open import with_pool
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES
 from tests.servers.redis import Redis
 

@@ -11,7 +11,7 @@ import penstock
 from penstock.core.entry import plain_entry
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.pool.conftest import Connect
 from tests.pool.dying import Say, Story, die_at
 from tests.servers.redis import Redis

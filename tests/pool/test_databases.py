@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import penstock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES
 from tests.servers.mariadb import Mariadb
 from tests.servers.redis import Redis

@@ -13,7 +13,7 @@ from penstock.core.options import Tube
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.pool.conftest import DATABASES, Connect
 from tests.servers.redis import Redis
 

@@ -14,10 +14,11 @@ from penstock.core.entry import plain_entry
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import take
+from tests.behaviour.verbs import take
 from tests.moving.test_crashes import Death, Killed, visible
 from tests.moving.tubes import FILLED, moved, opened, seen
 from tests.pool.conftest import Connect
+from tests.quiet import quiet
 from tests.servers.redis import Redis
 
 
@@ -50,6 +51,8 @@ def test_a_move_that_is_killed_at_any_step_goes_on(server: Redis, databases: Cal
         penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as old,
         penstock.connect(server.fresh_url(), pool=databases(), clock=clock) as new,
     ):
+        for broker in (old, new):
+            quiet(broker)  # a beat would be a step, in a thread that nobody expects to die
         FILLED["tied"](old, clock)
         before = seen(old, "tied")
         for step in count(1):

@@ -12,8 +12,9 @@ import penstock
 from penstock import keeper
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, take, until
+from tests.behaviour.verbs import take
 from tests.servers.postgres import Postgres
+from tests.threads import begin, until
 
 
 def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:

@@ -20,7 +20,7 @@ def test_the_mail_follows_the_order(example: str, url: str, tmp_path: Path) -> N
     environment["PYTHONPATH"] = str(Path(penstock.__file__).parents[1])
     ran = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / f"{example}.py")],
-        env=environment, capture_output=True, text=True, timeout=50, check=False,
+        env=environment, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     lines = [line for line in ran.stdout.splitlines() if not line.startswith("refused:")]

@@ -14,8 +14,9 @@ import penstock
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
-from tests.behaviour.helpers import begin, findings_in_use, until
+from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
+from tests.threads import begin, until
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
         until(lambda: waits_for_a_lock(admin))
         admin.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         with pytest.raises(penstock.OutcomeUnknown):
-            putting.result(10)
+            putting.result(30)
     assert tube.put("y").id is not None
 
 
@@ -79,16 +80,16 @@ def test_a_lock_held_for_too_long_is_busy(broker: penstock.Broker, url: str, adm
 
 
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)
     with penstock.connect(f"{url}&pool_size=1") as broker:
         tube = broker.tube("work", capacity=5)
+        monkeypatch.setattr(connection, "WAIT_SECONDS", 0.3)  # not before: a connection takes its time
         with psycopg.connect(locate(url).conninfo) as other:
             other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
             putting = begin(lambda: tube.put("x"))
             until(lambda: waits_for_a_lock(other))
             with pytest.raises(penstock.StoreBusy, match="pool_size"):
                 tube.put("y")
-        putting.result(10)
+        putting.result(30)
 
 
 def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
@@ -102,7 +103,7 @@ def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str,
         until(lambda: waits_for_a_lock(admin))
         other.execute(f"SELECT FROM {task} WHERE data = '\"a\"' FOR UPDATE")
         other.commit()
-    assert truncating.result(15) == 2
+    assert truncating.result(30) == 2
     assert tube.stats().tasks.total == 0
 
 
@@ -140,7 +141,7 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
         assert [seen.held for seen in broker.sessions() if seen.id == session.id] == [[("t", task.id)]]
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", ["stop", "kill"])
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.

@@ -11,7 +11,7 @@ from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_c
 from tests.plans.test_scaling import must_not_grow
 from tests.postgres.plans import Teller, buffers, vacuum
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(600)
 
 SMALL, LARGE = 2_000, 100_000
 

@@ -6,26 +6,23 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Protocol
 
 import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import schema
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import begin, take
+from tests.behaviour.verbs import take
+from tests.postgres.bounds import Low, eager, passed_by
+from tests.postgres.bounds import low as low
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
+from tests.threads import begin
 
 # A take reads some pages of each index; one that passes by thousands of entries reads thousands.
 FEW_PAGES = 60
 PUTS = 100
-
-
-class Low(Protocol):
-    def __call__(self, tube: penstock.Tube, bound: str = "heads") -> int: ...
 
 
 @pytest.fixture
@@ -40,26 +37,6 @@ def held(url: str) -> Iterator[None]:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def low(url: str) -> Iterator[Low]:
-    """From which id on takes look, or from which moment on (dues)."""
-    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
-
-        def read(tube: penstock.Tube, bound: str = "heads") -> int:
-            query = f"SELECT pg_sequence_last_value({bound}) FROM {locate(url).quoted}.penstock_tube WHERE name = %s"
-            ((value,),) = db.execute(query.encode(), (tube.name,)).fetchall()
-            return int(value or 0)
-
-        yield read
-
-
-def eager(url: str) -> None:
-    """From here on every take raises what it may."""
-    chance = "least((v_keys[1] - v_low) / 10000.0, 0.2)"
-    (verbs,) = (text for text in schema.FUNCTIONS if chance in text)
-    damage(url, schema._placed(verbs, locate(url)).replace(chance, "1"))
 
 
 @pytest.mark.parametrize(("kind", "ttr"), [("fifo", None), ("fifottl", None), ("fifottl", 60)])
@@ -108,17 +85,6 @@ RETURNS: dict[str, Callable[[penstock.Broker, penstock.Tube, penstock.Task], Non
     "delay": delayed,
     "end of a session": back_by_session,
 }
-
-
-def passed_by(url: str, tube: penstock.Tube, low: Low) -> penstock.Task:
-    """A task that is held while the bound goes beyond it."""
-    eager(url)
-    tube.put_many(range(30))
-    old = take(tube)
-    for _ in range(20):
-        take(tube).ack()
-    assert low(tube) > old.id
-    return old
 
 
 @pytest.mark.parametrize("way", RETURNS)

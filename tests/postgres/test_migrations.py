@@ -8,7 +8,7 @@ import pytest
 import penstock
 from penstock.store.postgres import schema
 from penstock.store.postgres.location import locate
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 from tests.postgres.schemas import damage
 
 OLDER = range(schema._OLDEST_SCHEMA, schema.MIGRATIONS[-1].number)

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.helpers import begin, take, until
+from tests.behaviour.verbs import take
 from tests.servers import started
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Postgres
+from tests.threads import begin, until
 
 
 @pytest.fixture

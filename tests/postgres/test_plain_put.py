@@ -15,7 +15,8 @@ import pytest
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.store import PostgresStore
-from tests.behaviour.helpers import begin, drain, until
+from tests.behaviour.verbs import drain
+from tests.threads import begin, until
 
 
 @contextmanager
@@ -67,7 +68,7 @@ def test_a_put_waits_for_whoever_has_its_tube_alone(broker: penstock.Broker, url
         putting = begin(lambda: tube.put("x"))
         until(lambda: waits(url))
         other.rollback()
-        assert putting.result(10).id == 1
+        assert putting.result(30).id == 1
 
 
 def test_a_put_into_a_tube_that_was_dropped_says_so(broker: penstock.Broker) -> None:
@@ -85,7 +86,7 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(broker: pensto
         until(lambda: waits(url))
         other.execute("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         with pytest.raises(penstock.OutcomeUnknown):
-            putting.result(10)
+            putting.result(30)
     tube.put("y")
     assert drain(tube) == ["y"]
 

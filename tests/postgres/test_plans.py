@@ -19,7 +19,7 @@ SCANNED = (
     "penstock_session",
     "penstock_waiting",
 )
-pytestmark = pytest.mark.timeout(240)  # a hundred thousand tasks in micro-queues are put in twenty seconds
+pytestmark = pytest.mark.timeout(600)  # a hundred thousand tasks in micro-queues are put in twenty seconds
 
 FILL = {
     "empty": 0,

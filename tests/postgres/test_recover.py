@@ -9,7 +9,7 @@ import psycopg
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.behaviour.helpers import until
+from tests.threads import until
 
 
 def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
@@ -28,7 +28,7 @@ def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
                 until(lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)
             assert queue.take(0) is None  # and nobody else waits
             queue.put("eleventh")
-        assert [task.data for task in second.result(10)] == [4, 5, 6, 7]
+        assert [task.data for task in second.result(30)] == [4, 5, 6, 7]
         assert [task.data for task in queue.recover(9, 5)] == [8, 9]
         assert [task.attempts for task in queue.inspect(0, 10, pending=True)] == [2] * 10
         assert broker.check() == []

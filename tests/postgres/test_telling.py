@@ -10,8 +10,9 @@ import pytest
 
 import penstock
 from penstock import keeper
-from tests.behaviour.helpers import begin, take, until
+from tests.behaviour.verbs import take
 from tests.processes.peer import Peer
+from tests.threads import begin, until
 
 SOON = 30.0  # the scan is switched off
 

@@ -43,5 +43,5 @@ def _run(function: Callable[[str], R], url: str, locks: str) -> R:
     """Not before all are here, so that each process runs it once."""
     os.environ["PENSTOCK_LOCKS"] = locks
     assert _barrier is not None
-    _barrier.wait(50)
+    _barrier.wait(120)
     return function(url)

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 import penstock
 from penstock import keeper
+from tests.processes.freezing import freeze
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
@@ -35,6 +36,7 @@ class Peer:
     """A process of its own. Leaving the block ends it, however it is doing."""
 
     def __init__(self, url: str) -> None:
+        self._url = url
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.processes.peer", url],
             stdin=subprocess.PIPE,
@@ -75,8 +77,7 @@ class Peer:
 
     def stop(self) -> None:
         """Freeze it, and come back when it is frozen."""
-        self._process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        freeze(self._process, self._url)
 
     def go_on(self) -> None:
         self._process.send_signal(signal.SIGCONT)

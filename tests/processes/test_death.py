@@ -12,8 +12,11 @@ import pytest
 
 import penstock
 from penstock.store.base import Presence
-from tests.behaviour.helpers import begin, until, waiters
+from penstock.testing import Clock
+from tests.behaviour.looks import waiters
+from tests.behaviour.verbs import take
 from tests.processes.peer import PATIENCE, Peer
+from tests.threads import begin, until
 
 # Below the 15 s after which the heartbeat would tell.
 SOON = 10.0
@@ -117,20 +120,20 @@ def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock
 
 
 def test_a_frozen_worker_cannot_settle_what_was_given_to_another(
-    broker: penstock.Broker, peer: Callable[[], Peer]
+    broker: penstock.Broker, peer: Callable[[], Peer], url: str
 ) -> None:
-    tube, frozen = broker.tube("t", ttr=0.3), peer()
-    tube.put("x")
+    broker.tube("t", ttr=5).put("x")
+    frozen = peer()
     assert frozen.ask("take", "t", 0) == {"id": 1, "lease": 1}
     frozen.stop()
-    task = tube.take(PATIENCE)
-    assert task is not None
-    assert task.lease == 2
-    task.touch(PATIENCE)
-    frozen.go_on()
-    assert frozen.ask("ack") == {"error": "NotTaken"}
-    assert tube.stats().calls.ttr == 1
-    task.ack()
+    with penstock.connect(url, clock=Clock(time.time() + 5)) as later:  # its ttr is over, its session is not
+        task = take(later.tube("t"))
+        assert task.lease == 2
+        task.touch(PATIENCE)
+        frozen.go_on()
+        assert frozen.ask("ack") == {"error": "NotTaken"}
+        assert later.tube("t").stats().calls.ttr == 1
+        task.ack()
 
 
 def test_a_frozen_process_is_not_dead(held: tuple[penstock.Tube, Peer]) -> None:

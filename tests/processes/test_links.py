@@ -10,21 +10,23 @@ import pytest
 
 import penstock
 from penstock import keeper
-from tests.behaviour.helpers import begin, drain, take, until
+from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
+from tests.threads import begin, until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 
 TASKS = 200
 CANCELLED = 2_000  # two steps of the store
+SOME = 100  # of each process before the cancel: however late that comes, it finds some left
 STOP = "stop"
 PATIENCE = 30.0
 
 
-def work(url: str) -> list[object]:
+def work(url: str, before: int | None = None) -> list[object]:
     """Take and ack until told to stop; the data of what was acked, and how many acks came too late."""
     done: list[object] = []
     with penstock.connect(url) as broker:
@@ -38,7 +40,14 @@ def work(url: str) -> list[object]:
             if task.data == STOP:
                 break
             done.append(task.data)
+            if len(done) == before:
+                broker.tube("gate").take(PATIENCE)
     return done
+
+
+def work_some(url: str) -> list[object]:
+    """The same, not much of it until the gate opens."""
+    return work(url, SOME)
 
 
 def put_addresses(url: str) -> list[object]:
@@ -90,10 +99,12 @@ def test_a_cancel_among_acking_processes(url: str, broker: penstock.Broker) -> N
     group.on_end("end")
     group.on_cancel("cancelled")
     group.start()
-    working = begin(lambda: together(work, url))
+    gate = broker.tube("gate")
+    working = begin(lambda: together(work_some, url))
     until(lambda: tube.stats().calls.ack > 20, PATIENCE)
     group.cancel()
     acked = tube.stats().calls.ack
+    gate.put_many(range(TAKERS))
     until(lambda: tube.stats().tasks.total == 0, PATIENCE)
     stats = tube.stats().calls
     done = stopped(tube, working)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from tests.behaviour.helpers import begin, until
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import ROOT, environment
+from tests.threads import begin, until
 
 TASKS = 2_000
 Handed = list[tuple[int, int]]
@@ -70,11 +70,11 @@ def test_threads_of_one_broker_never_get_the_same_lease(url: str, broker: pensto
 
     putting = [begin(lambda first=first: put(first)) for first in (0, TASKS // 2)]  # type: ignore[misc]
     taking = [begin(take) for _ in range(TAKERS)]
-    ids = [id for future in putting for id in future.result(timeout=50)]
+    ids = [id for future in putting for id in future.result(timeout=120)]
     assert sorted(ids) == list(range(1, TASKS + 1))
     until(lambda: tube.stats().tasks.total == 0)
     session.close()  # which ends the takes
-    must_be_each_once([future.result(timeout=50) for future in taking], broker)
+    must_be_each_once([future.result(timeout=120) for future in taking], broker)
 
 
 def test_two_brokers_of_one_process_are_two_sessions(url: str, broker: penstock.Broker) -> None:
@@ -135,7 +135,7 @@ broker.close()
 def test_a_fork_has_a_session_of_its_own(url: str, ending: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _FORK, url, ending],
-        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False,
+        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [json.loads(line) for line in done.stdout.splitlines()] == [
@@ -183,6 +183,6 @@ broker.close()
 def test_a_broker_goes_along_to_forked_workers(url: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", _POOL, url],
-        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=50, check=False,
+        env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -8,9 +8,11 @@ import time
 import pytest
 
 import penstock
+from penstock.store.redis.cluster import Cluster
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import until
+from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
+from tests.threads import until
 
 
 class Load:
@@ -102,3 +104,35 @@ def test_a_node_that_comes_back_is_found_again(cluster: RedisCluster) -> None:
         for tube in tubes:
             tube.put("z")
             assert [task.data for task in tube.take_many(3)] == ["x", "y", "z"]
+
+
+def test_nodes_that_do_not_say_their_host(cluster: RedisCluster) -> None:
+    """As behind one address with a port each: all of them are at the host that was asked."""
+    nodes: list[Redis] = [cluster, *cluster.others]
+    try:
+        for node in nodes:
+            node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint")
+        with penstock.connect(cluster.fresh_url()) as broker:
+            for name in "abcd":
+                broker.tube(name).put(name)
+            assert [broker.tube(name).take(0).data for name in "abcd"] == list("abcd")  # type: ignore[union-attr]
+    finally:
+        for node in nodes:
+            node.ask("CONFIG", "SET", "cluster-preferred-endpoint-type", "ip")
+
+
+def test_a_node_that_breaks_off_when_asked_for_the_slots_is_not_the_only_one(cluster: RedisCluster) -> None:
+    proxy = Proxy(cluster.port)
+    url = cluster.fresh_url().replace("redis+cluster://", f"redis+cluster://127.0.0.1:{proxy.port},")
+    try:
+        with penstock.connect(url) as broker:
+            tube, store = broker.tube("t"), broker._hub.store
+            assert isinstance(store, RedisStore)
+            assert isinstance(store._servers, Cluster)
+            store._servers._slots.clear()  # as after a failover
+            proxy.losses = 1
+            tube.put("x")
+            assert proxy.swallowed == 1
+            assert len(tube) == 1
+    finally:
+        proxy.close()

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.servers.redis import Redis
+from tests.threads import until
 
 
 class Replica(Redis):
@@ -50,7 +50,7 @@ def watched() -> Iterator[tuple[Redis, Redis, Redis]]:
         server.stop()
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_a_failover_is_survived(watched: tuple[Redis, Redis, Redis]) -> None:
     master, replica, sentinel = watched
     with penstock.connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster") as broker:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -11,9 +10,10 @@ import pytest
 
 import penstock
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import begin, until, waiters
+from tests.behaviour.looks import waiters
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
+from tests.threads import begin, until
 
 
 @pytest.fixture
@@ -51,9 +51,9 @@ def test_an_idle_connection_that_was_cut_is_made_anew(broker: penstock.Broker, p
 def test_looks_and_beats_are_simply_made_again(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
     tube.put("x")
-    proxy.swallow = True
-    threading.Timer(0.3, lambda: setattr(proxy, "swallow", False)).start()
+    before, proxy.losses = proxy.swallowed, 3
     assert tube.stats().tasks.total == 1
+    assert proxy.swallowed == before + 3
 
 
 def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Broker) -> None:

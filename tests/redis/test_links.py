@@ -9,7 +9,8 @@ import pytest
 import penstock
 from penstock.store.redis.store import SCHEMA, RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import drain, take, tasks
+from tests.behaviour.looks import tasks
+from tests.behaviour.verbs import drain, take
 from tests.servers.redis import Redis
 
 

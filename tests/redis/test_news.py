@@ -18,8 +18,9 @@ from penstock.store.redis.link import Connection
 from penstock.store.redis.listener import Listener
 from penstock.store.redis.store import RedisStore
 from penstock.store.wake import Wake
-from tests.behaviour.helpers import begin, until, waiters
+from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
+from tests.threads import begin, until
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -56,11 +57,11 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
 
     wake.on_news = note
     waiting = begin(lambda: broker._hub.store.wait(wake, 60, watch=True))
-    assert heard.wait(10), "whoever begins to listen looks once"
+    assert heard.wait(30), "whoever begins to listen looks once"
     assert told == ["penstock-redis-news"]
     assert not waiting.done()
     wake.set()
-    assert waiting.result(10) is False
+    assert waiting.result(30) is False
 
 
 def listener_of(broker: penstock.Broker) -> Listener:

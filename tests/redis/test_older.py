@@ -10,7 +10,7 @@ import pytest
 import penstock
 from penstock.store.redis import promise
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 from tests.redis import test_links, test_settings
 from tests.servers.redis import Redis
 

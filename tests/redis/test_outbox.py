@@ -14,7 +14,7 @@ from penstock.store.redis.outbox import Outbox, read_letter
 from penstock.store.redis.settling import pack_moves
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import drain, take
+from tests.behaviour.verbs import drain, take
 from tests.servers.redis import Redis, RedisCluster
 
 

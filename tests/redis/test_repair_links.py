@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.store.redis.keys import task_key
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 from tests.redis.test_check import run
 
 OPEN, STARTED = b"g" + task_key(1), b"g" + task_key(2)

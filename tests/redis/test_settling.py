@@ -10,7 +10,7 @@ import penstock
 from penstock.core.lifecycle import Move
 from penstock.store.base import GONE
 from penstock.testing import Clock
-from tests.behaviour.helpers import drain, take
+from tests.behaviour.verbs import drain, take
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 import penstock
 from penstock.core.shards import shard_of
 from penstock.store.redis.store import RedisStore
-from tests.behaviour.helpers import begin, until, waiters
+from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis, RedisCluster
+from tests.threads import begin, until
 
 SHARDS = 8
 UTUBES = [f"u{n}" for n in range(24)]  # a few in each shard
@@ -114,14 +115,14 @@ def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
     """It cannot be counted out of the tubes there, and no session may hold a task that nobody knows of."""
     tubes = [broker.tube(f"t{n}", kind="fifo") for n in range(8)]
     here, there = (next(tube for tube in tubes if is_on(node, tube) == lost) for lost in (False, True))
-    waiting = begin(lambda: broker.take([here.name, there.name], 15))
+    waiting = begin(lambda: broker.take([here.name, there.name], 60))
     until(lambda: waiters(broker, there.name) == 1)
     node.kill()
     here.put("x")
     until(lambda: waiting.done() or "goes on when the store is back" in caplog.text)
     node.start()
     cluster.await_answer()
-    task = waiting.result(timeout=20)
+    task = waiting.result(timeout=60)
     assert task is not None
     assert task.data == "x"
     task.ack()

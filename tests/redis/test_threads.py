@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 import penstock
-from tests.behaviour.helpers import begin, until
+from tests.threads import begin, until
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube"])

@@ -12,7 +12,7 @@ from penstock.moving.exporting import export_tube
 from penstock.store.redis.keys import task_key
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.behaviour.helpers import drain
+from tests.behaviour.verbs import drain
 from tests.moving.tubes import moved
 from tests.redis.test_check import run
 

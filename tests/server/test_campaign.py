@@ -15,8 +15,8 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 import penstock
-from tests.behaviour.helpers import until
 from tests.server.serving import Serve
+from tests.threads import until
 
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 
@@ -84,7 +84,7 @@ class Campaign:
         return redis.Redis(port=self.server.port, single_connection_client=True, socket_timeout=10, retry=once)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
     with Serve(url) as server:
         server.client().execute_command("TUBE.CREATE", "t", "fifo")

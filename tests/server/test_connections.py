@@ -57,7 +57,7 @@ def test_what_a_broken_connection_held_is_ready_again(server: Serve, broker: pen
     read_exactly(lost, b"*3\r\n:1\r\n$1\r\nt\r\n$1\r\na\r\n")
     assert tube.take(0) is None
     lost.close()
-    task = tube.take(10)
+    task = tube.take(30)
     assert task is not None
     assert (task.id, task.attempts) == (1, 2)
     task.ack()
@@ -158,9 +158,9 @@ def test_two_hundred_blocked_takes_cost_nothing_and_each_gets_one(server: Serve,
     for client in clients:
         client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "60"))
     until(lambda: waiting(broker) == 200)
-    before = server.cpu()
+    before, began = server.cpu(), time.monotonic()
     threading.Event().wait(2)  # of quiet, to be measured
-    assert server.cpu() - before < 0.5
+    assert server.cpu() - before < 0.25 * (time.monotonic() - began)
     putter = server.client()
     pipeline = putter.pipeline(transaction=False)
     for number in range(200):

@@ -72,7 +72,9 @@ def test_a_file_that_is_no_token_file_is_refused_without_showing_it(tmp_path: Pa
 
 
 def test_a_missing_file_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadValue, match="token file .*missing"):
+    with pytest.raises(
+        BadValue, match=r"token file .*missing cannot be read \(No such file.*\): make one with `penstock"
+    ):
         Tokens(tmp_path / "missing")
 
 

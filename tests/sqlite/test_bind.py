@@ -14,17 +14,6 @@ import penstock
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "app.db"
-
-
-@pytest.fixture
-def broker(path: Path) -> Iterator[penstock.Broker]:
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        yield broker
-
-
-@pytest.fixture
 def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
     """The application's own connection, with a table of its own in the same file."""
     connection = apsw.Connection(str(path))
@@ -60,12 +49,12 @@ def test_a_rollback_takes_the_put_with_it(broker: penstock.Broker, own: apsw.Con
 def test_a_commit_wakes_a_blocked_taker(broker: penstock.Broker, own: apsw.Connection) -> None:
     tube = broker.tube("mail")
     got: list[penstock.Task | None] = []
-    taker = Thread(target=lambda: got.append(tube.take(10)))
+    taker = Thread(target=lambda: got.append(tube.take(30)))
     taker.start()
     own.execute("BEGIN IMMEDIATE")
     broker.bind(own).tube("mail").put("hello")
     own.execute("COMMIT")
-    taker.join(10)
+    taker.join(30)
     assert [task.data for task in got if task] == ["hello"]
 
 

@@ -13,11 +13,6 @@ import penstock
 from penstock.store.sqlite.keys import ID_BITS
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
 def test_sqlite_reads_the_clock_of_the_host_to_the_millisecond(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         tube = broker.tube("mail")

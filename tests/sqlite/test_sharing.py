@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,54 +11,35 @@ import apsw
 import pytest
 
 import penstock
+from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
+from tests.files import held
+from tests.threads import begin, until
 
 T = TypeVar("T")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "queue.db"
-
-
-@pytest.fixture
-def broker(path: Path) -> Iterator[penstock.Broker]:
-    with penstock.connect(f"sqlite:///{path}") as broker:
-        yield broker
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads wait for the next one, however long a busy machine takes to let that go on."""
+    monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
 
 
 def connection_of(broker: penstock.Broker) -> Connection:
     return broker._hub.store._db  # type: ignore[attr-defined, no-any-return]
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Another program writes to the file."""
-    other = apsw.Connection(str(path))
-    other.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    finally:
-        other.execute("ROLLBACK")
-        other.close()
-
-
 def gathered(broker: penstock.Broker, path: Path, calls: list[Callable[[], T]]) -> list[Future[T]]:
     """What becomes of calls that are all made before the first of them can begin; the others may change places."""
     connection = connection_of(broker)
     with ThreadPoolExecutor(len(calls)) as pool:
-        with locked(path):
+        with held(path):
             futures = [pool.submit(calls[0])]
             until(connection.lock.locked)
             futures += [pool.submit(call) for call in calls[1:]]
             until(lambda: len(connection._queue) == len(calls) - 1)
         return futures
-
-
-def until(seen: Callable[[], object]) -> None:
-    while not seen():
-        time.sleep(0.001)
 
 
 def commits_of(broker: penstock.Broker, allowed: int = 2**31) -> list[None]:
@@ -165,3 +144,49 @@ def test_closing_commits_what_is_shared(connection: Connection, path: Path) -> N
         connection.close()
         future.result()
     assert stored(path) == [1]
+
+
+def test_an_interrupt_during_the_commit_keeps_nobody_waiting(connection: Connection, path: Path) -> None:
+    connection._queue.append(EAGER)
+    waiting = begin(lambda: add(connection, 1))
+    until(lambda: connection._shared is not None)
+
+    def interrupt(*_: object) -> int:  # called when the commit is done, as signals are handled
+        raise KeyboardInterrupt
+
+    connection.open().set_wal_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt), connection.reading:
+        pass
+    waiting.result(10)
+    assert stored(path) == [1]
+    connection.open().set_wal_hook(None)
+    connection._queue.clear()
+    add(connection, 2)
+    assert stored(path) == [1, 2]
+
+
+def test_an_interrupt_before_it_is_shared_leaves_nothing_open(
+    connection: Connection, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    connection._queue.append(EAGER)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("penstock.store.sqlite.connection.Shared", interrupt)
+        add(connection, 1)
+    connection._queue.clear()
+    add(connection, 2)
+    assert stored(path) == [2]
+
+
+def test_an_interrupt_between_relaxed_and_durable_makes_nothing_relaxed(connection: Connection, path: Path) -> None:
+    def interrupt(sql: str, duration: int) -> None:  # called when the statement is done, as signals are handled
+        if sql.endswith("NORMAL"):
+            raise KeyboardInterrupt
+
+    connection.open().set_profile(interrupt)
+    with pytest.raises(KeyboardInterrupt), connection.relaxed:
+        pass
+    with connection.durable as db:
+        assert db.pragma("synchronous") == 2

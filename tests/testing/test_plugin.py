@@ -52,7 +52,7 @@ def test_its_fixtures_are_there_for_every_test(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=120,
     )
     assert "3 passed" in ran.stdout, ran.stdout + ran.stderr
 

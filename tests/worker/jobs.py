@@ -140,7 +140,6 @@ def square(number: int) -> list[int]:
 @app.task(tube="processes", executor="process", ttr=1.5, max_attempts=1)
 def spin() -> None:
     """Never end, and never let go of the interpreter for long."""
-    say(["spinning", os.getpid()])
     while True:
         pass
 
@@ -148,7 +147,7 @@ def spin() -> None:
 @app.task(tube="processes", executor="process", max_attempts=2, backoff=FAST)
 def crash(how: str) -> None:
     if how == "raise":
-        raise KeyError("crash")
+        raise ValueError("caf\udce9")  # as in the name of a file that is not in UTF-8
     if how == "bury":
         raise penstock.Bury("enough")
     os.kill(os.getpid(), signal.SIGSEGV)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 import threading
-from contextlib import closing
 from types import TracebackType
 
-import apsw
-
-from tests.behaviour.helpers import until
+from tests.processes.freezing import freeze
 from tests.processes.peer import environment
+from tests.threads import until
 
 PATIENCE = 30.0
 _MAIN = "from penstock.cli.main import main; main()"
@@ -55,16 +52,8 @@ class Program:
         self.process.send_signal(number)
 
     def freeze(self) -> None:
-        """Stop it, and come back when it has stopped: not amid a transaction, which would lock out others."""
-        self._stop()
-        while _is_locked(self._url):
-            self.signal(signal.SIGCONT)
-            until(lambda: not _is_locked(self._url), PATIENCE)
-            self._stop()
-
-    def _stop(self) -> None:
-        self.signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOWAIT)
+        """Stop it, and come back when it has stopped."""
+        freeze(self.process, self._url)
 
     def wait(self) -> int:
         """Its exit code, once it has ended."""
@@ -89,14 +78,3 @@ class Program:
         self.kill()
         assert self.process.stderr is not None
         self.process.stderr.close()
-
-
-def _is_locked(url: str) -> bool:
-    """Whether somebody writes to the file of a store at this moment."""
-    path = url.removeprefix("sqlite:///").partition("?")[0]
-    with closing(apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE)) as connection:  # not a new file by mistake
-        try:
-            connection.execute("BEGIN IMMEDIATE; ROLLBACK")
-        except apsw.BusyError:
-            return True
-    return False

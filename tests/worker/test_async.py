@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from tests.behaviour.helpers import until
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.app.app import App
-from tests.behaviour.helpers import until
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 from tests.worker.program import Program
@@ -41,7 +41,7 @@ def runs_of(journal: Path) -> dict[tuple[str, str], list[Run]]:
     return found
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_killed_workers_lose_nothing_and_run_nothing_twice_at_once(app: App, start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     jobs.journal.put_many([str(journal)] * TASKS)

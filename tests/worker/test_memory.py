@@ -15,10 +15,12 @@ from penstock.core.options import Tube
 from penstock.moving.move import Move as Moving
 from penstock.store.base import Settled
 from penstock.worker.feeder import Feeder
-from penstock.worker.item import MAX_WAIT
+from penstock.worker.item import Item
 from penstock.worker.settings import Settings
+from penstock.worker.verdict import Verdict
 from penstock.worker.worker import Worker
-from tests.behaviour.helpers import calls, tasks, until
+from tests.behaviour.looks import calls, tasks
+from tests.threads import until
 
 
 @pytest.fixture
@@ -65,9 +67,8 @@ def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> 
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
     assert entered.wait(30)
-    until(lambda: tube.stats().tasks.taken == 1, MAX_WAIT * 20)
-    left = tube.tasks("r", limit=1000)
-    assert [(task.id, task.attempts) for task in left] == [(number, 0) for number in range(1002, 1201)]
+    left = [(number, 0) for number in range(1002, 1201)]
+    until(lambda: [(task.id, task.attempts) for task in tube.tasks("r", limit=1000)] == left)
     block.set()
     until(lambda: tube.stats().tasks.done == 1200)
     worker.stop()
@@ -137,9 +138,9 @@ def test_a_handler_may_settle_its_task_itself(app: App) -> None:
     handle = work.put()
     worker = Worker(app)
     worker.start()
-    assert handle.wait(10).result == "by hand"
+    assert handle.wait(30).result == "by hand"
     worker.stop()
-    assert calls(app.broker.tube("default")) == {"put": 1, "take": 1, "ack": 1}
+    assert (app.broker.tube("default").stats().calls.ack, tasks(app.broker.tube("default"))) == (1, {"done": 1})
 
 
 def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
@@ -151,9 +152,66 @@ def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
     worker = Worker(app)
     worker.start()
     with pytest.raises(penstock.TaskFailed, match="its result cannot be kept"):
-        handle.wait(10)
+        handle.wait(30)
     worker.stop()
     assert app.broker.tube("default").peek(1).attempts == 1
+
+
+def test_a_result_whose_own_code_fails_buries_the_task(app: App) -> None:
+    class Model:
+        def model_dump(self, mode: str) -> object:
+            raise KeyError("dump")
+
+    @app.task
+    def work() -> object:
+        return Model()
+
+    handle = work.put()
+    worker = Worker(app, Settings(concurrency=1))
+    worker.start()
+    with pytest.raises(penstock.TaskFailed, match="its result cannot be kept: KeyError: 'dump'"):
+        handle.wait(10)
+    worker.stop()
+
+
+@pytest.mark.parametrize("executor", ["thread", "async"])
+def test_an_error_that_cannot_be_told_is_a_failure_like_others(app: App, executor: str) -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise KeyError("text")
+
+    def fail() -> None:
+        raise Mute
+
+    async def fail_async() -> None:
+        raise Mute
+
+    handler = app.task(max_attempts=1)(fail if executor == "thread" else fail_async)
+    handler.put()
+    tube, worker = app.broker.tube("default"), Worker(app, Settings(concurrency=1))
+    worker.start()
+    until(lambda: tube.stats().tasks.buried == 1)
+    assert (tube.peek(1).reason, worker.work.hand.held) == ("Mute", set())
+    worker.stop(0)
+
+
+def test_what_is_settled_before_it_is_started_is_not_held_on_to(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    @app.task
+    def work() -> None: ...
+
+    tube, worker = app.broker.tube("default"), Worker(app)
+    settler, add = worker.work.settler, worker.work.settler.add
+
+    def add_and_settle(item: Item, verdict: Verdict) -> None:
+        add(item, verdict)
+        until(lambda: worker.work.tally.retried == 1)
+
+    monkeypatch.setattr(settler, "add", add_and_settle)
+    tube.put("names no handler", max_attempts=5)
+    worker.start()
+    until(lambda: tube.stats().tasks.delayed == 1)
+    worker.stop()
+    assert worker.work.hand.held == set()
 
 
 def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:

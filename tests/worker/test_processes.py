@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 
 import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
-from tests.behaviour.helpers import until
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 
@@ -43,19 +45,20 @@ def test_results_come_back_from_other_processes(start: Start) -> None:
     assert len(pids) <= 2
 
 
-def test_a_handler_is_killed_at_its_ttr(app: App, start: Start, heard: Heard) -> None:
-    handle = jobs.spin.put()
+def test_a_handler_is_killed_at_its_ttr(app: App, start: Start) -> None:
     start("--processes", "1")
-    pid = pid_heard(heard)
+    pid = jobs.square.put(2).result(PATIENCE)[1]
+    handle = jobs.spin.put()
     until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
     assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 1.5 s"
     until(lambda: not alive(pid))
-    assert jobs.square.put(3).result(PATIENCE)[0] == 9  # a new process has taken its place
+    square, other = jobs.square.put(3).result(PATIENCE)
+    assert (square, other != pid) == (9, True)  # a new process has taken its place
 
 
 @pytest.mark.parametrize(
     ("how", "attempts", "reason"),
-    [("die", 2, "its process died: signal 11"), ("raise", 2, "KeyError: 'crash'"), ("bury", 1, "enough")],
+    [("die", 2, "its process died: signal 11"), ("raise", 2, "ValueError: caf?"), ("bury", 1, "enough")],
 )
 def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str, attempts: int, reason: str) -> None:
     handle = jobs.crash.put(how)
@@ -111,6 +114,17 @@ def test_a_function_that_no_process_could_import_is_refused(url: str) -> None:
     with pytest.raises(penstock.BadValue, match=r"cannot import tests\.worker.*<locals>"):
         Worker(app)
     app.close()
+
+
+def test_a_process_that_cannot_be_started_is_a_failure_like_others(app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    handle = jobs.square.options(max_attempts=1).put(3)
+    worker = Worker(app, Settings(tubes=("processes",), concurrency=1))
+    worker.start()
+    with pytest.raises(penstock.TaskFailed, match="FileNotFoundError"):
+        handle.wait(PATIENCE)
+    worker.stop()
+    assert worker.work.slots.running == 0
 
 
 def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from tests.behaviour.helpers import tasks, until
+from tests.behaviour.looks import tasks
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from penstock.app.app import App
-from tests.behaviour.helpers import tasks, until
+from tests.behaviour.looks import tasks
 from tests.servers import SERVERS
+from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 

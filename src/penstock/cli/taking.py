@@ -36,6 +36,7 @@ def take(
     The task stays taken for --hold seconds after this command ends, or until its ttr; in that time ack, release,
     touch and fail go on with its session. Then it is ready for others again.
     """
+    hold_ms = span_ms("hold", hold)
     with penstock.connect(url) as broker, broker.session(ttr=hold) as session:
         task = None
         try:
@@ -43,7 +44,7 @@ def take(
             facts = None if task is None else {**shown.task_facts(task), "session": session.id}
         finally:
             if task is None:
-                _end_now(session, span_ms("hold", hold))
+                _end_now(session, hold_ms)
     if as_json:
         shown.as_json(facts)
     elif facts is not None:

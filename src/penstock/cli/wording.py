@@ -18,4 +18,5 @@ def for_a_shell(error: Exception) -> str:
     if "broker." in remedy:
         remedy = next((words for kind, words in _REMEDIES.items() if isinstance(error, kind)), remedy)
     # Verbs are commands here, and None is an option that is left out.
-    return wrong + colon + remedy.replace("()", "").removesuffix(", or None")
+    remedy = remedy.replace("()", "").replace("on_duplicate", "--on-duplicate").removesuffix(", or None")
+    return wrong + colon + remedy

@@ -61,6 +61,14 @@ def text(what: str, value: object) -> str | None:
     return value.encode("utf-8", "replace").decode().replace("\0", "�")
 
 
+def failure(error: BaseException) -> str:
+    """What failed, for people: the error's type and its text, or the type alone where its own code cannot tell it."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:
+        return type(error).__name__
+
+
 def _text(what: str, value: object) -> str:
     if not isinstance(value, str):
         raise BadValue(f"{what} {_shown(value)} is {_kind_of(value)}: give a str")

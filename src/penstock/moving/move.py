@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 import msgspec
@@ -55,13 +56,14 @@ class Move:
     def run(self, tubes: Sequence[str]) -> list[Moved]:
         """Move these tubes. All are sealed before the first is copied, so that what replies to another goes with it.
 
-        TubeBusy where one does not come to rest: it goes on where it is, and the others are moved.
+        TubeBusy where one does not come to rest, which goes on where it is, and NoSuchTube where one is dropped
+        meanwhile: the others are moved.
         """
         for name in tubes:
             self._must_be_movable(name)
         fresh = [name for name in tubes if self._sealed(name) is None]
         failure = self._seal_all([self._begin(name) for name in fresh])
-        sealed = [tube for tube in map(self._sealed, tubes) if tube is not None]
+        sealed = [tube for tube in map(self._sealed_by_us, tubes) if tube is not None]
         copied = [(tube, *self._copy(tube)) for tube in sealed]
         # Those that others reply to land first: else a reply would find no tube of that name, and make one.
         awaited = {name for _, _, replies in copied for name in replies}
@@ -86,15 +88,29 @@ class Move:
         left = self._target.load_tube(gone(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
+        coming = self._target.load_tube(arriving(name))
+        if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
+            raise TubeExists(
+                f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
+                "or was broken off: go on with that one, or begin the import again with --anew"
+            )
 
     def _sealed(self, name: str) -> Tube | None:
         return self._source.load_tube(gone(name))
+
+    def _sealed_by_us(self, name: str) -> Tube | None:
+        """The same, unless another move took it to another store."""
+        sealed = self._sealed(name)
+        return sealed if sealed is not None and moved_to(sealed) == self._to else None
 
     def _begin(self, name: str) -> tuple[Tube, Tube]:
         """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
         tube = self._source.load_tube(name)
         assert tube is not None, "it was there a moment ago"
         coming = self._target.load_tube(arriving(name))
+        if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
+            discard(self._target, coming)  # it was begun for another tube of that name
+            coming = None
         if coming is None:
             left = self._target.load_tube(gone(name))
             if left is not None:  # it comes back
@@ -106,20 +122,20 @@ class Move:
 
     def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> PenstockError | None:
         """Step 2; why the first of those was not sealed that were not. Who holds a task has time to finish it."""
-        ends, failure = time.monotonic() + self._wait, None
+        ends, failures = time.monotonic() + self._wait, list[PenstockError]()
         try:
-            for tube, _ in tubes:
-                self._source.pause_tube(tube, True)
-            for tube, _ in tubes:
-                self._come_to_rest(tube, ends)
-            for tube, _ in tubes:
-                try:
-                    self._seal(tube, ends)
-                except TubeBusy as error:
-                    failure = failure or error
+            for step in (self._pause, self._come_to_rest, self._seal):
+                for tube, _ in tubes:
+                    try:
+                        step(tube, ends)
+                    except (TubeBusy, NoSuchTube) as error:  # in use, or dropped meanwhile
+                        failures.append(error)
         finally:
             self._undo(tubes)
-        return failure
+        return failures[0] if failures else None
+
+    def _pause(self, tube: Tube, ends: float) -> None:
+        self._source.pause_tube(tube, True)
 
     def _come_to_rest(self, tube: Tube, ends: float) -> None:
         while time.monotonic() < ends:
@@ -142,8 +158,9 @@ class Move:
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
         """What is not sealed goes on as before."""
         for tube, coming in tubes:
-            if self._sealed(tube.name) is None:
-                self._source.pause_tube(tube, self._target.paused(coming))
+            if self._sealed_by_us(tube.name) is None:
+                with suppress(NoSuchTube):
+                    self._source.pause_tube(tube, self._target.paused(coming))
                 discard(self._target, coming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
@@ -160,10 +177,11 @@ class Move:
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
-        for page in read_tasks(self._source, tube, there):
-            arrival.take_in(page, page[-1].id)
+        for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
             replies.update(record.reply_to for record in page if record.reply_to is not None)
-            count += len(page)
+            if missing := [record for record in page if record.id > there]:
+                arrival.take_in(missing, page[-1].id)
+            count += len(missing)
             self._tell(len(page))
         arrival.take_in([], last)
         for outcomes in read_outcomes(self._source, tube):

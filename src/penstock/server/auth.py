@@ -98,7 +98,10 @@ class Tokens:
                 self._read = stamp
         except (OSError, UnicodeDecodeError, BadValue) as error:
             if first:
-                message = str(error) if isinstance(error, BadValue) else f"token file {self._file}: {error}"
+                if isinstance(error, BadValue):
+                    raise
+                why = error.strerror if isinstance(error, OSError) else error
+                message = f"token file {self._file} cannot be read ({why}): make one with `penstock token {self._file}`"
                 raise BadValue(message) from error
             # A file that is away or damaged lets nobody in: it may be the one that took a token away.
             self._roles, self._read = {}, None

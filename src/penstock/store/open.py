@@ -6,7 +6,7 @@ import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.core.names import shown
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
@@ -65,7 +65,8 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
     if pool is not None or len(named) > 1:
         raise BadValue("the pool is given twice: name it by pool= or in the URL")
     rest = urlencode([(name, value) for name, value in given if name != "pool"])
-    return urlunsplit(parts._replace(query=rest)), named[0]
+    # Not urlunsplit, which makes sqlite:/x.db of sqlite:///x.db.
+    return f"{url.partition('?')[0]}{rest and f'?{rest}'}", named[0]
 
 
 def _parts(what: str, url: str) -> SplitResult:

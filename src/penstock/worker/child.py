@@ -23,12 +23,13 @@ from penstock.app.current import CurrentTask, set_run
 from penstock.app.ends import Bury, Retry
 from penstock.app.handler import Handler
 from penstock.app.tracing import continued
-from penstock.core import codec
+from penstock.core import codec, names
 from penstock.core.kind import find_kind
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import BadValue, PenstockError, UnsupportedOption
+from penstock.errors import BadValue, UnsupportedOption
 from penstock.opening import DEFAULT_KIND
+from penstock.worker.verdict import unkept
 
 # Seconds between looks at the progress that a handler sets.
 PROGRESS_TICK = 0.2
@@ -158,7 +159,7 @@ def answer(job: Job) -> Message:
         return Message("bury", text=error.reason)
     except BaseException as error:
         traceback.print_exc()
-        return Message("failed", text=f"{type(error).__name__}: {error}")
+        return Message("failed", text=names.text("error", names.failure(error)))
 
 
 def kept(handler: Handler[..., Any, Any], result: object) -> Message:
@@ -166,8 +167,8 @@ def kept(handler: Handler[..., Any, Any], result: object) -> Message:
     try:
         stored = handler.store_result(result)
         return Message("done", result=None if stored is None else codec.encode(stored))
-    except PenstockError as error:  # the work is done: doing it again would not help
-        return Message("bury", text=f"its result cannot be kept: {error}")
+    except Exception as error:  # the work is done: doing it again would not help
+        return Message("bury", text=names.text("error", unkept(error)))
 
 
 def find_handler(job: Job) -> Handler[..., Any, Any]:

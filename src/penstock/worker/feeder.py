@@ -221,9 +221,9 @@ class Feeder:
         for task in tasks:
             item = Item(task, cast(Tube, task._home), session, now)
             work.tally.taken += 1
+            hand.held.add(item)  # before it is settled, which forgets it
             executor = self._route(item)
             if executor is None:
-                hand.held.add(item)
                 continue
             window = min(window, item.patience)
             parts.setdefault(executor, []).append(item)

@@ -36,6 +36,7 @@ class Child:
 
     def __init__(self, modules: Iterable[str]) -> None:
         here, there = socket.socketpair()
+        self._pipe = Connection(here.detach())  # which is closed with this also where there will be no process
         with there:
             environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             self._process = subprocess.Popen(
@@ -44,7 +45,6 @@ class Child:
                 pass_fds=[there.fileno()],
                 env=environment,
             )
-        self._pipe = Connection(here.detach())
         self._ready = False
 
     def await_ready(self) -> None:
@@ -102,23 +102,31 @@ class Processes(Threads):
             child.wait()
 
     def _call(self, item: Item) -> None:
-        child: Child | None = getattr(self._own, "child", None)
-        if child is None:
-            child = self._own.child = Child(self._modules)
-            self._children.add(child)
         began = time.perf_counter()
         try:
+            child = self._child()
             child.await_ready()
             began = time.perf_counter()
             self._work.finish(item, self._converse(child, item), began)
         except (EOFError, ConnectionError, TimeoutError) as error:
-            self._own.child = None
-            self._children.discard(child)
-            ended = child.bury()
+            ended = self._bury_child()
             failure = HandlerFailed(str(error) if isinstance(error, TimeoutError) else f"its process died: {ended}")
             self._work.fail(item, failure, began)
         except Exception as error:
             self._work.fail(item, error, began)
+
+    def _child(self) -> Child:
+        """The calling thread's."""
+        child: Child | None = getattr(self._own, "child", None)
+        if child is None:
+            child = self._own.child = Child(self._modules)
+            self._children.add(child)
+        return child
+
+    def _bury_child(self) -> str:
+        child, self._own.child = self._child(), None
+        self._children.discard(child)
+        return child.bury()
 
     def _converse(self, child: Child, item: Item) -> object:
         """The handler's result; raises what it ended with."""

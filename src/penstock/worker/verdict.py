@@ -37,9 +37,14 @@ def done(item: Item, result: object) -> Verdict:
         kept = result if item.handler is None or result is None else item.handler.store_result(result)
         if kept is not None:
             payload = encode_payload(item.tube._stored, "result", kept)
-    except PenstockError as error:  # the work is done: doing it again would not help
-        return bury(item, f"its result cannot be kept: {error}")
+    except Exception as error:  # the work is done: doing it again would not help
+        return bury(item, unkept(error))
     return Verdict(Move("ack", record.id, item.session, record.lease, result=payload), "done")
+
+
+def unkept(error: Exception) -> str:
+    """Why the result cannot be kept: ours say it, and a result has code of its own, which may raise anything."""
+    return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
 
 
 def failed(item: Item, error: BaseException) -> Verdict:
@@ -49,7 +54,7 @@ def failed(item: Item, error: BaseException) -> Verdict:
     if isinstance(error, Retry):
         delay = _backoff(item) if error.delay is None else error.delay
         return release(item, delay, error.reason)
-    reason = error.args[0] if isinstance(error, HandlerFailed) else f"{type(error).__name__}: {error}"
+    reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
     return release(item, _backoff(item), reason)
 
 

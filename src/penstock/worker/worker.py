@@ -61,7 +61,7 @@ class Worker:
         handlers = self._app.handlers.values()
         names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
         if not names and self._callbacks is None:
-            raise BadValue("the app has no tasks, and no --tubes are given: there is nothing to take")
+            raise BadValue("there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks")
         return [self._source(open_tube(self._app.broker._hub, self._seat, name, None, {})) for name in names]
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:

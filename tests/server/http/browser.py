@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Page, Request, expect, sync_playwright
 
 from tests.servers import present
 from tests.servers.base import find
+
+# A busy machine takes its time to show a page; Playwright's own limit is five seconds.
+expect.set_options(timeout=30_000)
 
 
 def chromium() -> str:

@@ -166,6 +166,18 @@ def test_wrong_paths_and_methods(server: Serving) -> None:
     assert server.get("/static/%2e%2e/style.css").status_code == 404
 
 
+def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
+    browser = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+    for path, status in (("/nothing", 404), ("/tubes/a/b%3Cscript%3Ealert(1)%3C/script%3E", 404), ("/logout", 405)):
+        answer = server.get(path, accept=browser)
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
+        assert '<a href="/">To the tubes</a>' in answer.text
+        assert "alert" not in answer.text
+        assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+        assert refused(server.get(path)) == (status, "NotFound" if status == 404 else "MethodNotAllowed")
+    assert refused(server.get("/api/nothing", accept=browser)) == (404, "NotFound")  # programs ask there
+
+
 def test_what_is_no_http_ends_the_connection(server: Serving) -> None:
     for sent in (
         b"*1\r\n$4\r\nPING\r\n\r\n",
@@ -189,11 +201,14 @@ def test_a_request_that_does_not_come_ends_the_connection(
 def test_a_second_request_that_does_not_come_ends_the_connection(
     server: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)
-    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 10) as slow:
-        slow.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET /he")
+    whole = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), 30) as slow:
+        slow.sendall(whole)
+        assert slow.recv(2000).startswith(b"HTTP/1.1 200")
+        monkeypatch.setattr(connection, "HEAD_SECONDS", 0.3)  # not before: the first one has all the time
+        slow.sendall(whole + b"GET /he")
         said = b"".join(iter(lambda: slow.recv(2000), b""))  # until it is closed
-    assert said.startswith(b"HTTP/1.1 200")
+    assert b"HTTP/1.1 200" in said
     assert said.endswith(b'{"status":"ok"}')
 
 

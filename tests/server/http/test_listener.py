@@ -11,9 +11,10 @@ import pytest
 
 import penstock
 from penstock.server.address import Address
-from tests.behaviour.helpers import until, waiters
+from tests.behaviour.looks import waiters
 from tests.server.http.serving import serving
 from tests.server.http.test_tasks import MAIL
+from tests.threads import until
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def test_a_server_that_ends_lets_waiting_calls_go(store_url: str) -> None:
                 waiting = pool.submit(client.post, f"{MAIL}/take", json={"timeout": 60})
                 until(lambda: waiters(broker, "mail") == 1)
                 running.in_loop(running.app.stop)
-                answer = waiting.result(10)
+                answer = waiting.result(30)
             assert (answer.status_code, answer.json()["error"]) == (503, "ServiceUnavailable")
         tube.put(1)
         assert tube.peek(1).attempts == 0

@@ -9,8 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 
 import penstock
-from tests.behaviour.helpers import until, waiters
+from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, Serving
+from tests.threads import until
 
 MAIL = "/api/tubes/mail"
 
@@ -159,7 +160,7 @@ def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Brok
         waiting = pool.submit(server.post, f"{MAIL}/take", {"timeout": 15})
         until(lambda: waiters(beside, "mail") == 1)
         tube.put("late")
-        assert waiting.result(15).json()["data"] == "late"
+        assert waiting.result(30).json()["data"] == "late"
 
 
 @EVERY_STORE
@@ -219,7 +220,7 @@ def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
         waiting = pool.submit(server.post, "/api/tubes/small/tasks", {"data": 2, "timeout": 15})
         server.post("/api/tubes/small/take")
         server.post("/api/tubes/small/tasks/1/ack")
-        assert waiting.result(15).status_code == 201
+        assert waiting.result(30).status_code == 201
 
 
 @EVERY_STORE

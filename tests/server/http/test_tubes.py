@@ -12,9 +12,9 @@ import penstock
 from penstock.schedule import cards
 from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.http import access
-from tests.behaviour.helpers import until
 from tests.server.http.serving import EVERY_STORE, Serving
 from tests.server.http.test_tasks import MAIL, refused
+from tests.threads import until
 
 
 def test_tubes_are_created_listed_shown_and_dropped(server: Serving) -> None:

@@ -26,7 +26,7 @@ from penstock.server.http.guard import Guard
 from penstock.server.http.logins import Logins
 from penstock.server.http.operations import Call, Operation, Server, route
 from penstock.server.http.options import Options
-from penstock.server.http.pages import page_routes
+from penstock.server.http.pages import Pages
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.http.sampler import Sampler
 from penstock.store.base import Event
@@ -57,8 +57,13 @@ class App:
 
     def _starlette(self) -> Starlette:
         routes: list[BaseRoute] = [route(self.server, operation) for operation in self.operations]
-        routes += page_routes(self.server, self.sampler)
-        handlers = {HTTPException: _http_fault, Exception: _any_fault}
+        pages = Pages(self.server, self.sampler)
+        routes += pages.routes()
+
+        async def http_fault(request: Request, error: HTTPException) -> Response:
+            return _astray(pages, request, error)
+
+        handlers = {HTTPException: http_fault, Exception: _any_fault}
         return Starlette(routes=routes, exception_handlers=handlers, lifespan=self._live)  # type: ignore[arg-type]
 
     def _own_operations(self) -> Sequence[Operation]:
@@ -118,15 +123,20 @@ def _must_run(tending: asyncio.Future[None]) -> None:
         log.error("a part of the HTTP server ended: charts and idle sessions stand still", exc_info=tending.exception())
 
 
-async def _http_fault(request: Request, error: HTTPException) -> Response:
-    return faults.answer(faults.Refused(error.status_code, _WORDS.get(error.status_code, error.detail)))
+def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
+    """What no route answers: a page for people. Below /api/ are programs, whatever their libraries accept."""
+    browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
+    words = _PEOPLE if browser else _PROGRAMS
+    refused = faults.Refused(error.status_code, words.get(error.status_code, error.detail))
+    return pages.refuse(request, refused) if browser else faults.answer(refused)
 
 
 async def _any_fault(request: Request, error: Exception) -> Response:
     return faults.answer(error)
 
 
-_WORDS = {
+_PEOPLE = {404: "there is no such page", 405: "this address is not a page: it belongs to a button of one"}
+_PROGRAMS = {
     404: "nothing is at this path: /api/openapi.json lists what is",
     405: "this path has no such method: /api/openapi.json lists them",
 }

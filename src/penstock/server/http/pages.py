@@ -40,18 +40,6 @@ PAGES: dict[str, Callable[..., Awaitable[views.View]]] = {
 _STATIC_AGE = "public, max-age=300"
 
 
-def page_routes(server: Server, sampler: Sampler) -> list[BaseRoute]:
-    """All pages, forms and files of the dashboard."""
-    pages = Pages(server, sampler)
-    return [
-        Route("/static/{file}", _static, methods=["GET"]),
-        Route("/login", pages.login, methods=["GET", "POST"]),
-        Route("/logout", pages.logout, methods=["POST"]),
-        *action_routes(server, pages.refuse),
-        *(Route(path, pages.show(view), methods=["GET"], name=view.__name__) for path, view in PAGES.items()),
-    ]
-
-
 class Pages:
     """Renders for one server."""
 
@@ -59,6 +47,16 @@ class Pages:
         self._server = server
         self._callers = server.callers
         self._looking = Looking(server.access, sampler)
+
+    def routes(self) -> list[BaseRoute]:
+        """All pages, forms and files of the dashboard."""
+        return [
+            Route("/static/{file}", _static, methods=["GET"]),
+            Route("/login", self.login, methods=["GET", "POST"]),
+            Route("/logout", self.logout, methods=["POST"]),
+            *action_routes(self._server, self.refuse),
+            *(Route(path, self.show(view), methods=["GET"], name=view.__name__) for path, view in PAGES.items()),
+        ]
 
     def show(self, view: Callable[..., Awaitable[views.View]]) -> Callable[[Request], Awaitable[Response]]:
         """The page of a view; who is not logged in is sent to do so."""

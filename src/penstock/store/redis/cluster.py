@@ -62,9 +62,9 @@ class Cluster:
 
     def listen(self) -> Connection:
         """Any node: what is published on one is heard on all."""
-        for link in self._known():
+        for address in self._known():
             try:
-                return link.fresh()
+                return self._link(address).fresh()
             except (redis.ConnectionError, redis.TimeoutError, OSError):
                 continue
         raise redis.ConnectionError("no node of the cluster answers")
@@ -123,9 +123,9 @@ class Cluster:
     def _learn(self, slot: int) -> Address:
         """Read the map of slots from the first node that has one."""
         cause: Exception | None = None
-        for link in self._known():
+        for address in self._known():
             try:
-                slots = _read_slots(link)
+                slots = _read_slots(self._link(address), address)
             except (Unsent, redis.RedisError) as error:
                 cause = error
                 continue
@@ -143,9 +143,9 @@ class Cluster:
             for link in self._links.values():
                 link.reset()
 
-    def _known(self) -> list[Link]:
+    def _known(self) -> list[Address]:
         """The nodes seen so far, then those of the URL."""
-        return [self._link(address) for address in dict.fromkeys((*self._links, *self._where.hosts))]
+        return list(dict.fromkeys((*self._links, *self._where.hosts)))
 
     def _link(self, address: Address) -> Link:
         link = self._links.get(address)
@@ -156,11 +156,16 @@ class Cluster:
         return link
 
 
-def _read_slots(link: Link) -> dict[int, Address]:
+def _read_slots(link: Link, asked: Address) -> dict[int, Address]:
+    """The map as a node has it; where it knows no host, the nodes are at the one that was asked."""
     slots: dict[int, Address] = {}
-    for first, last, master, *_ in cast("list[list[object]]", link.call((b"CLUSTER", b"SLOTS"))):
+    try:
+        found = cast("list[list[object]]", link.call((b"CLUSTER", b"SLOTS")))
+    except Unheard as error:  # who only asks the way has done nothing
+        raise Unsent from error.__cause__
+    for first, last, master, *_ in found:
         host, port, *_ = cast("list[object]", master)
-        address = (cast(bytes, host).decode(), cast(int, port))
+        address = (cast("bytes | None", host) or b"").decode() or asked[0], cast(int, port)
         slots.update(dict.fromkeys(range(cast(int, first), cast(int, last) + 1), address))
     return slots
 

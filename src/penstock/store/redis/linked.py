@@ -54,9 +54,15 @@ class LinkedCalls:
         return duplicate(entry.address, cast(bytes, why[2]).decode())
 
     def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        return self._seek(tube, address, now)[0]
+
+    def _seek(self, tube: Tube, address: str, now: int | None) -> tuple[Sought, int]:
+        """The same, and the id of the task."""
         reply = self._runner.on_tag("seek", tube.no, self._runner.moment(now), address, again=True)
         _, id, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
-        return Sought(cast(int, id)) if id else _ended(outcome)
+        if id:
+            return Sought(cast(int, id)), cast(int, id)
+        return _ended(outcome), cast(int, outcome[1]) if outcome else 0
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""

@@ -226,12 +226,14 @@ class ShardedStore(RedisStore):
         shards = self._shards.of(tube)
         if not tube.kind.per_utube:  # else its micro-queue is not known
             shards = [shards[shard_of(address, tube.shards)]]
-        ended = Sought()
+        ended, last = Sought(), 0
         for shard in shards:
-            found = super().seek(shard, address, now=now)
+            found, own = self._seek(shard, address, now)
+            id = self._shards.public_id(shard.no, own)
             if found.id is not None:
-                return Sought(self._shards.public_id(shard.no, found.id))
-            ended = found if ended.ending is None else ended
+                return Sought(id)
+            if found.ending is not None and id > last:  # an earlier task's may have come to another shard
+                ended, last = found, id
         return ended
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+import apsw
+
+T = TypeVar("T")
 
 # How long a transaction waits before StoreBusy.
 BUSY_SECONDS = 10.0
@@ -37,3 +42,15 @@ class BusyHandler:
             return False
         time.sleep(random.uniform(*(EAGER if EAGER in self._queue else self.pause)))
         return True
+
+
+def insist(step: Callable[[], T]) -> T:
+    """Make a step again while it is busy: SQLite asks no handler where a step reads before it writes."""
+    ends = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return step()
+        except apsw.BusyError:
+            if time.monotonic() >= ends:
+                raise
+        time.sleep(random.uniform(*EAGER))

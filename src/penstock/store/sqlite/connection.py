@@ -17,7 +17,7 @@ import apsw
 
 from penstock.errors import StoreUnavailable
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.busy import EAGER, PATIENT, BusyHandler, Pause
+from penstock.store.sqlite.busy import EAGER, PATIENT, BusyHandler, Pause, insist
 from penstock.store.sqlite.faults import translated
 from penstock.store.sqlite.location import inode, refuse_network
 from penstock.store.sqlite.sharing import Shared
@@ -97,12 +97,15 @@ class Connection:
             self.lock.release()
             raise translated(error, self.path) from error
         except BaseException:
-            # Also when the file is gone, and inode raised: an open transaction would lock everyone out for ever.
-            if self._db is not None and self._shared is None and self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._leave_nothing_open()
             self.lock.release()
             raise
         return db
+
+    def _leave_nothing_open(self) -> None:
+        """Roll back what nobody goes on with, because of an interrupt or a missing file: it would lock everyone out."""
+        if self._db is not None and self._shared is None and self._db.in_transaction:
+            self._db.execute("ROLLBACK")
 
     def _queue_up(self, transaction: Transaction) -> None:
         """Wait for the lock, so that whoever has it knows of writers that do."""
@@ -116,6 +119,7 @@ class Connection:
             self._queue.remove(transaction.pause)
 
     def _be_synchronous(self, db: apsw.Connection, synchronous: str) -> None:
+        self._synchronous = ""  # an interrupt in between must not leave it wrong
         db.execute(f"PRAGMA synchronous = {synchronous}")
         self._synchronous = synchronous
 
@@ -153,6 +157,9 @@ class Connection:
                 self._leave_savepoint(shared, failure)
             if not self._queue or not shared.has_room():
                 self._commit_shared()
+        except BaseException:
+            self._leave_nothing_open()
+            raise
         finally:
             self.lock.release()
         error = shared.wait(self._commit_left) if failure is None else failure
@@ -170,15 +177,20 @@ class Connection:
 
     def _commit_shared(self) -> None:
         """Commit what waits for one who shares it, if there is anything. The lock is held."""
-        shared, self._shared = self._shared, None
-        if shared is not None:
-            assert self._db is not None
-            try:
-                self._db.execute("COMMIT")
-            except apsw.Error as error:
-                self._abandon(shared, error)
-            else:
-                shared.end(None)
+        shared = self._shared
+        if shared is None:
+            return
+        assert self._db is not None
+        try:
+            self._db.execute("COMMIT")
+        except apsw.Error as error:
+            self._abandon(shared, error)
+        except BaseException:  # an interrupt, which is raised once the commit is done: others wait to be told
+            if not self._db.in_transaction:
+                self._told(shared, None)
+            raise
+        else:
+            self._told(shared, None)
 
     def _commit_left(self, shared: Shared) -> None:
         """The same, where the thread that was to go on with it has not come."""
@@ -189,9 +201,15 @@ class Connection:
     def _abandon(self, shared: Shared, error: apsw.Error) -> None:
         """Nothing of it is stored."""
         assert self._db is not None
+        try:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+        finally:
+            self._told(shared, error)
+
+    def _told(self, shared: Shared, error: apsw.Error | None) -> None:
+        """It is over, and those who wait for it know how."""
         self._shared = None
-        if self._db.in_transaction:
-            self._db.execute("ROLLBACK")
         shared.end(error)
 
     def at_once(
@@ -294,7 +312,7 @@ def _open(path: str, busy: BusyHandler) -> apsw.Connection:
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
         db.set_busy_handler(busy)
         db.pragma("page_size", _PAGE_BYTES)
-        if db.pragma("journal_mode", "wal") != "wal":
+        if insist(lambda: db.pragma("journal_mode", "wal")) != "wal":  # two may be opening a new file at once
             raise StoreUnavailable(
                 f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
             )

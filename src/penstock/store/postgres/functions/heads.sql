@@ -6,6 +6,16 @@
 -- shared, until its commit, and lowers the bound first. They are raised by a take that has the tube to itself, so that
 -- nobody is between the two.
 
+-- Begin where everything begins, because this tube was restored: a dump has its tasks as they were when it began, and
+-- the bounds as they were when it ended. Sequences are made anew then, and have other numbers than the one that the tube's
+-- row remembers.
+CREATE OR REPLACE FUNCTION {schema}.penstock_begin_anew(t {schema}.penstock_tube) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM {schema}.penstock_lower(t.no, t.heads, 1), {schema}.penstock_lower(t.no, t.dues, 1);
+    UPDATE {schema}.penstock_tube SET heads_no = heads WHERE no = (  -- where another call does so, nobody waits for it
+        SELECT no FROM {schema}.penstock_tube WHERE no = t.no FOR UPDATE SKIP LOCKED);
+END $$;
+
 -- The bound is that, at most.
 CREATE OR REPLACE FUNCTION {schema}.penstock_lower(p_tube integer, p_bound regclass, p_value bigint) RETURNS void
 LANGUAGE plpgsql AS $$
@@ -30,15 +40,18 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.penstock_raise(t {schema}.penstock_tube, p_taking bigint[], p_due bigint)
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-    v_low bigint := t.no::bigint << 40 | coalesce(pg_sequence_last_value(t.heads), 0);
+    v_low bigint;
     v_head bigint := (SELECT min(key) FROM unnest(p_taking) key);
-    v_soonest bigint := coalesce(pg_sequence_last_value(t.dues), 0);
+    v_soonest bigint;
     v_due bigint;
 BEGIN
     IF current_setting('transaction_isolation') <> 'read committed' THEN
         RETURN;
     END IF;
     IF pg_try_advisory_xact_lock('{schema}.penstock_tube'::regclass::oid::integer, t.no) THEN
+        -- Read only now: until here others may have lowered them.
+        v_low := t.no::bigint << 40 | coalesce(pg_sequence_last_value(t.heads), 0);
+        v_soonest := coalesce(pg_sequence_last_value(t.dues), 0);
         -- By the primary key; some of those that are taken, delayed or buried at a time.
         SELECT coalesce(min(key) FILTER (WHERE state = 'r'), CASE count(*) WHEN 1000 THEN max(key) + 1 ELSE v_head END)
         INTO v_head FROM (SELECT key, state FROM {schema}.penstock_task

@@ -13,6 +13,9 @@ BEGIN
     IF NOT FOUND THEN
         RAISE 'no such tube' USING ERRCODE = 'PS001';
     END IF;
+    IF t.heads_no IS DISTINCT FROM t.heads::oid THEN
+        PERFORM {schema}.penstock_begin_anew(t);
+    END IF;
     IF t.temporary AND NOT {schema}.penstock_revive(t) THEN
         PERFORM {schema}.penstock_relax();
     END IF;

@@ -26,6 +26,7 @@ BEGIN
         EXECUTE format('CREATE SEQUENCE {schema}.penstock_heads_%s', no);
         EXECUTE format('CREATE SEQUENCE {schema}.penstock_dues_%s', no);
         UPDATE {schema}.penstock_tube t SET heads = format('{schema}.penstock_heads_%s', t.no)::regclass,
+            heads_no = format('{schema}.penstock_heads_%s', t.no)::regclass,
             dues = format('{schema}.penstock_dues_%s', t.no)::regclass
         WHERE t.no = penstock_save_tube.no;
     END IF;

@@ -1,0 +1,36 @@
+"""A SQLite file of a test's own, a broker on it, and another program that holds its write lock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import apsw
+import pytest
+
+import penstock
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the queue will be."""
+    return tmp_path / "queue.db"
+
+
+@pytest.fixture
+def broker(path: Path) -> Iterator[penstock.Broker]:
+    with penstock.connect(f"sqlite:///{path}") as broker:
+        yield broker
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Another program's transaction, open for as long as the block."""
+    db = apsw.Connection(str(path))
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        db.execute("ROLLBACK")
+        db.close()

@@ -1,0 +1,98 @@
+"""The bounds where takes begin to look hold nothing back: not from whoever comes in between, nor from a dump."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+import penstock
+from penstock.store.postgres.location import locate
+from penstock.testing import Clock
+from tests.behaviour.verbs import take
+from tests.postgres.bounds import Low, eager, passed_by, rewritten
+from tests.postgres.bounds import low as low
+from tests.servers.postgres import Postgres
+from tests.threads import begin
+
+GATE = 4711
+
+
+@contextmanager
+def stopped(url: str, take_one: Callable[[], object]) -> Iterator[None]:
+    """A take is about to raise the bounds meanwhile, and has yet to look whether it is alone."""
+    alone = "IF current_setting('transaction_isolation')"
+    rewritten(url, alone, f"PERFORM pg_advisory_xact_lock({GATE}); {alone}")
+    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
+        db.execute(f"SELECT pg_advisory_lock({GATE})".encode())
+        taking = begin(take_one)
+        waits = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {GATE} AND NOT granted".encode()
+        while db.execute(waits).fetchone() is None:
+            assert not taking.done()
+        yield
+        db.execute(f"SELECT pg_advisory_unlock({GATE})".encode())
+    taking.result(30)
+
+
+def test_a_task_that_comes_back_just_before_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
+    tube = broker.tube("work", "fifo")
+    old = passed_by(url, tube, low)
+    with stopped(url, lambda: take(tube)):
+        old.release()
+    assert take(tube).id == old.id
+
+
+def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low) -> None:
+    clock = Clock()
+    with penstock.connect(url, clock=clock) as broker:
+        tube = broker.tube("work", ttr=1000)
+        old = passed_by(url, tube, low)
+        clock.advance(1)
+        take(tube)  # the first moment, once that of the old one has changed
+        with stopped(url, lambda: take(tube)):
+            old.release(5)
+        clock.advance(5)
+        assert take(tube).id == old.id
+
+
+@pytest.fixture
+def copied(server: Postgres, url: str) -> Callable[[str], str]:
+    """What dumps a store as of a snapshot and restores it beside; its URL."""
+    base, schema, tools = server.url, locate(url).schema, Path(server.binary)
+
+    def copy(snapshot: str) -> str:
+        dump = (str(tools.with_name("pg_dump")), base, "--schema", schema, "--snapshot", snapshot)
+        dumped = subprocess.run(dump, check=True, capture_output=True, text=True).stdout
+        name = f"t{uuid4().hex[:16]}"
+        restore = (str(tools.with_name("psql")), base, "--quiet", "--set", "ON_ERROR_STOP=1")
+        subprocess.run(restore, check=True, capture_output=True, text=True, input=dumped.replace(schema, name))
+        return f"{base}?schema={name}"
+
+    return copy
+
+
+def test_a_dump_that_was_made_meanwhile_has_all_its_tasks_in_sight(
+    url: str, low: Low, copied: Callable[[str], str]
+) -> None:
+    clock = Clock()
+    with penstock.connect(url, clock=clock) as broker, psycopg.connect(locate(url).conninfo) as db:
+        tube = broker.tube("work", ttr=1000)
+        eager(url)
+        tube.put_many(range(30))
+        tube.put("later", delay=5)
+        db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        ((snapshot,),) = db.execute("SELECT pg_export_snapshot()").fetchall()
+        clock.advance(5)
+        for _ in range(30):
+            take(tube).ack()
+        assert low(tube) > 1
+        assert low(tube, "dues") > clock()
+        copy = copied(snapshot)
+    with penstock.connect(copy, clock=clock) as broker:
+        assert [task.data for task in broker.tube("work").take_many(40)] == [*range(30), "later"]
+        assert broker.check() == []

@@ -1,0 +1,34 @@
+"""Calls in threads of their own, and waiting for what others do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def begin(call: Callable[[], T]) -> Future[T]:
+    """Run the call in a thread of its own; a thread that hangs does not hang the test run."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def until(condition: Callable[[], bool], seconds: float = 30) -> None:
+    """Come back when the condition holds; it must hold within so many seconds."""
+    end = time.monotonic() + seconds
+    pause = threading.Event()
+    while not condition():
+        assert time.monotonic() < end, "the condition never held"
+        pause.wait(0.005)
