@@ -121,8 +121,9 @@ END;
 DROP PROCEDURE IF EXISTS penstock_follow;
 
 -- Let at most p_limit tasks follow the records of their groups: started ones become ready, cancelled ones go; of these at
--- most 200, some 7 ms, because takes pass by the others. p_more: some must still. The tube's mark goes when none must and nobody is taking; else the next one to follow takes it away. A
--- caller's own transaction (@penstock_bound) may not see the newest tasks, so it calls nothing done.
+-- most 200, some 7 ms, because takes pass by the others. p_more: some must still. The tube's mark goes when none must and
+-- nobody is taking; else the next one to follow takes it away. A caller's own transaction (@penstock_bound) may not see the
+-- newest tasks, so it calls nothing done.
 CREATE PROCEDURE penstock_follow(p_tube INT UNSIGNED, p_limit INT, p_now BIGINT, OUT p_more INT)
 SQL SECURITY INVOKER
 follow: BEGIN
@@ -142,6 +143,9 @@ follow: BEGIN
         FETCH c_groups INTO v_group, v_state;
         IF v_over OR v_left <= 0 THEN
             LEAVE moving;
+        END IF;
+        IF v_state = 'cancelling' AND v_going <= 0 THEN
+            ITERATE moving;
         END IF;
         SET v_some = IF(v_state = 'cancelling', LEAST(v_left, v_going), v_left);
         IF v_state = 'cancelling' THEN
