@@ -14,7 +14,7 @@ import penstock
 from penstock.core.options import Tube
 from penstock.hub import Hub
 from penstock.moving.exporting import Import
-from penstock.moving.move import Move
+from penstock.moving.move import Move, shown_url
 from penstock.store.base import Store
 from penstock.testing import Clock
 from tests.conftest import STORES
@@ -103,7 +103,7 @@ def test_a_move_that_is_killed_at_every_step_ends_well(
 
 def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(clock: Clock) -> None:
     with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
-        tubes = {name: old.tube(name) for name in "abcd"}
+        tubes = {name: old.tube(name) for name in "abcde"}
         for tube in tubes.values():
             tube.put("x")
         pause = old._hub.store.pause_tube
@@ -112,13 +112,15 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
             if tube.name == "a" and paused:
                 tubes["b"].drop()
                 old._hub.store.seal_tube(tubes["d"]._stored, "sqlite:///other.db")
+                old._hub.store.seal_tube(tubes["e"]._stored, shown_url("sqlite:///new.db"))
             pause(tube, paused)
 
         old._hub.store.pause_tube = drop  # type: ignore[method-assign]
         with pytest.raises(penstock.NoSuchTube, match="tube b"):
             move(old, new, Death(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]
-        assert [new._hub.store.load_tube(f"<{name}") for name in tubes] == [None] * 4
+        there = [new._hub.store.load_tube(f"<{name}") for name in tubes]
+        assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which the same move elsewhere fills
         assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
 

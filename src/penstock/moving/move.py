@@ -62,15 +62,16 @@ class Move:
         for name in tubes:
             self._must_be_movable(name)
         fresh = [name for name in tubes if self._sealed(name) is None]
-        failure = self._seal_all([self._begin(name) for name in fresh])
-        sealed = [tube for tube in map(self._sealed_by_us, tubes) if tube is not None]
+        failures = self._seal_all([self._begin(name) for name in fresh])
+        # One that another move has sealed since is that one's to copy.
+        sealed = [tube for name in tubes if name not in failures and (tube := self._sealed(name)) is not None]
         copied = [(tube, *self._copy(tube)) for tube in sealed]
         # Those that others reply to land first: else a reply would find no tube of that name, and make one.
         awaited = {name for _, _, replies in copied for name in replies}
         copied.sort(key=lambda found: plain_name(found[0].name) not in awaited)
         moved = [self._land(tube, count) for tube, count, _ in copied]
-        if failure is not None:
-            raise failure
+        if failures:
+            raise next(iter(failures.values()))
         return moved
 
     def _must_be_movable(self, name: str) -> None:
@@ -98,11 +99,6 @@ class Move:
     def _sealed(self, name: str) -> Tube | None:
         return self._source.load_tube(gone(name))
 
-    def _sealed_by_us(self, name: str) -> Tube | None:
-        """The same, unless another move took it to another store."""
-        sealed = self._sealed(name)
-        return sealed if sealed is not None and moved_to(sealed) == self._to else None
-
     def _begin(self, name: str) -> tuple[Tube, Tube]:
         """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
         tube = self._source.load_tube(name)
@@ -120,19 +116,19 @@ class Move:
             self._target.pause_tube(coming, paused)
         return tube, coming
 
-    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> PenstockError | None:
-        """Step 2; why the first of those was not sealed that were not. Who holds a task has time to finish it."""
-        ends, failures = time.monotonic() + self._wait, list[PenstockError]()
+    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
+        """Step 2; why those were not sealed that were not, by name. Who holds a task has time to finish it."""
+        ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
         try:
             for step in (self._pause, self._come_to_rest, self._seal):
                 for tube, _ in tubes:
                     try:
                         step(tube, ends)
-                    except (TubeBusy, NoSuchTube) as error:  # in use, or dropped meanwhile
-                        failures.append(error)
+                    except (TubeBusy, NoSuchTube) as error:  # in use; or dropped, or moved by another, meanwhile
+                        failures.setdefault(tube.name, error)
         finally:
             self._undo(tubes)
-        return failures[0] if failures else None
+        return failures
 
     def _pause(self, tube: Tube, ends: float) -> None:
         self._source.pause_tube(tube, True)
@@ -158,7 +154,8 @@ class Move:
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
         """What is not sealed goes on as before."""
         for tube, coming in tubes:
-            if self._sealed_by_us(tube.name) is None:
+            sealed = self._sealed(tube.name)
+            if sealed is None or moved_to(sealed) != self._to:
                 with suppress(NoSuchTube):
                     self._source.pause_tube(tube, self._target.paused(coming))
                 discard(self._target, coming)

@@ -177,7 +177,7 @@ CREATE PROCEDURE penstock_lanes_fill(
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids LONGTEXT CHARACTER SET utf8mb4;
-    DECLARE v_count INT DEFAULT IF(p_lanes IS NULL, 0, 1);
+    DECLARE v_count INT DEFAULT 1;
     WHILE v_count > 0 DO
         SELECT CONCAT('[', GROUP_CONCAT(f.id), ']'), COUNT(*) INTO v_ids, v_count FROM (
             SELECT (SELECT t.id FROM penstock_task t FORCE INDEX (penstock_laned)

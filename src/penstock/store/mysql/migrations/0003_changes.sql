@@ -42,7 +42,7 @@ END;
 DROP PROCEDURE IF EXISTS penstock_sweep;
 
 -- Do one thing to these tasks, as far as they are still such: due (their moment has come), release (they are taken,
--- by p_owner if given), kick (buried), start (they wait for their group's start), delete, lapse or cancel (any; what
+-- by p_owner if given), kick (buried), start (they wait for their group's start), delete or lapse (any; what
 -- expired goes by its ttl). Every change of a group's task passes the group's gate, as in core/group.py; so the result
 -- set names the group's state, too: due/open.
 CREATE PROCEDURE penstock_sweep(
@@ -52,7 +52,7 @@ CREATE PROCEDURE penstock_sweep(
 SQL SECURITY INVOKER
 sweeping: BEGIN
     DECLARE v_over, v_readied, v_bury, v_gone, v_cancelled, v_open INT DEFAULT 0;
-    DECLARE v_removes INT DEFAULT p_what IN ('delete', 'lapse', 'cancel');
+    DECLARE v_removes INT DEFAULT p_what IN ('delete', 'lapse');
     DECLARE v_lanes, v_fair, v_limit, v_attempts, v_max INT;
     DECLARE v_taken, v_delayed, v_buried, v_done, v_buries, v_ttls, v_ttrs, v_dues INT DEFAULT 0;
     DECLARE v_releases, v_kicks, v_deletes INT DEFAULT 0;
@@ -76,11 +76,11 @@ sweeping: BEGIN
         CALL penstock_lock_lanes(p_tube, p_ids);
     END IF;
     -- All tasks before any group, as those do who settle. Who follows a group's record leaves out what others are at.
-    IF p_what IN ('start', 'cancel') THEN
+    IF p_what = 'start' THEN
         SELECT CONCAT('[', GROUP_CONCAT(d.id ORDER BY d.place), ']') INTO v_ids FROM (
             SELECT t.id, j.place FROM JSON_TABLE(p_ids, '$[*]' COLUMNS (place FOR ORDINALITY, id BIGINT PATH '$')) j
             STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id
-            WHERE p_what = 'cancel' OR t.state = 'g' FOR UPDATE SKIP LOCKED
+            WHERE t.state = 'g' FOR UPDATE SKIP LOCKED
         ) d;
     ELSE
         SELECT CONCAT('[', GROUP_CONCAT(t.id ORDER BY j.place), ']') INTO v_ids

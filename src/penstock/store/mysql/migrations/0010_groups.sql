@@ -187,10 +187,8 @@ DROP PROCEDURE IF EXISTS penstock_cancel_plain;
 
 DROP PROCEDURE IF EXISTS penstock_cancel_all;
 
--- As a sweep, whatever their number in a few statements; those that others are at stay.
-CREATE PROCEDURE penstock_cancel_all(
-    p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
-)
+-- As a sweep that deletes, whatever their number in a few statements; what others are at stays.
+CREATE PROCEDURE penstock_cancel_all(p_tube INT UNSIGNED, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT)
 SQL SECURITY INVOKER
 BEGIN
     DECLARE v_ids, v_filled LONGTEXT CHARACTER SET utf8mb4;
@@ -216,14 +214,16 @@ BEGIN
         STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY) ON t.tube = p_tube AND t.id = j.id;
         INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done, delete_calls)
         VALUES (p_tube, -v_taken, -v_delayed, -v_buried, v_count, v_count);
-        CALL penstock_lanes_fill(p_tube, v_filled, v_fair, v_limit, v_readied);
-        SELECT 'ready', p_tube, v_readied, NULL;
+        IF v_filled IS NOT NULL THEN
+            CALL penstock_lanes_fill(p_tube, v_filled, v_fair, v_limit, v_readied);
+            SELECT 'ready', p_tube, v_readied, NULL;
+        END IF;
     END IF;
 END;
 
 DROP PROCEDURE IF EXISTS penstock_start_plain;
 
--- The same of a start.
+-- A sweep's start, for a tube without micro-queues: whatever their number in a few statements.
 CREATE PROCEDURE penstock_start_plain(
     p_tube INT UNSIGNED, p_group BIGINT, p_ids LONGTEXT CHARACTER SET utf8mb4, p_now BIGINT
 )
