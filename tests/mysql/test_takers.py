@@ -167,8 +167,9 @@ def packets(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
         write(self, packet)
 
     monkeypatch.setattr(pymysql.connections.Connection, "_write_bytes", counted)
-    # Else the server's clock is asked anew on a slow machine, which is no part of a verb.
+    # Else on a slow machine the server's clock is asked anew, and a session without beats begins anew, amid a verb.
     monkeypatch.setattr("penstock.store.mysql.calls._CLOCK_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.mysql.sessions.LAPSE_MS", 600_000)
     return sent
 
 
