@@ -13,7 +13,7 @@ from penstock.batch import BATCH_SIZE
 from penstock.bridge import Bridge
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable
 from penstock.flow import Call, Flow, Step
-from tests.aio.helpers import PATIENCE, bridge_threads, in_loop
+from tests.aio.looks import PATIENCE, bridge_threads, in_loop
 
 
 class Double(Step):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock import aio
-from tests.aio.helpers import PATIENCE, at_rest, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
+from tests.aio.looks import PATIENCE, at_rest, blocked, calls, cancelled, counts, held_back, in_loop, spied, until
 
 SEEDS = (1, 2, 3)
 

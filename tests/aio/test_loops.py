@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from tests.aio.helpers import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
+from tests.aio.looks import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
 from tests.threads import begin
 
 

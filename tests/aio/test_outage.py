@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import aio
-from tests.aio.helpers import blocked, in_loop, until
+from tests.aio.looks import blocked, in_loop, until
 from tests.servers import running
 from tests.servers.base import Server
 

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock import aio
 from penstock.testing import Clock
-from tests.aio.helpers import PATIENCE, calls, counts, in_loop, until
+from tests.aio.looks import PATIENCE, calls, counts, in_loop, until
 from tests.test_public_names import parameters, public
 
 # What makes no sense to await: a transaction of a blocking driver, and len() and `in`.

@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import aio, flow, settling
-from tests.aio.helpers import in_loop
-from tests.aio.helpers import until as aio_until
+from tests.aio.looks import in_loop
+from tests.aio.looks import until as aio_until
 from tests.behaviour.looks import calls, tasks
 from tests.behaviour.verbs import take
 from tests.servers import DURABLE, running, started

@@ -59,9 +59,11 @@ class Link:
         loop = asyncio.get_running_loop()
         bridge = self._bridges.get(loop)
         if bridge is None:
-            for closed in [other for other in self._bridges if other.is_closed()]:
-                self._bridges.pop(closed).abandon()
-            bridge = self._bridges[loop] = Bridge()
+            with self._lock:  # another loop's thread may be here, too
+                closed = [self._bridges.pop(other) for other in list(self._bridges) if other.is_closed()]
+                bridge = self._bridges[loop] = Bridge()
+            for other in closed:
+                other.abandon()
         if self._broker is not None and self._broker._hub.store.remote:
             bridge.threads = REMOTE_THREADS
         return bridge
