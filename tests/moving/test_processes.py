@@ -46,7 +46,7 @@ def told(process: subprocess.Popen[str]) -> list[int]:
 def move(old: str, new: str) -> int:
     """Move, killed after ever longer a while, until it is done; how often it was killed."""
     words = [sys.executable, "-m", "penstock", "move", old, new, "--tube", TUBE]
-    seconds, killed = 0.5, 0
+    seconds, killed = 0.1, 0  # less than any machine needs
     while True:
         try:
             # A timeout ends it by SIGKILL.

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
 import penstock
 from penstock.store.redis.link import Command, Link, Reply
 from penstock.store.redis.store import RedisStore
+from penstock.testing import Clock
 from tests.quiet import quiet
 from tests.servers.redis import Redis, RedisCluster
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """One that need not beat, however slow the machine is."""
+    with penstock.connect(url, clock=Clock()) as broker:
+        quiet(broker)
+        yield broker
 
 
 @pytest.fixture
@@ -48,7 +57,6 @@ VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
 @pytest.mark.parametrize("kind", ["fifottl", "utubettl"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_is_one_round_trip(broker: penstock.Broker, trips: list[int], verb: str, kind: str) -> None:
-    quiet(broker)
     for name in ("warm", "t"):  # the first call may have to load its script
         tube = broker.tube(name, kind=kind, ttr=60)
         tube.put_many([(i, {"utube": i} if "utube" in kind else {}) for i in range(3000)])
@@ -75,7 +83,6 @@ LINKED_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] 
 def test_so_is_one_of_tasks_with_addresses_and_groups(
     broker: penstock.Broker, trips: list[int], verb: str, kind: str
 ) -> None:
-    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind=kind, ttr=60)
         group = tube.group("g")
@@ -111,7 +118,6 @@ RELIABLE_VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]
 
 @pytest.mark.parametrize("verb", ROUND_VERBS)
 def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
-    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="round", period=60)
         tube.put_many((n, {"id": str(n), "ttl": 600}) for n in range(3000))
@@ -123,7 +129,6 @@ def test_so_is_one_of_a_round_tube(broker: penstock.Broker, trips: list[int], ve
 
 @pytest.mark.parametrize("verb", RELIABLE_VERBS)
 def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int], verb: str) -> None:
-    quiet(broker)
     for name in ("warm", "t"):
         tube = broker.tube(name, kind="reliable")
         tube.put_many(range(3000))
@@ -134,7 +139,6 @@ def test_so_is_one_of_a_reliable_tube(broker: penstock.Broker, trips: list[int],
 
 
 def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, trips: list[int]) -> None:
-    quiet(broker)
     tube = broker.tube("t")
     for _ in range(2):
         tube.put_many(range(100), reply_to="replies")
@@ -149,7 +153,6 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
     """Of whatever sorts they are, and wherever something is."""
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    quiet(broker)
     store._outbox._next_look = float("inf")
     tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
     names = [tube.name for tube in tubes]
@@ -170,7 +173,7 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
 
 
 def test_shards_are_asked_together_where_they_stand_together(cluster: RedisCluster, trips: list[int]) -> None:
-    with penstock.connect(cluster.fresh_url()) as broker:
+    with penstock.connect(cluster.fresh_url(), clock=Clock()) as broker:
         quiet(broker)
         tube = broker.tube("t", shards=12)
         for n in range(12):
