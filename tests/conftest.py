@@ -187,6 +187,8 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
     monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
+    # Which scans refresh.
+    monkeypatch.setattr("penstock.store.redis.listener.LINGER_SECONDS", 600.0)
 
 
 @pytest.fixture
