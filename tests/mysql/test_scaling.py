@@ -9,6 +9,7 @@ from typing import TypeAlias
 import pytest
 
 import penstock
+from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.plans.cancelled import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
@@ -18,10 +19,18 @@ Rows: TypeAlias = Callable[[Callable[[], object]], int]
 
 SMALL, LARGE = 2_000, 20_000
 GROWTH = 1.5
-# Heartbeats and looks of the keeper in between.
+# Rows that do not matter beside thousands.
 NOISE = 200
 # So many cancelled tasks a step removes.
 STEP = 200
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """One that does nothing of its own, and need not beat, however slow the machine is."""
+    with penstock.connect(url, clock=Clock()) as broker:
+        quiet(broker)
+        yield broker
 
 
 @pytest.fixture
@@ -71,7 +80,6 @@ def costs(tube: penstock.Tube, rows: Rows, size: int) -> dict[str, int]:
 
 @pytest.mark.parametrize("kind", ["fifo", "utube"])
 def test_takes_after_a_cancel_clear_a_step_each(broker: penstock.Broker, rows: Rows, kind: str) -> None:
-    quiet(broker)
     tube = broker.tube("t", kind=kind)
     calls = takes_after_cancel(tube, rows, STEP)
     must_clear_in_steps(calls, STEP)
