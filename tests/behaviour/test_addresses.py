@@ -84,7 +84,7 @@ def test_an_address_is_free_when_its_task_has_left(broker: penstock.Broker, cloc
         tube.truncate()
     else:
         clock.advance(1)
-    assert tube.put("y", address="a").id == 2
+    assert tube.put("y", address="a").id > 1
     assert drain(tube) == ["y"]
 
 

@@ -70,7 +70,7 @@ def test_cancelled_addressed_work_is_deleted(broker: penstock.Broker) -> None:
     group.cancel()
     assert tube.wait("a", 0) == penstock.Outcome("deleted")
     assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": "deleted", "error": None}]
-    assert tube.put("b", address="a").id == 2
+    assert tube.put("b", address="a").id > 1
 
 
 def test_a_second_cancel_and_a_late_start_do_nothing(broker: penstock.Broker, connect: Connect) -> None:

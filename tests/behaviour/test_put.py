@@ -66,7 +66,7 @@ def test_the_ids_of_truncated_tasks_are_not_used_again(broker: penstock.Broker) 
     tube = broker.tube("t")
     tube.put_many(["x", "y"])
     tube.truncate()
-    assert tube.put("z").id == 3
+    assert tube.put("z").id > 2
 
 
 def test_put_options_of_none_are_not_given(broker: penstock.Broker) -> None:
