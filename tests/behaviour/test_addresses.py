@@ -176,10 +176,12 @@ def test_a_taken_or_buried_task_is_not_replaced(broker: penstock.Broker, state: 
 def test_a_released_task_is_replaced_and_its_lease_goes_on_growing(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put("x", address="a")
-    take(tube).release()
+    first = take(tube)
+    first.release()
     tube.put("y", address="a", on_duplicate="replace")
     task = take(tube)
-    assert (task.data, task.lease, task.attempts) == ("y", 2, 2)
+    assert (task.data, task.attempts) == ("y", 2)
+    assert task.lease > first.lease
 
 
 @pytest.mark.parametrize("kind", UTUBE_KINDS)
