@@ -56,7 +56,8 @@ class DurableRedis(Redis):
 
 
 class _Node(Redis):
-    settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    # No node is called dead by the others: one that is paused for a while would stop the whole cluster.
+    settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
 
 
 class RedisCluster(Redis):
