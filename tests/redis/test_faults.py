@@ -142,7 +142,6 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
     own_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
-
     with penstock.connect(own_server.fresh_url()) as broker:
         tube = broker.tube("t", kind="fifo")
 
