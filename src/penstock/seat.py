@@ -87,9 +87,8 @@ class Seat:
     def _join(self, store: Store) -> Joined:
         handle = uuid4().hex
         locks = self._hub.locks
-        if locks is not None:
-            locks.hold(handle)
-        where = Presence(handle, socket.gethostname(), os.getpid(), locks.locus if locks else "")
+        locus = locks.hold(handle) if locks is not None else ""
+        where = Presence(handle, socket.gethostname(), os.getpid(), locus)
         try:
             joined = store.join(where, self._wanted, self._ttr)
         except BaseException:
