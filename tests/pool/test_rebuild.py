@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -103,8 +102,8 @@ def test_who_finds_one_that_builds_waits_for_it_whenever_it_ends(connect: Connec
         assert go_on.wait(60)
         return found
 
-    def interrupted(*words: Any) -> Any:
-        answer = command(*words)
+    def interrupted(key: bytes, *words: bytes | str | float) -> object:
+        answer = command(key, *words)
         if next(commands) == place:
             go_on.set()
             assert building.result(60).tasks.ready == 1
