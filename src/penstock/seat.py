@@ -106,10 +106,16 @@ class Seat:
         self._hub.keep(self)
         return joined
 
-    def lose(self) -> None:
-        """The store has ended it: its leases are dead, its blocked takes take nothing."""
-        self._lost = True
-        self._hub.room.rouse(list(self._waiters))
+    def lose(self, handle: str) -> None:
+        """The store has ended that handle: its leases are dead, its blocked takes take nothing."""
+        if self._mark_lost(handle):
+            self._hub.room.rouse(list(self._waiters))
+
+    def _mark_lost(self, handle: str) -> bool:
+        """Whether it is lost; not where another thread has begun anew since, because that session lives."""
+        with self._lock:
+            self._lost = self._lost or handle == self.handle
+            return self._lost
 
     def after_fork(self) -> None:
         """In a child: an implicit session begins anew at its first take; an explicit one stays the parent's."""
@@ -246,7 +252,8 @@ class Seat:
         while True:
             if self._joined is None or self._lost or self._closed:
                 self.join()
-            taken = self._hub.store.take(stored, count, self.handle, max_pri=max_pri, blocked=blocked)
+            handle = self.handle
+            taken = self._hub.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked)
             self._hub.after(taken.effects)
             if taken.alive:
                 tasks = self._tasks(tubes, taken)
@@ -255,7 +262,7 @@ class Seat:
                 if tasks or not taken.records:
                     return tasks, taken
             else:
-                self._lost = True
+                self._mark_lost(handle)
                 if not self._implicit:
                     return [], taken
             if blocked == "stay":  # counted out with the task that came, or with the old session
