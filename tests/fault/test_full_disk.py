@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.testing import Clock
 from tests.fault.invariants import counters_equal_a_recount, require
 
 PAYLOAD = "x" * 20_000
@@ -24,7 +25,8 @@ class Disk:
         self._limit = limit
 
     def connect(self) -> penstock.Broker:
-        broker = penstock.connect(f"sqlite:///{self.folder}/queue.db")
+        """With a clock that stands still: there is no room for beats, and no session lapses for want of them."""
+        broker = penstock.connect(f"sqlite:///{self.folder}/queue.db", clock=Clock())
         if self._limit is not None:
             _limit_pages(broker, self._limit)
         return broker

@@ -45,8 +45,8 @@ def url(server: Server, proxy: Proxy) -> str:
 
 @pytest.fixture
 def tube(url: str) -> Iterator[penstock.Tube]:
-    """A tube that nobody gives tasks back to but their holders, with one task in it."""
-    with penstock.connect(url) as broker:
+    """A tube that nobody gives tasks back to but their holders, however long that takes, with one task in it."""
+    with penstock.connect(url, clock=Clock()) as broker:
         tube = broker.tube("t", kind="fifo")
         tube.put("x")
         yield tube
