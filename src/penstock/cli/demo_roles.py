@@ -87,9 +87,8 @@ def work_and_hang(url: str, pipe: Connection) -> None:
     """Work a little, then take a few tasks of each tube and never finish them: this one will be killed."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
-        for _ in range(50):
-            if task := broker.take(KINDS, timeout=30):
-                handle(task, notes)
+        while len(notes) < 50 and (task := broker.take(KINDS, timeout=30)):
+            handle(task, notes)
         held = {kind: len(broker.tube(kind).take_many(HELD, timeout=30)) for kind in KINDS}
         pipe.send((notes, held))
         time.sleep(600)
