@@ -60,6 +60,11 @@ class Seat:
         """The store's number of the session; 0, which is nobody's, before its first take and once it is lost."""
         return self._joined.session if self._joined and not self._lost else 0
 
+    @property
+    def _over(self) -> bool:
+        """Closed, or lapsed for good: an implicit session begins anew."""
+        return self._closed or (self._lost and not self._implicit)
+
     def close(self) -> None:
         """Leave the session and wake the blocked takes, which return nothing."""
         with self._lock:
@@ -74,7 +79,7 @@ class Seat:
         """Join, if that has not happened; an implicit session that lapsed begins anew."""
         store = self._hub.store
         with self._lock:
-            if self._closed or (self._lost and not self._implicit):
+            if self._over:
                 which = self._joined.id if self._joined else "of this broker"
                 state = "closed" if self._closed else "lapsed"
                 raise NotFound(f"session {which} is {state}: begin a new one with broker.session()")
@@ -87,9 +92,8 @@ class Seat:
     def _join(self, store: Store) -> Joined:
         handle = uuid4().hex
         locks = self._hub.locks
-        if locks is not None:
-            locks.hold(handle)
-        where = Presence(handle, socket.gethostname(), os.getpid(), locks.locus if locks else "")
+        locus = locks.hold(handle) if locks is not None else ""
+        where = Presence(handle, socket.gethostname(), os.getpid(), locus)
         try:
             joined = store.join(where, self._wanted, self._ttr)
         except BaseException:
@@ -188,7 +192,8 @@ class Seat:
                 if stop() or self._closed:
                     return []
         except PenstockError:
-            if self._closed or self._hub.closed:
+            # One that was blocked when its session lapsed takes nothing, whether a look or a beat was told of it.
+            if self._closed or self._hub.closed or (self._over and look.registered):
                 return []
             raise
         except GeneratorExit:

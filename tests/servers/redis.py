@@ -56,7 +56,7 @@ class DurableRedis(Redis):
 
 
 class _Node(Redis):
-    # After that time the others give up one that is silent, or killed, and refuse all that they are asked.
+    # No node is called dead by the others: one that is paused for a while would stop the whole cluster.
     settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
 
 
