@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.testing import run_queued
 from tests.behaviour.looks import tasks
 
 
@@ -77,3 +78,22 @@ def test_none_is_as_if_not_given(app: App) -> None:
     assert (named.name, named.rules.tube) == ("send", "default")
     app.cron("* * * * *", timezone=nothing, catch_up=nothing, tube=nothing)(named)
     assert app.schedules[0].plan.text == "cron * * * * * in UTC"
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, 40, float("nan"), float("inf"), "0.4", True, [], object()])
+def test_a_progress_that_is_no_share(app: App, value: Any) -> None:
+    @app.task
+    def report() -> list[float | None]:
+        task = penstock.current_task()
+        task.progress = 0.5
+        with pytest.raises(penstock.BadValue, match=r"progress .* give a share, from 0 to 1"):
+            task.progress = value
+        told = [task.progress]
+        task.progress = sum([0.01] * 100)  # which is a hair more than 1
+        told.append(task.progress)
+        task.progress = None
+        return [*told, task.progress]
+
+    handle = report.put()
+    run_queued(app)
+    assert handle.result(0) == [0.5, 1.0, None]

@@ -258,6 +258,7 @@ def test_errors_are_also_the_builtin_ones(error: type[penstock.PenstockError]) -
 
 BAD_CALLBACKS: list[Any] = [
     "", "x", "ftp://a/b", "file:///etc/passwd", "http://", "http://u:p@a/", "http://a b/", "http://a/\n", 5, True,
+    "http://a:99999/", "http://a:0/", "http://a:x/", "http://a\\b/",
 ]  # fmt: skip
 
 

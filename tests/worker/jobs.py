@@ -150,6 +150,9 @@ def crash(how: str) -> None:
         raise ValueError("caf\udce9")  # as in the name of a file that is not in UTF-8
     if how == "bury":
         raise penstock.Bury("enough")
+    if how == "percent":
+        penstock.current_task().progress = 40
+        await_word("never")
     os.kill(os.getpid(), signal.SIGSEGV)
 
 

@@ -58,7 +58,12 @@ def test_a_handler_is_killed_at_its_ttr(app: App, work: Work) -> None:
 
 @pytest.mark.parametrize(
     ("how", "attempts", "reason"),
-    [("die", 2, "its process died: signal 11"), ("raise", 2, "ValueError: caf?"), ("bury", 1, "enough")],
+    [
+        ("die", 2, "its process died: signal 11"),
+        ("raise", 2, "ValueError: caf?"),
+        ("bury", 1, "enough"),
+        ("percent", 2, "BadValue: progress 40 is out of range: give a share, from 0 to 1"),
+    ],
 )
 def test_a_crash_is_an_attempt_with_its_reason(app: App, start: Start, how: str, attempts: int, reason: str) -> None:
     handle = jobs.crash.put(how)

@@ -6,8 +6,12 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol
 
+from penstock.core.names import kind_of, shown
 from penstock.core.task import Home, Record, Task
-from penstock.errors import NotFound
+from penstock.errors import BadValue, NotFound
+
+# Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
+ROUNDING = 1e-9
 
 
 class CurrentTask(Task):
@@ -16,11 +20,28 @@ class CurrentTask(Task):
     `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
     """
 
-    __slots__ = ("lost",)
+    __slots__ = ("_progress", "lost")
 
     def __init__(self, record: Record, home: Home, data: object) -> None:
         super().__init__(record, home, data, leased=True)
         self.lost = False
+
+    @property
+    def progress(self) -> float | None:
+        """How much of the work is done, from 0 to 1, as the handler last said; None while it said nothing."""
+        return self._progress
+
+    @progress.setter
+    def progress(self, share: float | None) -> None:
+        self._progress = None if share is None else _share(share)
+
+
+def _share(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadValue(f"progress {shown(value)} is {kind_of(value)}: give a share, from 0 to 1")
+    if not 0 <= value <= 1 + ROUNDING:  # also refuses NaN
+        raise BadValue(f"progress {shown(value)} is out of range: give a share, from 0 to 1")
+    return min(float(value), 1.0)
 
 
 class Run(Protocol):

@@ -99,6 +99,8 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     new URL. Killed in between, the same command goes on. A tube whose tasks stay taken for over --wait is not moved.
     """
     seconds = span_ms("wait", wait) / 1000
+    for url in (source, target):
+        _must_outlive_this(url)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
     with penstock.connect(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old._hub.store, target)
@@ -112,6 +114,11 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
         click.echo(f"moved {_tasks(each.tasks)} of {each.tube} to {shown_url(target)}{paused}")
     if not moved:
         click.echo("there is nothing to move")
+
+
+def _must_outlive_this(url: str) -> None:
+    if url.startswith("memory://"):
+        raise BadValue(f"{url} is gone when this command ends: give the URL of a store that other programs can reach")
 
 
 def _tasks(count: int) -> str:

@@ -93,10 +93,10 @@ def callback_url(what: str, value: object) -> str:
     text = value if isinstance(value, str) else ""
     try:
         parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None and parts.port != 0
     except ValueError:
         good = False
-    if not good or len(text) > 2000 or not text.isascii() or not text.isprintable() or " " in text:
+    if not good or len(text) > 2000 or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
         raise BadValue(f"{what} {names.shown(value)} is not a callback: give an http or https URL")
     return text
 

@@ -63,9 +63,8 @@ class Item:
 
     @property
     def progress(self) -> float | None:
-        """What the handler last said, if that is a share."""
-        said = None if self.current is None else self.current.progress
-        return float(said) if isinstance(said, (int, float)) and 0 <= said <= 1 else None
+        """What the handler last said."""
+        return None if self.current is None else self.current.progress
 
     @property
     def settled(self) -> bool:

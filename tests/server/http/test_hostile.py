@@ -162,6 +162,8 @@ def test_wrong_paths_and_methods(server: Serving) -> None:
     assert refused(server.get("/api/nothing")) == (404, "NotFound")
     assert refused(server.client.put(MAIL)) == (405, "MethodNotAllowed")
     assert refused(server.client.request("BREW", MAIL))[0] == 405
+    assert server.client.put(MAIL).headers["allow"] == "DELETE, GET, HEAD"
+    assert server.get("/logout", accept="text/html").headers["allow"] == "POST"
     assert server.get("/static/..%2Fapp.py").status_code == 404
     assert server.get("/static/%2e%2e/style.css").status_code == 404
 

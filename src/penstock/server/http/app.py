@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp
 
 from penstock import aio
@@ -128,7 +128,15 @@ def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     words = _PEOPLE if browser else _PROGRAMS
     refused = faults.Refused(error.status_code, words.get(error.status_code, error.detail))
+    if error.status_code == 405:
+        refused.headers["Allow"] = ", ".join(_methods_here(request))
     return pages.refuse(request, refused) if browser else faults.answer(refused)
+
+
+def _methods_here(request: Request) -> list[str]:
+    """What may be asked of a path; each method has a route of its own."""
+    routes = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in routes if isinstance(route, Route) for method in route.methods or ()})
 
 
 async def _any_fault(request: Request, error: Exception) -> Response:

@@ -13,6 +13,7 @@ from itertools import islice
 from typing import TypeVar
 
 from penstock.core.names import name as valid_name
+from penstock.core.numbers import MAX_SECONDS, MAX_WHOLE
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube
 from penstock.opening import make_handle, open_tube
@@ -66,7 +67,7 @@ async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
 
 
 async def _recover(session: Session, args: Args) -> Reply:
-    count, elapsed = _count(args[1]), _integer(args[2])
+    count, elapsed = _count(args[1]), _integer(args[2], MAX_SECONDS * 1000)
     if elapsed < 0:
         raise Refused("ERR", "value is out of range, must be positive")
 
@@ -78,7 +79,9 @@ async def _recover(session: Session, args: Args) -> Reply:
 
 async def _inspect(session: Session, args: Args) -> Reply:
     pending = len(args) == 4
-    if len(args) > 4 or (pending and args[1].upper() != b"PENDING"):
+    if len(args) > 4:
+        raise Refused("ERR", "wrong number of arguments for 'mq.inspect' command")
+    if pending and args[1].upper() != b"PENDING":
         raise Refused("ERR", "syntax error")
     start, count = _integer(args[-2]), _count(args[-1])
 
@@ -133,8 +136,8 @@ async def _queue(session: Session, key: bytes, *, create: bool, anew: bool) -> T
     return make_handle(service.hub, service.seat, stored)
 
 
-def _integer(raw: bytes) -> int:
-    if not _WHOLE.fullmatch(raw) or abs(int(raw)) > 2**31 - 1:
+def _integer(raw: bytes, most: int = MAX_WHOLE) -> int:
+    if not _WHOLE.fullmatch(raw) or abs(int(raw)) > most:
         raise Refused("ERR", "value is not an integer or out of range")
     return int(raw)
 
