@@ -143,6 +143,13 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
 ) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
     with penstock.connect(own_server.fresh_url()) as broker:
+
+        def feed() -> Iterator[int]:
+            yield from range(10_000)
+            own_server.kill()
+            hung_up(broker)
+            yield 10_000
+
         tube = broker.tube("t", kind="fifo")
 
         def feed() -> Iterator[int]:
