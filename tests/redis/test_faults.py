@@ -151,13 +151,6 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
             yield 10_000
 
         tube = broker.tube("t", kind="fifo")
-
-        def feed() -> Iterator[int]:
-            yield from range(10_000)
-            own_server.kill()
-            hung_up(broker)
-            yield 10_000
-
         with pytest.raises(penstock.OutcomeUnknown, match="in steps, and 10000 tasks are done"):
             tube.put_many(feed())
         own_server.start()
