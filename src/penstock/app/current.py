@@ -10,7 +10,6 @@ from penstock.core.names import kind_of, shown
 from penstock.core.task import Home, Record, Task
 from penstock.errors import BadValue, NotFound
 
-
 # Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
 ROUNDING = 1e-9
 
