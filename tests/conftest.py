@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import penstock
 from penstock.store.open import with_pool
@@ -28,6 +30,15 @@ from tests.sharing import Units, place
 from tests.traces import leaves_no_trace as leaves_no_trace
 
 Connect = Callable[[], penstock.Broker]
+
+# A machine that pauses fails no example, and every run tries the same ones, unless new ones are asked for.
+settings.register_profile(
+    "steady",
+    deadline=None,
+    derandomize=os.environ.get("PENSTOCK_CAMPAIGN") != "long",
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("steady")
 
 
 def pooled(database: str) -> str:

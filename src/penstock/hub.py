@@ -35,7 +35,7 @@ class Member(Protocol):
 
     handle: str
 
-    def lose(self) -> None: ...
+    def lose(self, handle: str) -> None: ...
     def close(self) -> None: ...
     def after_fork(self) -> None: ...
 
@@ -125,7 +125,7 @@ class Hub:
             live = {member.handle: member for member in self._members}
         if live:
             for handle in live.keys() - self.store.beat(list(live)):
-                live[handle].lose()
+                live[handle].lose(handle)
 
     def reap(self) -> bool:
         """End the sessions of processes of this host that died; True when there were any."""

@@ -49,22 +49,27 @@ class Locks:
         self.locus = f"{_boot_id()} {_folder_id(root)}"
         reset_in_child(self)
 
-    def hold(self, handle: str) -> None:
-        """Lock the handle's file until `let_go` or the end of the process."""
+    def hold(self, handle: str) -> str:
+        """Lock the handle's file until `let_go` or the end of the process; the locus, or "" where it cannot be had."""
         draft = self._folder / f".{handle}"
-        descriptor = self._create(draft)
+        try:
+            descriptor = self._create(draft)
+        except OSError as error:
+            log.warning("if this process dies, only its heartbeat will tell: it cannot lock a file (%s)", error)
+            return ""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
         # Seen by others only once it is locked, else a starting process would look dead.
         draft.rename(self._folder / handle)
         self._held[handle] = descriptor
+        return self.locus
 
     def _create(self, draft: Path) -> int:
         while True:
-            self._folder.mkdir(mode=0o700, exist_ok=True)
-            try:
+            with contextlib.suppress(FileExistsError):
+                self._folder.mkdir(mode=0o700)
+            # The last other one may have removed the folder since; then it is made again.
+            with contextlib.suppress(FileNotFoundError):
                 return os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            except FileNotFoundError:  # the last other one has just removed the folder
-                continue
 
     def let_go(self, handle: str) -> None:
         """The handle has left: remove its file, and the folder after the last one."""
@@ -82,7 +87,7 @@ class Locks:
 
     def dead(self) -> list[str]:
         """The handles whose processes have ended without leaving."""
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # as a rule there is no folder, because nobody is there
             names = os.listdir(self._folder)
             return [name for name in names if name not in self._held and name[0] != "." and self._is_dead(name)]
         return []

@@ -60,6 +60,11 @@ class Seat:
         """The store's number of the session; 0, which is nobody's, before its first take and once it is lost."""
         return self._joined.session if self._joined and not self._lost else 0
 
+    @property
+    def _over(self) -> bool:
+        """Closed, or lapsed for good: an implicit session begins anew."""
+        return self._closed or (self._lost and not self._implicit)
+
     def close(self) -> None:
         """Leave the session and wake the blocked takes, which return nothing."""
         with self._lock:
@@ -74,7 +79,7 @@ class Seat:
         """Join, if that has not happened; an implicit session that lapsed begins anew."""
         store = self._hub.store
         with self._lock:
-            if self._closed or (self._lost and not self._implicit):
+            if self._over:
                 which = self._joined.id if self._joined else "of this broker"
                 state = "closed" if self._closed else "lapsed"
                 raise NotFound(f"session {which} is {state}: begin a new one with broker.session()")
@@ -87,9 +92,8 @@ class Seat:
     def _join(self, store: Store) -> Joined:
         handle = uuid4().hex
         locks = self._hub.locks
-        if locks is not None:
-            locks.hold(handle)
-        where = Presence(handle, socket.gethostname(), os.getpid(), locks.locus if locks else "")
+        locus = locks.hold(handle) if locks is not None else ""
+        where = Presence(handle, socket.gethostname(), os.getpid(), locus)
         try:
             joined = store.join(where, self._wanted, self._ttr)
         except BaseException:
@@ -102,10 +106,16 @@ class Seat:
         self._hub.keep(self)
         return joined
 
-    def lose(self) -> None:
-        """The store has ended it: its leases are dead, its blocked takes take nothing."""
-        self._lost = True
-        self._hub.room.rouse(list(self._waiters))
+    def lose(self, handle: str) -> None:
+        """The store has ended that handle: its leases are dead, its blocked takes take nothing."""
+        if self._mark_lost(handle):
+            self._hub.room.rouse(list(self._waiters))
+
+    def _mark_lost(self, handle: str) -> bool:
+        """Whether it is lost; not where another thread has begun anew since, because that session lives."""
+        with self._lock:
+            self._lost = self._lost or handle == self.handle
+            return self._lost
 
     def after_fork(self) -> None:
         """In a child: an implicit session begins anew at its first take; an explicit one stays the parent's."""
@@ -182,7 +192,8 @@ class Seat:
                 if stop() or self._closed:
                     return []
         except PenstockError:
-            if self._closed or self._hub.closed:
+            # One that was blocked when its session lapsed takes nothing, whether a look or a beat was told of it.
+            if self._closed or self._hub.closed or (self._over and look.registered):
                 return []
             raise
         except GeneratorExit:
@@ -241,7 +252,8 @@ class Seat:
         while True:
             if self._joined is None or self._lost or self._closed:
                 self.join()
-            taken = self._hub.store.take(stored, count, self.handle, max_pri=max_pri, blocked=blocked)
+            handle = self.handle
+            taken = self._hub.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked)
             self._hub.after(taken.effects)
             if taken.alive:
                 tasks = self._tasks(tubes, taken)
@@ -250,7 +262,7 @@ class Seat:
                 if tasks or not taken.records:
                     return tasks, taken
             else:
-                self._lost = True
+                self._mark_lost(handle)
                 if not self._implicit:
                     return [], taken
             if blocked == "stay":  # counted out with the task that came, or with the old session

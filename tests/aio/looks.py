@@ -12,12 +12,12 @@ import pytest
 from penstock.aio import Broker, Tube
 
 T = TypeVar("T")
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 def in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run it in an event loop of its own, with a limit."""
-    return asyncio.run(asyncio.wait_for(main(), 120))
+    return asyncio.run(asyncio.wait_for(main(), 240))
 
 
 async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: float = PATIENCE) -> None:

@@ -14,16 +14,16 @@ import penstock
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.timeout(600)
-def test_the_behaviour_suite_passes_awaited() -> None:
+@pytest.mark.timeout(1800)
+def test_the_behaviour_suite_passes_awaited(tmp_path: Path) -> None:
     command = ["-m", "pytest", "-p", "tests.aio.blocking", "-q", "-x", "-k", "memory", "tests/behaviour"]
     ran = subprocess.run(
-        [sys.executable, *command, "-p", "no:cacheprovider"],
+        [sys.executable, *command, "-p", "no:cacheprovider", f"--basetemp={tmp_path}/awaited"],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(Path(penstock.__file__).parents[1])},
         capture_output=True,
         text=True,
         check=False,
-        timeout=580,
+        timeout=1750,
     )
     assert ran.returncode == 0, ran.stdout[-5000:]

@@ -11,8 +11,10 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.waiting import Room
 from tests.aio.looks import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
 from tests.threads import begin
+from tests.threads import until as until_here
 
 
 def test_connect_can_be_awaited(store_url: str) -> None:
@@ -204,8 +206,21 @@ def test_a_broker_of_another_loop_is_refused() -> None:
             await broker.close()
 
     asyncio.run(use())
+    _dismissed(broker)
+
+
+def _awake(room: Room) -> bool:
+    """Whether somebody waits there without a loop."""
+    with room._lock:
+        return any(waiter._call is None for of in room._waiters.values() for waiter in of)
+
+
+def _dismissed(broker: aio.Broker) -> None:
+    """Close a broker whose loop is gone; its threads are not left to the next test, which may count them."""
     broker._sync.close()
     broker._bridge._dismiss()
+    for thread in broker._bridge._workers:
+        thread.join(PATIENCE)
 
 
 @pytest.mark.usefixtures("unscanned")
@@ -225,15 +240,13 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
     with penstock.connect("memory://shared") as other:
         tube = other.tube("t")
         call = begin(lambda: tube.take(PATIENCE))
-        while not any(waiter._call is None for of in other._hub.room._waiters.values() for waiter in of):
-            threading.Event().wait(0.005)
+        until_here(lambda: _awake(other._hub.room))
         tube.put("x")
         task = call.result(PATIENCE)
         assert task is not None
         assert task.data == "x"
         assert len(other._hub.room) == 0
-    broker._sync.close()
-    broker._bridge._dismiss()
+    _dismissed(broker)
     for take in takes:
         take._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -75,7 +75,7 @@ def test_every_way_to_settle(store_url: str) -> None:
             await tube.put_many(range(6))
             a, b, c, d, e, f = await tube.take_many(6)
             await a.release()
-            await b.release(delay=3600)
+            await b.release(delay=360_000)
             await c.bury("odd")
             await d.touch(5)
             await d.fail("broken", code=7)
@@ -84,7 +84,7 @@ def test_every_way_to_settle(store_url: str) -> None:
             assert [task.status for task in (a, b, c, d, e, f)] == ["r", "~", "!", "-", "-", "-"]
             assert (await tube.peek(c.id)).reason == "odd"
             assert await tube.kick(9) == 1
-            assert await tube.why(b.id) == f"task {b.id} is delayed: it is ready in 60 min"
+            assert await tube.why(b.id) == f"task {b.id} is delayed: it is ready in 100 h"
             expected = {"put": 6, "take": 6, "ack": 1, "release": 2, "bury": 1, "touch": 1, "fail": 1, "delete": 1}
             assert await calls(tube) == {**expected, "kick": 1}
             with pytest.raises(penstock.NotTaken, match="task 6 of tube t is not held"):

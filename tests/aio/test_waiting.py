@@ -210,7 +210,7 @@ def test_hundreds_of_waits_for_outcomes_need_few_threads(store_url: str) -> None
         async with aio.connect(store_url) as broker:
             tube = await broker.tube("t")
             await tube.put_many([(number, {"address": f"a{number}"}) for number in range(300)])
-            waits = [asyncio.ensure_future(tube.wait(f"a{number}", 30)) for number in range(300)]
+            waits = [asyncio.ensure_future(tube.wait(f"a{number}", PATIENCE)) for number in range(300)]
             await blocked(broker, 300, "task")
             assert bridge_threads() <= 4
             tasks = await tube.take_many(300)
@@ -231,7 +231,7 @@ def test_waits_for_groups_need_few_threads(store_url: str) -> None:
             groups = [await tube.group(f"g{number}") for number in range(50)]
             for group in groups:
                 await group.put(group.name)
-            waits = [asyncio.ensure_future(group.wait(30)) for group in groups]
+            waits = [asyncio.ensure_future(group.wait(PATIENCE)) for group in groups]
             await blocked(broker, 50, "group")
             assert bridge_threads() <= 4
             await asyncio.gather(*(group.start() for group in groups[:25]), *(group.cancel() for group in groups[25:]))

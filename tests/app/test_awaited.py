@@ -40,11 +40,11 @@ def test_put_and_wait_are_awaited(app: App) -> None:
         assert (await handle.outcome(), await handle.progress()) == (None, None)
         with pytest.raises(TimeoutError):
             await handle.wait(0)
-        waiting = asyncio.ensure_future(handle.result(10))
+        waiting = asyncio.ensure_future(handle.result(60))
         await asyncio.to_thread(run_queued, app)
         assert await waiting == "2 to ada"
-        assert [await one.result(10) for one in some] == ["1 to eve", "3 to joe"]
-        assert (await send.aio.handle(handle.id).wait(10)).status == "done"
+        assert [await one.result(60) for one in some] == ["1 to eve", "3 to joe"]
+        assert (await send.aio.handle(handle.id).wait(60)).status == "done"
         assert app.broker.tube("mail").peek(later.id).status is penstock.Status.DELAYED
 
     asyncio.run(main())
@@ -85,11 +85,11 @@ def test_many_at_once_share_store_calls_and_need_one_thread(app: App, monkeypatc
     async def main() -> None:
         handles = await asyncio.gather(*(work.aio.put(number) for number in range(200)))
         assert (sum(puts), len(puts) <= 2) == (200, True)
-        waits = [asyncio.ensure_future(handle.result(30)) for handle in handles]
+        waits = [asyncio.ensure_future(handle.result(60)) for handle in handles]
         await asyncio.sleep(0)
         await asyncio.to_thread(run_queued, app)
         assert await asyncio.gather(*waits) == [number * 2 for number in range(200)]
-        assert len(bridges()) == 1
+        until(lambda: len(bridges()) == 1)  # that of the app before may be about to end
 
     asyncio.run(main())
 

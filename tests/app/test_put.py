@@ -64,7 +64,8 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
 
 
 @pytest.mark.parametrize(
-    "rules", [{}, {"pri": 3, "ttl": 60, "ttr": 5, "max_attempts": 2, "callback": "https://example.org/"}, {"delay": 9}]
+    "rules",
+    [{}, {"pri": 3, "ttl": 60, "ttr": 5, "max_attempts": 2, "callback": "https://example.org/"}, {"delay": 99}],
 )
 def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any]) -> None:
     told: list[int] = []

@@ -68,7 +68,7 @@ app.task(rocket=True)  # call-overload
 """
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_wrong_arguments_are_seen(tmp_path: Path) -> None:
     path = tmp_path / "snippet.py"
     path.write_text(SNIPPET)

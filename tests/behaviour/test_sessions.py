@@ -246,13 +246,17 @@ def test_a_broker_whose_session_lapsed_takes_in_a_new_one(
     assert take(theirs).data == "y"
 
 
+@pytest.mark.parametrize("first", ["another", "its own beat"])
 def test_a_blocked_take_of_a_lapsed_session_takes_nothing(
-    broker: penstock.Broker, connect: Connect, clock: Clock
+    broker: penstock.Broker, connect: Connect, clock: Clock, first: str
 ) -> None:
-    tube, session = broker.tube("t", kind="fifo"), connect().session()
+    tube, theirs = broker.tube("t", kind="fifo"), connect()
+    session = theirs.session()
     waiting = begin(lambda: session.tube("t").take(60))
     until(lambda: waiters(broker, "t") == 1)
     clock.advance(15)
+    if first == "its own beat":
+        theirs._hub.beat()
     tube.stats()
     tube.put("x")
     assert waiting.result(timeout=30) is None

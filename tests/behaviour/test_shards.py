@@ -192,7 +192,7 @@ def test_an_address_is_unique(tube: penstock.Tube) -> None:
 def test_an_outcome_is_found_and_waited_for(tube: penstock.Tube) -> None:
     for address in "abcdef":
         tube.put(address, address=address)
-    waits = [begin(lambda address=address: tube.wait(address, 10)) for address in "abc"]  # type: ignore[misc]
+    waits = [begin(lambda address=address: tube.wait(address, 30)) for address in "abc"]  # type: ignore[misc]
     for task in tube.take_many(20):
         task.ack(task.data)
     assert [wait.result(30).result for wait in waits] == ["a", "b", "c"]

@@ -194,7 +194,7 @@ def test_a_failure_is_forgotten_when_the_address_is_pushed_again(jobs: penstock.
 def test_all_who_poll_are_told(live: penstock.Broker) -> None:
     tube = live.tube("jobs")
     tube.put("work", address="add1")
-    polls = [begin(lambda: tube.wait("add1", 10)) for _ in range(5)]
+    polls = [begin(lambda: tube.wait("add1", 30)) for _ in range(5)]
     take(tube).ack("done")
     assert [poll.result(30).result for poll in polls] == ["done"] * 5
 

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, NamedTuple
 
-PATIENCE = 20.0
+PATIENCE = 60.0
 
 
 class Got(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import subprocess
 import time
@@ -141,10 +142,10 @@ def test_an_answer_over_the_limit_is_not_read(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_host_that_is_away_is_another_attempt() -> None:
-    with Receiver() as receiver:
-        url = receiver.url
-    with pytest.raises(Retry) as retry:
-        call(record(url))
+    with socket.socket() as silent:  # it does not listen, and nobody else can have its port meanwhile
+        silent.bind(("127.0.0.1", 0))
+        with pytest.raises(Retry) as retry:
+            call(record(f"http://127.0.0.1:{silent.getsockname()[1]}/hook"))
     assert (retry.value.reason or "").startswith("callback failed: ConnectError")
     for name in ("nowhere.invalid", f"{'x' * 64}.invalid"):
         with pytest.raises(Retry) as retry:

@@ -48,7 +48,7 @@ def test_it_calls_what_is_put_and_stops_when_told(shell: Shell) -> None:
         with worker(shell, "--callback-allow", "127.0.0.1") as process:
             got = receiver.next()
             assert verify(SECRET, got.headers, got.body, now=float(got.headers["webhook-timestamp"]))
-            assert shell.json("wait", "mail", "first", "--timeout", "20")["result"] == "ok"
+            assert shell.json("wait", "mail", "first", "--timeout", "60")["result"] == "ok"
             process.send_signal(signal.SIGTERM)
             assert process.wait(PATIENCE) == 0
 

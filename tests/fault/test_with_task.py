@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio, flow, settling
+from penstock.testing import Clock
 from tests.aio.looks import in_loop
 from tests.aio.looks import until as aio_until
 from tests.behaviour.looks import calls, tasks
@@ -20,7 +21,7 @@ from tests.servers.base import Server
 from tests.servers.proxy import Proxy
 from tests.threads import begin, until
 
-PATIENCE = 30.0
+PATIENCE = 120.0
 again = flow.verb(settling.Settling._settle_again)
 AWAY = "goes on when the store is back"
 
@@ -178,7 +179,7 @@ def test_the_end_of_an_awaited_block_outlasts_a_kill_of_its_server(caplog: pytes
         return AWAY in caplog.text
 
     async def main(server: Server) -> None:
-        async with aio.connect(server.fresh_url()) as broker:
+        async with aio.connect(server.fresh_url(), clock=Clock()) as broker:  # no session lapses meanwhile
             tube = await broker.tube("t", kind="fifo")
             await tube.put_many(range(3))
             held = await tube.take_many(3)

@@ -11,6 +11,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import take
 from tests.conftest import Connect
+from tests.quiet import quiet
 from tests.threads import begin, until
 
 
@@ -80,6 +81,7 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
 ) -> None:
     """As above, seen by one who waits: no look of another may swallow what it waits for."""
     theirs, waiting = connect(), connect()
+    quiet(theirs)  # it is not heard of, however long the rest takes
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     take(theirs.tube("t"))

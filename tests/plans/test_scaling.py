@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
+from tests.quiet import quiet
 
 GROWTH = 1.5
 
@@ -21,6 +22,7 @@ class Steps:
     """Counts the virtual machine's steps of everything a broker's connection runs."""
 
     def __init__(self, broker: penstock.Broker) -> None:
+        quiet(broker)
         self._db: apsw.Connection = broker._hub.store._db.open()  # type: ignore[attr-defined]
         self.steps = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,17 @@ from tests.behaviour.verbs import take
 from tests.cli.running import Shell
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
+from tests.threads import begin
+
+
+def store_of(broker: penstock.Broker) -> PoolStore:
+    store = broker._hub.store
+    assert isinstance(store, PoolStore)
+    return store
 
 
 def epoch_of(broker: penstock.Broker) -> int:
-    store = broker._hub.store
-    assert isinstance(store, PoolStore)
-    return store._runner.epoch
+    return store_of(broker)._runner.epoch
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["whole", "lost"])
@@ -79,18 +85,48 @@ def test_many_that_find_it_lost_build_it_once(connect: Connect, server: Redis) -
     assert brokers[1].tube("t").stats().tasks.ready == 300
 
 
+@pytest.mark.parametrize("place", range(1, 7))
+def test_who_finds_one_that_builds_waits_for_it_whenever_it_ends(connect: Connect, server: Redis, place: int) -> None:
+    """It has raised the epoch and done no more when another looks, and ends after that one's nth command."""
+    builder, other = connect(), connect()
+    tube, same = builder.tube("t"), other.tube("t")
+    tube.put("a")
+    server.ask("FLUSHALL")
+    builders, others = store_of(builder), store_of(other)
+    raise_epoch, command = builders._vault.raise_epoch, others._servers.command
+    raised, go_on, commands = threading.Event(), threading.Event(), count(1)
+
+    def slowly(known: int) -> bool:
+        found = raise_epoch(known)
+        raised.set()
+        assert go_on.wait(60)
+        return found
+
+    def interrupted(key: bytes, *words: bytes | str | float) -> object:
+        answer = command(key, *words)
+        if next(commands) == place:
+            go_on.set()
+            assert building.result(60).tasks.ready == 1
+        return answer
+
+    builders._vault.raise_epoch = slowly  # type: ignore[method-assign]
+    others._servers.command = interrupted  # type: ignore[method-assign]
+    building = begin(tube.stats)
+    assert raised.wait(60)
+    assert same.stats().tasks.ready == 1
+    assert (epoch_of(builder), epoch_of(other)) == (2, 2)
+
+
 def test_an_index_that_is_lost_while_it_is_built_is_built_again(connect: Connect, server: Redis) -> None:
     broker = connect()
     tube = broker.tube("t")
     tube.put_many(range(300))
-    store = broker._hub.store
-    assert isinstance(store, PoolStore)
     flushes = iter([server.ask])
 
     def flush_once(done: int, total: int) -> None:
         for ask in flushes:
             ask("FLUSHALL")
 
-    store.rebuild(flush_once)
+    store_of(broker).rebuild(flush_once)
     assert [task.data for task in tube.take_many(1000)] == list(range(300))
     assert broker.check() == []

@@ -7,10 +7,13 @@ from contextlib import contextmanager
 from threading import get_ident
 
 import psycopg
+import pytest
 
 import penstock
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.store import PostgresStore
+from penstock.testing import Clock
+from tests.quiet import quiet
 
 # auto_explain tells the plan of each statement that a function runs, with what it really read.
 _TELL = """LOAD 'auto_explain';
@@ -18,14 +21,21 @@ SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = 
 SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;
 SET client_min_messages = notice"""
 
-# Else statistics and dead rows differ from run to run, and a connection forgets at any moment what it knew of a table.
-_NO_AUTOVACUUM = """DO $$ DECLARE place regclass; BEGIN
-FOR place IN SELECT oid FROM pg_class WHERE relnamespace = '{schema}'::regnamespace AND relkind = 'r'
-LOOP EXECUTE format('ALTER TABLE %s SET (autovacuum_enabled = off)', place); END LOOP; END $$"""
+# Else one call of some 500, drawn by the server, adds up the counters of all before it, and touches pages for each.
+_NO_FOLDS = """CREATE OR REPLACE FUNCTION {schema}.penstock_fold_sometimes(p_chance double precision) RETURNS void
+LANGUAGE plpgsql AS $$BEGIN END$$"""
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """One that does nothing of its own: while a beat looks at the tables, what is dead is passed by, page for page."""
+    with penstock.connect(url, clock=Clock()) as broker:
+        quiet(broker)
+        yield broker
 
 
 class Teller:
-    """Makes a store's calls through one connection that tells its plans; tables are vacuumed only when a test does."""
+    """Makes a store's calls through one connection that tells its plans; none of them does anything by chance."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:
         store = broker._hub.store
@@ -35,7 +45,7 @@ class Teller:
         self.plans: list[str] = []
         self.db = self._connections.connect()
         self.db.execute(_TELL)
-        self.db.execute(_NO_AUTOVACUUM.format(schema=self.schema).encode())
+        self.db.execute(_NO_FOLDS.format(schema=self.schema).encode())
         self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
 
     @contextmanager

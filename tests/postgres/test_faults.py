@@ -14,6 +14,7 @@ import penstock
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
+from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
 from tests.threads import begin, until
@@ -33,13 +34,18 @@ def schema_of(url: str) -> str:
 def cut_all(admin: psycopg.Connection) -> int:
     """End every other connection, and wait until they have ended."""
     return admin.execute(
-        "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+        "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity "
         "WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
     ).rowcount
 
 
+def waiting(admin: psycopg.Connection) -> int:
+    """How many wait for a lock."""
+    return admin.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").rowcount
+
+
 def waits_for_a_lock(admin: psycopg.Connection) -> bool:
-    return bool(admin.execute("SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'").fetchall())
+    return waiting(admin) > 0
 
 
 def test_connections_cut_while_idle_are_not_noticed(broker: penstock.Broker, admin: psycopg.Connection) -> None:
@@ -93,17 +99,23 @@ def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.
 
 
 def test_the_victim_of_a_deadlock_tries_again(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
+    """A server process looks for one once in each wait, after a second: the broker's is the last to begin to wait."""
     tube = broker.tube("work")
-    tube.put_many(["a", "b"])
-    task = f"{schema_of(url)}.penstock_task"
-    with psycopg.connect(locate(url).conninfo) as other:
-        other.execute("SET deadlock_timeout = '20s'")  # the broker's server process finds it first
-        other.execute(f"SELECT FROM {task} WHERE data = '\"b\"' FOR UPDATE")
+    tube.put_many(["a", "b", "c"])
+    held = f"SELECT FROM {schema_of(url)}.penstock_task WHERE data = %s FOR UPDATE"
+    conninfo = locate(url).conninfo
+    with psycopg.connect(conninfo) as other, psycopg.connect(conninfo) as third:
+        other.execute("SET deadlock_timeout = '10min'")
+        other.execute(held, (b'"c"',))
+        third.execute(held, (b'"b"',))
         truncating = begin(tube.truncate)
-        until(lambda: waits_for_a_lock(admin))
-        other.execute(f"SELECT FROM {task} WHERE data = '\"a\"' FOR UPDATE")
+        until(lambda: waiting(admin) == 1)
+        crossing = begin(lambda: other.execute(held, (b'"a"',)))
+        until(lambda: waiting(admin) == 2)
+        third.rollback()
+        crossing.result(30)
         other.commit()
-    assert truncating.result(30) == 2
+    assert truncating.result(30) == 3
     assert tube.stats().tasks.total == 0
 
 
@@ -131,7 +143,8 @@ def test_a_check_finds_nothing_in_a_tube_that_is_in_use(broker: penstock.Broker)
 
 
 def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
-    with penstock.connect(f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don") as broker:
+    url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
+    with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
         tube = broker.tube("t")
         tube.put("x")
         session = broker.session()
@@ -146,13 +159,13 @@ def test_a_session_that_was_opened_outlives_a_kill(server: Postgres) -> None:
 def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: str) -> None:
     # The test server does not wait for its disk; who does, loses nothing to a kill either.
     url = f"{server.fresh_url()}&options=-c%20synchronous_commit%3Don"
-    with penstock.connect(url) as broker:
+    with penstock.connect(url, clock=Clock()) as broker:  # no session lapses, however long it takes
         tube = broker.tube("work")
         tube.put_many(range(100))
         held = tube.take_many(10)
         tube.ack_many(held[:5])
         broker.tube("quiet")
-        waiting = begin(lambda: broker.tube("quiet").take(60))
+        waiting = begin(lambda: broker.tube("quiet").take(250))
         until(lambda: any(session.waits for session in broker.sessions()))
         if how == "kill":
             server.kill()
@@ -174,7 +187,7 @@ def test_a_restart_under_a_waiting_taker_loses_nothing(server: Postgres, how: st
 
 def _tried(call: object) -> penstock.Task:
     """What a caller does who was told that the store is away."""
-    ends = time.monotonic() + 30
+    ends = time.monotonic() + 60
     while True:
         try:
             return call()  # type: ignore[operator, no-any-return]

@@ -24,7 +24,7 @@ def test_the_main_verbs_through_a_transaction_pool(pooled: PgBouncer) -> None:
     """Many more connections than the pool has, so that each call meets another server process."""
     with penstock.connect(pooled.fresh_url()) as broker:
         tube = broker.tube("work")
-        waiting = begin(lambda: tube.take(20))
+        waiting = begin(lambda: tube.take(60))
         until(lambda: any(session.waits for session in broker.sessions()))
 
         def work() -> None:

@@ -106,8 +106,8 @@ def test_an_interrupted_put_leaves_no_connection_behind_that_others_meet(broker:
             tube.put("interrupted")
         interrupting.join()
     tube.put("next")
-    until(lambda: tube.stats().tasks.ready >= 2)  # the interrupted one may or may not be stored
-    assert drain(tube) in (["first", "next"], ["first", "interrupted", "next"])
+    # The interrupted one may or may not be stored, and be so only after the next.
+    assert sorted(map(str, drain(tube))) in (["first", "next"], ["first", "interrupted", "next"])
 
 
 def test_callers_take_turns_with_one_connection(url: str) -> None:

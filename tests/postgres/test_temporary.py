@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import psycopg
 import pytest
 
 import penstock
 from penstock.store.postgres.location import locate
+from penstock.testing import Clock
 from tests.servers.postgres import Postgres
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """Its session does not lapse, however long the server takes to come back."""
+    with penstock.connect(url, clock=Clock()) as broker:
+        yield broker
 
 
 def crash(server: Postgres) -> None:

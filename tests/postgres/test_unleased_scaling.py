@@ -8,6 +8,7 @@ import pytest
 
 import penstock
 from tests.plans.test_scaling import must_not_grow
+from tests.postgres.plans import broker as broker
 from tests.postgres.plans import vacuum
 from tests.postgres.test_group_scaling import pages as pages
 

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 R = TypeVar("R")
 TAKERS = 8
+PATIENCE = 120.0
 _barrier: Barrier | None = None
 
 
@@ -34,6 +35,12 @@ def _crowd() -> Pool:
     return pool
 
 
+def meet() -> None:
+    """In one of them: wait for all the others to come here."""
+    assert _barrier is not None
+    _barrier.wait(PATIENCE)
+
+
 def _join(barrier: Barrier) -> None:
     global _barrier
     _barrier = barrier
@@ -42,6 +49,5 @@ def _join(barrier: Barrier) -> None:
 def _run(function: Callable[[str], R], url: str, locks: str) -> R:
     """Not before all are here, so that each process runs it once."""
     os.environ["PENSTOCK_LOCKS"] = locks
-    assert _barrier is not None
-    _barrier.wait(120)
+    meet()
     return function(url)

@@ -23,7 +23,7 @@ from penstock import keeper
 from tests.processes.freezing import freeze
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 120.0
 Answer = dict[str, Any]
 
 

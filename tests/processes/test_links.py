@@ -13,7 +13,7 @@ from penstock import keeper
 from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.processes.crowd import TAKERS, in_processes
+from tests.processes.crowd import PATIENCE, TAKERS, in_processes
 from tests.processes.peer import Peer
 from tests.threads import begin, until
 
@@ -23,7 +23,6 @@ TASKS = 200
 CANCELLED = 2_000  # two steps of the store
 SOME = 100  # of each process before the cancel: however late that comes, it finds some left
 STOP = "stop"
-PATIENCE = 30.0
 
 
 def work(url: str, before: int | None = None) -> list[object]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from penstock.waiting import Waiter
 from tests.servers import started
 from tests.servers.fixtures import broker as broker
 from tests.servers.fixtures import url as url
@@ -24,6 +26,19 @@ def own_server() -> Iterator[Redis]:
     """A server that a test may kill, fill and misconfigure."""
     with started(Redis) as server:
         yield server
+
+
+@pytest.fixture
+def asleep(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when a call of this process sleeps: it has the answer by which the store counts it among those who wait."""
+    sleeping, sleep = threading.Event(), Waiter.sleep
+
+    def noted(waiter: Waiter, seconds: float | None) -> bool:
+        sleeping.set()
+        return sleep(waiter, seconds)
+
+    monkeypatch.setattr(Waiter, "sleep", noted)
+    return sleeping
 
 
 @pytest.fixture(scope="package")

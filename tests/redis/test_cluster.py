@@ -34,7 +34,8 @@ class Load:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(20)
+        self._thread.join(120)
+        assert not self._thread.is_alive()
 
     def _run(self) -> None:
         try:
@@ -57,7 +58,7 @@ def move_slot(cluster: RedisCluster, key: str, pause: float) -> None:
     target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source])
     source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target])
     while keys := source.ask("CLUSTER", "GETKEYSINSLOT", slot, "1").split():
-        source.ask("MIGRATE", "127.0.0.1", str(target.port), keys[0], "0", "5000")
+        source.ask("MIGRATE", "127.0.0.1", str(target.port), keys[0], "0", "60000")
         time.sleep(pause)
     for node in (target, source):
         node.ask("CLUSTER", "SETSLOT", slot, "NODE", ids[target])
@@ -91,11 +92,11 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster, monkeypatch: pytest
 
 def test_a_node_that_comes_back_is_found_again(cluster: RedisCluster) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
+        node = cluster.others[0]
+        node.ask("CONFIG", "SET", "appendfsync", "always")
         tubes = [broker.tube(f"t{i}") for i in range(6)]
         for tube in tubes:
             tube.put("x")
-        node = cluster.others[0]
-        node.ask("CONFIG", "SET", "appendfsync", "always")
         for tube in tubes:
             tube.put("y")
         node.kill()

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
+from penstock.store.redis.location import locate
+from penstock.store.redis.servers import sentinel_maker
+from penstock.testing import Clock
 from tests.servers.redis import Redis
 from tests.threads import until
 
@@ -22,7 +25,7 @@ class Replica(Redis):
 
 
 class Sentinel(Redis):
-    """Watches one master, alone, and decides quickly."""
+    """Watches one master, alone. It does not call it dead before it is told to be quick: a machine may pause."""
 
     master = 0
 
@@ -30,37 +33,43 @@ class Sentinel(Redis):
         (self.folder / "sentinel.conf").write_text(
             f"port {self.port}\nbind 127.0.0.1\ndir {self.folder}\n"
             f"sentinel monitor mymaster 127.0.0.1 {self.master} 1\n"
-            "sentinel down-after-milliseconds mymaster 500\nsentinel failover-timeout mymaster 3000\n"
+            "sentinel down-after-milliseconds mymaster 3600000\nsentinel failover-timeout mymaster 3000\n"
         )
 
     def command(self) -> list[str]:
         return [self.binary, str(self.folder / "sentinel.conf"), "--sentinel"]
 
+    def be_quick(self) -> None:
+        """From now on half a second decides."""
+        assert self.ask("SENTINEL", "SET", "mymaster", "down-after-milliseconds", "500") == "OK"
+
 
 @pytest.fixture
-def watched() -> Iterator[tuple[Redis, Redis, Redis]]:
+def watched() -> Iterator[tuple[Redis, Redis, Sentinel]]:
     """A master, its replica and a sentinel."""
     master = Redis()
     replica = type("TheReplica", (Replica,), {"master": master.port})()
-    sentinel = type("TheSentinel", (Sentinel,), {"master": master.port})()
+    sentinel: Sentinel = type("TheSentinel", (Sentinel,), {"master": master.port})()
     until(lambda: "master_link_status:up" in replica.ask("INFO", "replication"))
-    until(lambda: f":{replica.port}" in sentinel.ask("INFO", "sentinel") or "slaves=1" in sentinel.ask("INFO"), 20)
+    until(lambda: f":{replica.port}" in sentinel.ask("INFO", "sentinel") or "slaves=1" in sentinel.ask("INFO"), 60)
     yield master, replica, sentinel
     for server in (sentinel, replica, master):
         server.stop()
 
 
 @pytest.mark.timeout(300)
-def test_a_failover_is_survived(watched: tuple[Redis, Redis, Redis]) -> None:
+def test_a_failover_is_survived(watched: tuple[Redis, Redis, Sentinel]) -> None:
     master, replica, sentinel = watched
-    with penstock.connect(f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster") as broker:
+    url = f"redis+sentinel://127.0.0.1:{sentinel.port}/mymaster"
+    with penstock.connect(url, clock=Clock()) as broker:  # however long it takes, no session lapses
         tube = broker.tube("t")
         tube.put_many(["a", "b"])
         held = tube.take(0)
         assert held is not None
         until(lambda: replica.ask("EXISTS", "{penstock:1}:taken") == "1")
         master.kill()
-        end = time.monotonic() + 60
+        sentinel.be_quick()
+        end = time.monotonic() + 180  # a sentinel that was paused itself decides nothing for half a minute
         while True:
             try:
                 tube.put("c")
@@ -71,3 +80,9 @@ def test_a_failover_is_survived(watched: tuple[Redis, Redis, Redis]) -> None:
         held.ack()
         assert tube.take_many(5)[0].data == "b"
         master.start()  # so that it can be stopped as the others are
+
+
+def test_connections_that_have_ended_do_not_count() -> None:
+    make = sentinel_maker(locate("redis+sentinel://127.0.0.1/mymaster"))
+    for _ in range(1000):
+        make().disconnect()

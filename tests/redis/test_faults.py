@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from itertools import count
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import penstock
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.looks import waiters
+from tests.redis.ends import hung_up
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
 from tests.threads import begin, until
@@ -24,8 +26,9 @@ def proxy(server: Redis) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def broker(server: Redis, proxy: Proxy) -> Iterator[penstock.Broker]:
-    """A broker whose connections go through the proxy."""
+def broker(server: Redis, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
+    """A broker whose connections go through the proxy, and that tries again however long each try takes."""
+    monkeypatch.setattr("penstock.store.redis.servers.PATIENCE_SECONDS", 300.0)
     with penstock.connect(server.fresh_url().replace(str(server.port), str(proxy.port))) as broker:
         yield broker
 
@@ -46,6 +49,7 @@ def test_an_idle_connection_that_was_cut_is_made_anew(broker: penstock.Broker, p
     for id in (1, 2, 3):
         assert tube.put("x").id == id
         proxy.cut()
+        hung_up(broker)
 
 
 def test_looks_and_beats_are_simply_made_again(broker: penstock.Broker, proxy: Proxy) -> None:
@@ -77,10 +81,13 @@ def _interrupted(*args: object, **kwargs: object) -> object:
     raise KeyboardInterrupt
 
 
-def test_a_blocked_taker_reconnects_and_goes_on(broker: penstock.Broker, proxy: Proxy, server: Redis) -> None:
+def test_a_blocked_taker_reconnects_and_goes_on(
+    broker: penstock.Broker, proxy: Proxy, server: Redis, asleep: threading.Event
+) -> None:
     tube = broker.tube("t")
-    waiting = begin(lambda: tube.take(30))
-    until(lambda: waiters(broker, "t") == 1)
+    waiting = begin(lambda: tube.take(120))
+    assert asleep.wait(30)
+    assert waiters(broker, "t") == 1
     proxy.cut()
     with penstock.connect(server.url + f"?prefix={_prefix(broker)}") as other:
         other.tube("t").put("x")
@@ -89,10 +96,13 @@ def test_a_blocked_taker_reconnects_and_goes_on(broker: penstock.Broker, proxy: 
     assert task.data == "x"
 
 
-def test_a_blocked_taker_whose_look_is_not_answered_goes_on(broker: penstock.Broker, proxy: Proxy) -> None:
+def test_a_blocked_taker_whose_look_is_not_answered_goes_on(
+    broker: penstock.Broker, proxy: Proxy, asleep: threading.Event
+) -> None:
     tube = broker.tube("t")
-    waiting = begin(lambda: tube.take(30))
-    until(lambda: waiters(broker, "t") == 1)
+    waiting = begin(lambda: tube.take(120))
+    assert asleep.wait(30)
+    assert waiters(broker, "t") == 1
     before, proxy.swallow = proxy.swallowed, True
     until(lambda: proxy.swallowed > before)  # at the latest its scan
     proxy.swallow = False
@@ -119,6 +129,7 @@ def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
         def dying(*arguments: Any, **options: Any) -> object:
             if next(steps) == 1:
                 own_server.kill()
+                hung_up(broker)
             return run(*arguments, **options)
 
         monkeypatch.setattr(store._steps, "run", dying)
@@ -135,6 +146,7 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
     def feed() -> Iterator[int]:
         yield from range(10_000)
         own_server.kill()
+        hung_up(broker)
         yield 10_000
 
     with penstock.connect(own_server.fresh_url()) as broker:

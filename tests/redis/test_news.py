@@ -47,6 +47,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     assert seen == [True]
 
 
+@pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
 def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: penstock.Broker) -> None:
     told: list[str] = []
     wake, heard = Wake(), threading.Event()
@@ -82,8 +83,18 @@ def other(url: str) -> Iterator[penstock.Broker]:
 def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Whether a sleeper reads the news itself, as it does however long the thread takes to stop reading."""
     monkeypatch.setattr("penstock.store.redis.listener.YIELD_SECONDS", 30.0)
-    listener = listener_of(broker)
-    return lambda: listener._lent and listener._reading.locked()
+    listener, readers = listener_of(broker), list[float | None]()
+    hear = listener.hear
+
+    def noted(seconds: float | None) -> bool:
+        readers.append(seconds)
+        try:
+            return hear(seconds)
+        finally:
+            readers.pop()
+
+    monkeypatch.setattr(listener, "hear", noted)
+    return lambda: readers != []
 
 
 @pytest.mark.usefixtures("unscanned")
@@ -97,17 +108,16 @@ def test_who_waits_alone_hears_in_its_own_thread(
         threads.append(threading.current_thread().name)
         wake_all()
 
+    monkeypatch.setattr(broker._hub.room, "wake_all", noted)
     for data in ("a", "b"):
         waiting = begin(broker.tube("t").take)
-        until(hearing)
-        with monkeypatch.context() as noting:
-            noting.setattr(broker._hub.room, "wake_all", noted)
-            other.tube("t").put(data)
-            task = waiting.result(30)
+        until(lambda: hearing() and threads != [])  # the thread has looked once, as it does when it begins to listen
+        other.tube("t").put(data)
+        task = waiting.result(30)
         assert task is not None
         assert task.data == data
-    assert len(threads) == 2
-    assert not [name for name in threads if name.startswith("penstock")]
+    assert len(threads) == 3
+    assert [name for name in threads if name.startswith("penstock")] == ["penstock-redis-news"]
 
 
 @pytest.mark.usefixtures("unscanned")
@@ -116,13 +126,14 @@ def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
 ) -> None:
     first = begin(broker.tube("a").take)
     until(hearing)
-    second = begin(broker.tube("b").take)
-    until(lambda: waiters(other, "b") == 1)
+    others = [begin(broker.tube(name).take) for name in "bc"]  # two, else the one would hear for itself
+    until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
     other.tube("a").put(1)
     assert first.result(30) is not None
     until(lambda: not listener_of(broker)._lent)
-    other.tube("b").put(2)
-    assert second.result(30) is not None
+    for name, waiting in zip("bc", others, strict=True):
+        other.tube(name).put(2)
+        assert waiting.result(30) is not None
 
 
 @pytest.mark.usefixtures("unscanned")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
@@ -12,18 +11,9 @@ from penstock.store.base import Presence
 from penstock.store.redis.keys import SESSIONS
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
+from tests.redis.still import broker as broker
+from tests.redis.still import clock as clock
 from tests.servers.redis import Redis
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
-    with penstock.connect(url, clock=clock) as broker:
-        yield broker
 
 
 @pytest.fixture

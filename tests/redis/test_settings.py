@@ -11,13 +11,15 @@ import penstock
 from penstock.store.open import open_store
 from penstock.store.redis.promise import promise
 from penstock.store.redis.store import SCHEMA, RedisStore
+from penstock.testing import Clock
+from tests.redis.ends import hung_up
 from tests.servers.redis import Redis, RedisCluster
 
 
 def test_a_killed_server_comes_back_with_everything(own_server: Redis) -> None:
     url = own_server.fresh_url()
     own_server.ask("CONFIG", "SET", "appendfsync", "always")
-    with penstock.connect(url) as broker:
+    with penstock.connect(url, clock=Clock()) as broker:  # however long the start takes, no session lapses
         tube = broker.tube("t", kind="utubettl", ttr=60, ttl=600)
         tube.put_many([(i, {"utube": i % 3, "pri": i % 2}) for i in range(100)])
         held = tube.take_many(3)
@@ -41,6 +43,7 @@ def test_a_server_that_is_away_is_unavailable_and_then_works_on(
         tube = broker.tube("t")
         tube.put("x")
         own_server.kill()
+        hung_up(broker)
         with pytest.raises(penstock.StoreUnavailable, match="127.0.0.1"):
             tube.put("y")
         with pytest.raises(penstock.StoreUnavailable):

@@ -110,19 +110,24 @@ def test_a_call_that_meets_a_lost_node_tells_whether_others_did_their_part(
 
 
 def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
-    broker: penstock.Broker, cluster: RedisCluster, node: Redis, caplog: pytest.LogCaptureFixture
+    broker: penstock.Broker,
+    cluster: RedisCluster,
+    node: Redis,
+    asleep: threading.Event,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It cannot be counted out of the tubes there, and no session may hold a task that nobody knows of."""
     tubes = [broker.tube(f"t{n}", kind="fifo") for n in range(8)]
     here, there = (next(tube for tube in tubes if is_on(node, tube) == lost) for lost in (False, True))
-    waiting = begin(lambda: broker.take([here.name, there.name], 60))
-    until(lambda: waiters(broker, there.name) == 1)
+    waiting = begin(lambda: broker.take([here.name, there.name], 120))
+    assert asleep.wait(30)
+    assert waiters(broker, there.name) == 1
     node.kill()
     here.put("x")
     until(lambda: waiting.done() or "goes on when the store is back" in caplog.text)
     node.start()
     cluster.await_answer()
-    task = waiting.result(timeout=60)
+    task = waiting.result(timeout=120)
     assert task is not None
     assert task.data == "x"
     task.ack()
@@ -168,12 +173,13 @@ class Batches:
     def reach(self, batches: int) -> None:
         """Come back when so many are stored."""
         with self._changed:
-            assert self._changed.wait_for(lambda: self._error or len(self.stored) >= batches, 30)
+            assert self._changed.wait_for(lambda: self._error or len(self.stored) >= batches, 120)
         assert self._error is None
 
     def stop(self) -> None:
         self._over = True
-        self._thread.join(30)
+        self._thread.join(120)
+        assert not self._thread.is_alive()
         assert self._error is None
 
     def _run(self) -> None:

@@ -14,8 +14,16 @@ from types import TracebackType
 from typing import Any
 
 import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 COMMAND = [sys.executable, "-c", "from penstock.cli.main import main; main()"]
+
+
+# For what a busy machine does in a moment: an answer, an end.
+PATIENCE = 60.0
+# Else a call that is slow to be answered would be made a second time, by another connection and so in another session.
+ONCE: dict[str, Any] = {"socket_timeout": PATIENCE, "retry": Retry(NoBackoff(), 0)}
 
 
 class Serve:
@@ -41,18 +49,18 @@ class Serve:
             self.http_port = int(served[1])
         line = self.process.stdout.readline()
         found = re.fullmatch(rf"penstock serves rediss?://{re.escape(self._host)}:([0-9]+)\n", line)
-        assert found, (line, self.process.communicate(timeout=10))
+        assert found, (line, self.process.communicate(timeout=PATIENCE))
         self.port = int(found[1])
 
     def client(self, **options: Any) -> Any:
         """A redis-py client with one connection, which is one session. Its calls have no types worth checking."""
-        client = redis.Redis(port=self.port, single_connection_client=True, **options)
+        client = redis.Redis(port=self.port, single_connection_client=True, **{**ONCE, **options})
         self._opened.callback(client.close)
         return client
 
     def raw(self) -> socket.socket:
         """A connection that says what it is told."""
-        connected = self._opened.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=20))
+        connected = self._opened.enter_context(socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE))
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connected
 
@@ -64,7 +72,7 @@ class Serve:
         """SIGTERM; the exit code, and what it said on standard error."""
         self._opened.close()
         self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=20)
+        _, said = self.process.communicate(timeout=PATIENCE)
         return self.process.returncode, said
 
     def memory(self) -> int:

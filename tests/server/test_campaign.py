@@ -35,7 +35,7 @@ class Campaign:
     def go_on(self) -> None:
         """Come back when some more was put and acked."""
         put, acked = len(self.put), len(self.acked)
-        until(lambda: len(self.put) > put + 40 and len(self.acked) > acked + 40, 60)
+        until(lambda: len(self.put) > put + 40 and len(self.acked) > acked + 40, 120)
 
     def produce(self, seed: int) -> None:
         chance = random.Random(seed)
@@ -84,14 +84,14 @@ class Campaign:
         return redis.Redis(port=self.server.port, single_connection_client=True, socket_timeout=10, retry=once)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
     with Serve(url) as server:
         server.client().execute_command("TUBE.CREATE", "t", "fifo")
         campaign = Campaign(server)
-        threads = [threading.Thread(target=campaign.produce, args=(seed,)) for seed in range(2)]
-        threads += [threading.Thread(target=campaign.consume, args=(seed,)) for seed in range(10, 16)]
-        for thread in threads:
+        producers = [threading.Thread(target=campaign.produce, args=(seed,)) for seed in range(2)]
+        consumers = [threading.Thread(target=campaign.consume, args=(seed,)) for seed in range(10, 16)]
+        for thread in (*producers, *consumers):
             thread.start()
         try:
             for _ in range(2):
@@ -101,13 +101,15 @@ def test_clients_break_off_and_the_server_is_killed(url: str) -> None:
             campaign.go_on()
         finally:
             campaign.producing.set()
+        for thread in producers:  # else the last put could come after the consumers have gone
+            thread.join()
         with penstock.connect(url) as broker:
             tube = broker.tube("t")
-            deadline = time.monotonic() + 60
+            deadline = time.monotonic() + 120
             while tube.stats().tasks.total and time.monotonic() < deadline:
                 time.sleep(0.05)
             campaign.over.set()
-            for thread in threads:
+            for thread in consumers:
                 thread.join()
             assert tube.stats().tasks.total == 0
             assert broker.check() == []

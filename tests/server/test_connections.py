@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import redis
 
 import penstock
 from tests.server.serving import Serve, read_exactly, read_to_end
+from tests.threads import until
 
 
 @pytest.fixture
@@ -20,14 +21,6 @@ def broker(server: Serve) -> Iterator[penstock.Broker]:
     with penstock.connect(server.url) as broker:
         broker.create_tube("t", "fifottl")
         yield broker
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another process does; it tells nobody."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def waiting(broker: penstock.Broker) -> int:
@@ -65,7 +58,7 @@ def test_what_a_broken_connection_held_is_ready_again(server: Serve, broker: pen
 
 def test_a_blocked_take_gets_what_another_process_puts(server: Serve, broker: penstock.Broker) -> None:
     client = server.raw()
-    client.sendall(request("PING") + request("TUBE.TAKE", "t", "TIMEOUT", "20") + request("PING"))
+    client.sendall(request("PING") + request("TUBE.TAKE", "t", "TIMEOUT", "60") + request("PING"))
     read_exactly(client, b"+PONG\r\n")  # answered before the wait
     until(lambda: waiting(broker) == 1)
     broker.tube("t").put(b"a")
@@ -74,7 +67,7 @@ def test_a_blocked_take_gets_what_another_process_puts(server: Serve, broker: pe
 
 def test_a_blocked_take_gets_what_another_connection_puts(server: Serve, broker: penstock.Broker) -> None:
     taker, putter = server.raw(), server.client()
-    taker.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "20"))
+    taker.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "60"))
     until(lambda: waiting(broker) == 1)
     putter.execute_command("TUBE.PUT", "t", "a")
     read_exactly(taker, b"*3\r\n:1\r\n$1\r\nt\r\n$1\r\na\r\n")
@@ -87,7 +80,7 @@ def test_a_client_that_goes_while_it_waits_takes_nothing(server: Serve, broker: 
     client = server.raw()
     client.sendall(request("TUBE.TAKE", "t"))
     read_exactly(client, b"*3\r\n:1\r\n$1\r\nt\r\n$4\r\nheld\r\n")
-    client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "20"))
+    client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "60"))
     until(lambda: waiting(broker) == 1)
     if how == "reset":
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 import penstock
-from tests.server.serving import COMMAND, Serve, read_exactly, read_to_end
+from tests.server.serving import COMMAND, ONCE, PATIENCE, Serve, read_exactly, read_to_end
 
 
 def test_it_answers_soon_after_it_was_started(url: str) -> None:
@@ -33,7 +33,7 @@ def test_a_signal_ends_it_and_gives_back_what_was_held(url: str, number: signal.
         waiting.sendall(b"PING\r\nTUBE.TAKE t TIMEOUT 60\r\n")
         read_exactly(waiting, b"+PONG\r\n")
         server.process.send_signal(number)
-        _, said = server.process.communicate(timeout=20)
+        _, said = server.process.communicate(timeout=PATIENCE)
         assert (server.process.returncode, said) == (0, "")
         assert read_to_end(client) == read_to_end(waiting) == b""
     with penstock.connect(url) as broker:
@@ -81,13 +81,13 @@ def test_what_connections_held_is_ready_after_kill_9(url: str) -> None:
         client = server.client()
         assert client.execute_command("TUBE.TAKE", "t") == [1, b"t", b'"a"']
         server.kill()
-        task = tube.take(10)
+        task = tube.take(PATIENCE)
         assert task is not None
         task.ack()
 
 
 def run(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     return done.returncode, done.stderr
@@ -135,12 +135,12 @@ def test_both_protocols_are_served_on_one_broker(url: str) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         http, resp = (server.stdout.readline().removeprefix("penstock serves ").strip() for _ in range(2))
-        with redis.Redis.from_url(resp) as client:
+        with redis.Redis.from_url(resp, **ONCE) as client:
             client.execute_command("MQ.PUSH", "k", "a")
         with urlopen(f"{http}api/tubes") as answer:
             assert [tube["name"] for tube in msgspec.json.decode(answer.read())] == ["k"]
         server.terminate()
-        assert server.communicate(timeout=20)[1] == ""
+        assert server.communicate(timeout=PATIENCE)[1] == ""
         assert server.returncode == 0
 
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.server.certificates import self_signed
-from tests.server.serving import Serve, read_to_end
+from tests.server.serving import ONCE, Serve, read_to_end
 
 PIPELINE = 2000
 
@@ -30,7 +30,7 @@ def server(url: str, certificate: tuple[Path, Path]) -> Iterator[Serve]:
 
 def connected(server: Serve, certificate: Path) -> Any:
     url = f"rediss://127.0.0.1:{server.port}?ssl_ca_certs={certificate}"
-    return redis.Redis.from_url(url, single_connection_client=True)
+    return redis.Redis.from_url(url, single_connection_client=True, **ONCE)
 
 
 def test_queues_and_tubes_by_rediss(server: Serve, certificate: tuple[Path, Path]) -> None:

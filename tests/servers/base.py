@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from abc import ABC, abstractmethod
 from pathlib import Path
@@ -16,7 +17,7 @@ from tempfile import mkdtemp
 
 from tests.servers import guard
 
-START_SECONDS = 60
+START_SECONDS = 200
 
 
 class Missing(Exception):
@@ -34,7 +35,10 @@ class Server(ABC):
     def __init__(self) -> None:
         self.binary = find(self.program, self.package, self.folders)
         self.folder = Path(mkdtemp(prefix=f"penstock-{self.program}-"))
-        self.port = free_port()
+        self._ports = held_ports()
+        self.port = int(self._ports[0].getsockname()[1])
+        if sys.platform != "linux":
+            self._let_go()
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = False
         if self.user is not None and os.getuid() == 0:
@@ -69,7 +73,7 @@ class Server(ABC):
 
     def start(self) -> None:
         """Run it and wait until it answers; tried again while what is left of a killed one still holds the data."""
-        for _ in range(100 if self._killed else 0):
+        for _ in range(600 if self._killed else 0):
             with contextlib.suppress(RuntimeError):
                 return self._start()
             time.sleep(0.1)
@@ -118,7 +122,12 @@ class Server(ABC):
     def stop(self) -> None:
         """End it and remove its folder."""
         self._end(signal.SIGTERM)
+        self._let_go()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _let_go(self) -> None:
+        for port in self._ports:
+            port.close()
 
     def run(self, *command: str) -> None:
         """Run a helper program as the server's user."""
@@ -136,24 +145,29 @@ class Server(ABC):
         try:
             self._process.wait(15)
         except subprocess.TimeoutExpired:
+            self._killed = True
             self._process.kill()
             self._process.wait()
         guard.ended(self._process.pid)
         self._process = None
 
 
-def free_port() -> int:
-    """A port nobody uses now, and nor the one 10,000 above, which Redis Cluster also takes."""
+def held_ports() -> tuple[socket.socket, socket.socket]:
+    """Sockets on a port that nobody uses, and on the one 10,000 above, which Redis Cluster also takes.
+
+    While they are open, Linux gives these ports to nobody who asks for any, also while the server is down; the server,
+    which asks for its own, may listen beside a socket that does not. On other systems it may not.
+    """
     while True:
-        with socket.socket() as probe, socket.socket() as above:
+        probe, above = socket.socket(), socket.socket()
+        with contextlib.suppress(OSError, OverflowError):
             probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-            if port < 55_000:
-                try:
-                    above.bind(("127.0.0.1", port + 10_000))
-                    return port
-                except OSError:
-                    continue
+            above.bind(("127.0.0.1", probe.getsockname()[1] + 10_000))
+            for held in (probe, above):  # only now: it would also have been bound beside another's
+                held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            return probe, above
+        probe.close()
+        above.close()
 
 
 def listens(port: int) -> bool:

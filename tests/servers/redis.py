@@ -56,7 +56,8 @@ class DurableRedis(Redis):
 
 
 class _Node(Redis):
-    settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    # No node is called dead by the others: one that is paused for a while would stop the whole cluster.
+    settings: tuple[str, ...] = ("--cluster-enabled", "yes", "--cluster-node-timeout", "60000")
 
 
 class RedisCluster(Redis):
@@ -125,5 +126,5 @@ def _is_whole(node: Redis) -> bool:
 def cli(*arguments: str) -> str:
     """Run redis-cli; what it printed, without the last line end."""
     program = find("redis-cli", "redis-tools", ("/usr/bin",))
-    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run([program, *arguments], capture_output=True, text=True, check=False, timeout=200)
     return done.stdout.strip()

@@ -17,7 +17,7 @@ import penstock
 def own(path: Path, broker: penstock.Broker) -> Iterator[apsw.Connection]:
     """The application's own connection, with a table of its own in the same file."""
     connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(5000)
+    connection.set_busy_timeout(30_000)
     connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
     yield connection
     connection.close()

@@ -19,6 +19,7 @@ def test_damage_is_found_and_mended(tmp_path: Path, name: str, fair: bool) -> No
     with penstock.connect(f"sqlite:///{path}?durability=relaxed") as broker:
         fill_lanes(broker, fair=fair)
         db = apsw.Connection(str(path))
+        db.set_busy_timeout(30_000)  # the broker has a session, which beats
         db.execute(statement)
         db.close()
         must_mend_lanes(broker, found)

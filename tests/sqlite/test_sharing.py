@@ -119,7 +119,10 @@ def stored(path: Path) -> list[int]:
         other.close()
 
 
-def test_a_transaction_that_nobody_goes_on_with_is_committed_all_the_same(connection: Connection, path: Path) -> None:
+def test_a_transaction_that_nobody_goes_on_with_is_committed_all_the_same(
+    connection: Connection, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharing, "_PATIENCE", 0.1)
     connection._queue.append(EAGER)  # as if one waited that never comes
     add(connection, 1)
     assert stored(path) == [1]
@@ -157,7 +160,7 @@ def test_an_interrupt_during_the_commit_keeps_nobody_waiting(connection: Connect
     connection.open().set_wal_hook(interrupt)
     with pytest.raises(KeyboardInterrupt), connection.reading:
         pass
-    waiting.result(10)
+    waiting.result(30)
     assert stored(path) == [1]
     connection.open().set_wal_hook(None)
     connection._queue.clear()

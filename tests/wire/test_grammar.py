@@ -5,7 +5,7 @@ from __future__ import annotations
 import tracemalloc
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.server.resp.grammar import (
@@ -183,6 +183,7 @@ def test_nothing_is_allocated_by_a_declared_size() -> None:
 WORDS = st.lists(st.binary(max_size=30), min_size=1, max_size=5)
 
 
+@settings(deadline=None)
 @given(st.lists(WORDS, max_size=8), st.data())
 def test_pieces_give_what_the_whole_gives(requests: list[Request], data: st.DataObject) -> None:
     sent = packed(*requests)
@@ -194,6 +195,7 @@ def test_pieces_give_what_the_whole_gives(requests: list[Request], data: st.Data
 PARTS = st.sampled_from([b"*1\r\n", b"$4\r\n", b"PING\r\n", b"\r\n", b"*-1"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.one_of(st.binary(max_size=20), PARTS)))
 def test_any_bytes_are_read_or_refused(pieces: list[bytes]) -> None:
     def outcome(*fed: bytes) -> tuple[list[Request], str]:
@@ -243,6 +245,7 @@ PIECES = st.lists(
 )  # fmt: skip
 
 
+@settings(deadline=None)
 @given(PIECES)
 def test_reading_many_at_once_gives_what_reading_word_by_word_gives(pieces: list[bytes]) -> None:
     data = b"".join(pieces)

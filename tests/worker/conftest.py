@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.app.app import App
+from penstock.broker import connect
+from penstock.testing import Clock
+from penstock.worker.settings import Settings
+from penstock.worker.worker import Worker
 from tests.conftest import STORES
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 
 Start = Callable[..., Program]
+Work = Callable[[Settings], None]
 
 
 @pytest.fixture(params=["sqlite"])  # a test on others gives their names by indirect parameters
@@ -45,6 +51,21 @@ def start(url: str, app: App) -> Iterator[Start]:
 
 
 @pytest.fixture
+def work(url: str, app: App, clock: Clock) -> Iterator[Work]:
+    """Starts a worker here, on a store whose clock stands still: however slow the machine is, no lease lapses."""
+    app.close()
+    app._link._broker = connect(url, clock=clock)
+    with ExitStack() as started:
+
+        def begin(settings: Settings) -> None:
+            worker = Worker(app, settings)
+            worker.start()
+            started.callback(worker.stop)
+
+        yield begin
+
+
+@pytest.fixture
 def heard(app: App) -> Callable[[], object]:
     """What a handler said next."""
 
@@ -61,6 +82,16 @@ def heard(app: App) -> Callable[[], object]:
 def tell(app: App) -> Callable[[str], None]:
     """Let a handler go on."""
     return lambda word: void(app.broker.tube(f"told-{word}").put("go"))
+
+
+def hold(tube: penstock.Tube) -> penstock.Task:
+    """Take what lapses for another one, for longer than its own ttr."""
+    while True:
+        task = tube.take(PATIENCE)
+        assert task is not None
+        with suppress(penstock.NotTaken):  # this process is slow, too
+            task.touch(PATIENCE)
+            return task
 
 
 def void(value: object) -> None:

@@ -23,7 +23,7 @@ def say(what: object) -> None:
 
 def await_word(word: str) -> None:
     """Wait until the test has put this word."""
-    app.broker.tube(f"told-{word}").take(30)
+    app.broker.tube(f"told-{word}").take(120)
 
 
 @app.task
@@ -88,7 +88,7 @@ def outlive() -> str:
     """Work until the lease is lost; then say so."""
     task = penstock.current_task()
     say(["began", task.lease])
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while not task.lost and time.monotonic() < end:
         time.sleep(0.005)
     say(["lost", task.lease, task.lost])
@@ -102,7 +102,7 @@ def fibonacci(number: int) -> int:
         return number
     handles = [fibonacci.put(number - 1), fibonacci.put(number - 2)]
     with penstock.waiting():
-        return sum(handle.result(30) for handle in handles)
+        return sum(handle.result(120) for handle in handles)
 
 
 @app.task(tube="async")
@@ -129,7 +129,7 @@ async def fibonacci_async(number: int) -> int:
         return number
     handles = [fibonacci_async.put(number - 1), fibonacci_async.put(number - 2)]
     async with penstock.waiting():
-        return sum([await asyncio.to_thread(handle.result, 30) for handle in handles])
+        return sum([await asyncio.to_thread(handle.result, 120) for handle in handles])
 
 
 @app.task(tube="processes", executor="process")
@@ -137,7 +137,7 @@ def square(number: int) -> list[int]:
     return [number * number, os.getpid()]
 
 
-@app.task(tube="processes", executor="process", ttr=1.5, max_attempts=1)
+@app.task(tube="processes", executor="process", ttr=0.5, max_attempts=1)
 def spin() -> None:
     """Never end, and never let go of the interpreter for long."""
     while True:
@@ -170,7 +170,7 @@ def fibonacci_process(number: int) -> int:
         return number
     handles = [fibonacci_process.put(number - 1), fibonacci_process.put(number - 2)]
     with penstock.waiting():
-        return sum(handle.result(30) for handle in handles)
+        return sum(handle.result(120) for handle in handles)
 
 
 @app.task(tube="slow")

@@ -12,17 +12,18 @@ from tests.processes.freezing import freeze
 from tests.processes.peer import environment
 from tests.threads import until
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 _MAIN = "from penstock.cli.main import main; main()"
 
 
 class Program:
     """A worker process. Leaving the block ends it, however it is doing."""
 
-    def __init__(self, url: str, *arguments: str, target: str = "tests.worker.jobs:app") -> None:
+    def __init__(self, url: str, *arguments: str, target: str = "tests.worker.jobs:app", first: str = "pass") -> None:
+        """`first` is run by it before anything else."""
         self._url = url
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MAIN, "worker", target, *arguments],
+            [sys.executable, "-c", f"{first}\n{_MAIN}", "worker", target, *arguments],
             stderr=subprocess.PIPE,
             env={**environment(), "PENSTOCK_URL": url},
             text=True,

@@ -9,13 +9,15 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.testing import Clock
+from penstock.worker.settings import Settings
 from tests.threads import until
 from tests.worker import jobs
-from tests.worker.conftest import Start
+from tests.worker.conftest import Start, Work, hold
+from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]
-PATIENCE = 20.0
 
 
 def test_results_come_back(start: Start) -> None:
@@ -30,11 +32,14 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
     assert handle.result(PATIENCE) == 5
 
 
-def test_leases_are_extended_and_results_come_after_many_ttrs(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_leases_are_extended_and_results_come_after_many_ttrs(
+    app: App, clock: Clock, work: Work, heard: Heard, tell: Tell
+) -> None:
     handle = jobs.hold_async.put("go")
-    start()
+    work(Settings(tubes=("async",)))
     assert heard() == ["began", "go"]
-    until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # far beyond its ttr
+    until(lambda: app.broker.tube("async").stats().calls.touch >= 4)  # each by a third of its ttr at least
+    clock.advance(2 * 1.5)
     assert app.broker.tube("async").take(0) is None
     tell("go")
     assert handle.result(PATIENCE) == "go"
@@ -45,17 +50,16 @@ def test_a_lost_lease_cancels_it(app: App, start: Start, heard: Heard) -> None:
     worker = start("--grace", "0")
     assert heard() == ["began", "never"]
     worker.freeze()
-    task = app.broker.tube("async").take(PATIENCE)
-    assert task is not None
-    task.touch(PATIENCE)
+    task = hold(app.broker.tube("async"))
     worker.signal(signal.SIGCONT)
-    assert heard() == ["cancelled", "never"]
+    while heard() != ["cancelled", "never"]:  # one that was slow before it was frozen has begun it again
+        pass
     task.ack("mine")
     assert handle.wait(PATIENCE).result == "mine"
 
 
 def test_the_end_of_the_grace_cancels_it(app: App, start: Start, heard: Heard) -> None:
-    handle = jobs.hold_async.put("never")
+    handle = jobs.hold_async.options(ttr=60).put("never")
     worker = start("--grace", "0.1")
     assert heard() == ["began", "never"]
     assert worker.stop() == 0

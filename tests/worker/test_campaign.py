@@ -41,7 +41,7 @@ def runs_of(journal: Path) -> dict[tuple[str, str], list[Run]]:
     return found
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_killed_workers_lose_nothing_and_run_nothing_twice_at_once(app: App, start: Start, tmp_path: Path) -> None:
     journal = tmp_path / "journal"
     jobs.journal.put_many([str(journal)] * TASKS)
@@ -51,13 +51,13 @@ def test_killed_workers_lose_nothing_and_run_nothing_twice_at_once(app: App, sta
     kills: list[tuple[float, float]] = []  # from, until: when it died is not known to the moment
     tubes = [app.broker.tube(name) for name in ("campaign", "campaign-processes")]
     for done in range(TASKS // 10, TASKS, TASKS // 10)[:KILLS]:
-        until(partial(lambda least: sum(tube.stats().tasks.done for tube in tubes) >= least, done), 60)
+        until(partial(lambda least: sum(tube.stats().tasks.done for tube in tubes) >= least, done), 120)
         victim = workers.pop(chance.randrange(len(workers)))
         began = time.monotonic()
         victim.kill()
         kills.append((began, time.monotonic()))
         workers.append(start("--concurrency", "4", "--processes", "1"))
-    until(lambda: sum(tube.stats().tasks.total for tube in tubes) == 0, 60)
+    until(lambda: sum(tube.stats().tasks.total for tube in tubes) == 0, 120)
     assert [worker.stop() for worker in workers] == [0, 0]
     assert [tube.stats().calls.ack for tube in tubes] == [TASKS, TASKS // 10]
     runs = runs_of(journal)

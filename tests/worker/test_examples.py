@@ -33,7 +33,7 @@ def worker(module: str, environment: dict[str, str], *options: str) -> Iterator[
         yield
     finally:
         process.terminate()
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 0, said.decode()
 
 

@@ -46,7 +46,7 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     monkeypatch.setattr(store, "settle", counted)
     worker = Worker(app)
     worker.start()
-    until(lambda: tube.stats().tasks.done == 5000, 30)
+    until(lambda: tube.stats().tasks.done == 5000, 120)
     worker.stop()
     assert sum(acks) == 5000
     assert len(acks) < 500
@@ -60,13 +60,13 @@ def test_what_waits_too_long_in_the_worker_is_given_back_unstarted(app: App) -> 
     def work(number: int) -> None:
         if number == 1000:
             entered.set()
-            block.wait(30)
+            block.wait(120)
 
     tube = app.broker.tube("default")
     work.put_many(range(1200))
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
-    assert entered.wait(30)
+    assert entered.wait(60)
     left = [(number, 0) for number in range(1002, 1201)]
     until(lambda: [(task.id, task.attempts) for task in tube.tasks("r", limit=1000)] == left)
     block.set()
@@ -138,7 +138,7 @@ def test_a_handler_may_settle_its_task_itself(app: App) -> None:
     handle = work.put()
     worker = Worker(app)
     worker.start()
-    assert handle.wait(30).result == "by hand"
+    assert handle.wait(60).result == "by hand"
     worker.stop()
     assert (app.broker.tube("default").stats().calls.ack, tasks(app.broker.tube("default"))) == (1, {"done": 1})
 
@@ -152,7 +152,7 @@ def test_a_result_that_cannot_be_kept_buries_the_task(app: App) -> None:
     worker = Worker(app)
     worker.start()
     with pytest.raises(penstock.TaskFailed, match="its result cannot be kept"):
-        handle.wait(30)
+        handle.wait(60)
     worker.stop()
     assert app.broker.tube("default").peek(1).attempts == 1
 
@@ -170,7 +170,7 @@ def test_a_result_whose_own_code_fails_buries_the_task(app: App) -> None:
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
     with pytest.raises(penstock.TaskFailed, match="its result cannot be kept: KeyError: 'dump'"):
-        handle.wait(10)
+        handle.wait(60)
     worker.stop()
 
 
@@ -191,7 +191,8 @@ def test_an_error_that_cannot_be_told_is_a_failure_like_others(app: App, executo
     tube, worker = app.broker.tube("default"), Worker(app, Settings(concurrency=1))
     worker.start()
     until(lambda: tube.stats().tasks.buried == 1)
-    assert (tube.peek(1).reason, worker.work.hand.held) == ("Mute", set())
+    assert tube.peek(1).reason == "Mute"
+    until(lambda: worker.work.hand.held == set())  # it is let go of after it was settled
     worker.stop(0)
 
 
@@ -204,7 +205,7 @@ def test_what_is_settled_before_it_is_started_is_not_held_on_to(app: App, monkey
 
     def add_and_settle(item: Item, verdict: Verdict) -> None:
         add(item, verdict)
-        until(lambda: worker.work.tally.retried == 1)
+        until(lambda: worker.work.tally.retried >= 1)
 
     monkeypatch.setattr(settler, "add", add_and_settle)
     tube.put("names no handler", max_attempts=5)
@@ -223,17 +224,17 @@ def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
             ran.set()
         else:
             entered.set()
-            block.wait(30)
+            block.wait(120)
 
     work.put(0)
     worker = Worker(app, Settings(concurrency=1))
     worker.start()
-    assert entered.wait(30)
+    assert entered.wait(60)
     app.broker.tube("default").truncate()
     app.broker.tube("default").drop()
     block.set()
     work.put(1)
-    assert ran.wait(30)
+    assert ran.wait(60)
     worker.stop()
 
 
@@ -256,7 +257,7 @@ def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest
         hub.hint_waiters()
         until(lambda: "tube going has moved to redis://new" in caplog.text)
         stay.put()
-        assert ran.wait(30)
+        assert ran.wait(60)
     worker.stop()
 
 
@@ -268,7 +269,7 @@ def test_a_mistake_inside_the_worker_is_told(app: App, monkeypatch: pytest.Monke
     worker, crashed = Worker(app), threading.Event()
     worker.work.on_crash = crashed.set
     worker.start()
-    assert crashed.wait(30)
+    assert crashed.wait(60)
     worker.stop()
 
 

@@ -14,11 +14,11 @@ from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
 from tests.threads import until
 from tests.worker import jobs
-from tests.worker.conftest import Start
+from tests.worker.conftest import Start, Work
+from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]
-PATIENCE = 20.0
 
 
 def alive(pid: int) -> bool:
@@ -45,12 +45,12 @@ def test_results_come_back_from_other_processes(start: Start) -> None:
     assert len(pids) <= 2
 
 
-def test_a_handler_is_killed_at_its_ttr(app: App, start: Start) -> None:
-    start("--processes", "1")
+def test_a_handler_is_killed_at_its_ttr(app: App, work: Work) -> None:
+    work(Settings(tubes=("processes",), processes=1))
     pid = jobs.square.put(2).result(PATIENCE)[1]
     handle = jobs.spin.put()
     until(lambda: app.broker.tube("processes").peek(handle.id).status == "!", PATIENCE)
-    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 1.5 s"
+    assert app.broker.tube("processes").peek(handle.id).reason == "its process was killed at its ttr of 0.5 s"
     until(lambda: not alive(pid))
     square, other = jobs.square.put(3).result(PATIENCE)
     assert (square, other != pid) == (9, True)  # a new process has taken its place

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.testing import Clock
+from penstock.worker.settings import Settings
 from tests.behaviour.looks import tasks
 from tests.threads import until
 from tests.worker import jobs
-from tests.worker.conftest import Start
+from tests.worker.conftest import Start, Work
+from tests.worker.program import PATIENCE
 
 Heard = Callable[[], object]
 Tell = Callable[[str], None]
-PATIENCE = 20.0
 
 
 def test_results_come_back(app: App, start: Start) -> None:
@@ -96,12 +99,14 @@ def test_a_waiting_handler_gives_its_slot_back(start: Start) -> None:
     assert handle.result(PATIENCE) == 8
 
 
-def test_leases_are_extended_while_handlers_run(app: App, start: Start, heard: Heard, tell: Tell) -> None:
+def test_leases_are_extended_while_handlers_run(app: App, clock: Clock, work: Work, heard: Heard, tell: Tell) -> None:
     handle = jobs.hold_leased.put("go")
-    start()
-    began = heard()
-    assert isinstance(began, list)
-    until(lambda: app.broker.tube("slow").stats().calls.touch >= 4)  # far beyond its ttr
+    work(Settings(tubes=("slow",)))
+    assert heard() == ["began", "go", os.getpid()]
+    slow = app.broker.tube("slow")
+    until(lambda: slow.stats().calls.touch >= 4)  # each by a third of its ttr at least
+    clock.advance(2 * 1.5)
+    assert slow.take(0) is None
     tell("go")
     assert handle.result(PATIENCE) == "go"
-    assert app.broker.tube("slow").stats().calls.ttr == 0
+    assert slow.stats().calls.ttr == 0

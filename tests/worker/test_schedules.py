@@ -27,10 +27,10 @@ def test_each_tick_is_run_once_by_several_workers_of_which_one_dies(url: str) ->
         programs = [started.enter_context(Program(url, target=TARGET)) for _ in range(3)]
         for program in programs:
             program.await_log("worker on")
-        until(lambda: said.stats().tasks.ready >= 8)
+        until(lambda: said.stats().tasks.ready >= 8, 60)
         programs[0].kill()
         # The tick that the killed one held comes after later ones: a gap that closes is none.
-        until(lambda: len(ticks := ran(said)) >= 20 and gaps(ticks) == {250})
+        until(lambda: len(ticks := ran(said)) >= 20 and gaps(ticks) == {250}, 60)
         assert [program.stop() for program in programs[1:]] == [0, 0]
         assert 0 not in gaps(ran(said))  # of no tick there were two tasks
         assert broker.check() == []

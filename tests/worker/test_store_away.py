@@ -15,6 +15,9 @@ from tests.threads import until
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 
+# However long the server is away, its session and so its leases are there when it is back.
+NO_LAPSE = "from penstock.store.redis import registry; registry.LAPSE_MS = 600_000"
+
 
 @pytest.fixture
 def server() -> Iterator[Redis]:
@@ -39,7 +42,7 @@ def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, ap
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
     jobs.read_fifo.put(str(fifo))
-    with Program(url) as worker:
+    with Program(url, first=NO_LAPSE) as worker:
         assert hear(app) == "reading"
         tube = app.broker.tube("slow")
         taken = tube.stats().calls.take
@@ -68,4 +71,4 @@ def test_a_worker_that_cannot_settle_stops_all_the_same(server: Redis, url: str,
         assert worker.wait() == 0
     server.start()
     tube = app.broker.tube("slow")
-    until(lambda: tube.stats().tasks.ready == 1, PATIENCE)  # its session's heartbeat has lapsed
+    until(lambda: tube.stats().tasks.ready == 1, 2 * PATIENCE)  # its session's heartbeat has lapsed

@@ -12,9 +12,9 @@ from tests.servers import SERVERS
 from tests.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
+from tests.worker.program import PATIENCE
 
 pytestmark = pytest.mark.parametrize("url", SERVERS, indirect=True)
-PATIENCE = 30.0
 
 
 def test_work_is_done_and_failures_are_buried(app: App, start: Start) -> None:

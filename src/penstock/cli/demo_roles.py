@@ -15,7 +15,8 @@ TASKS = 600  # that each producer puts into each tube
 CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a time
 HELD = 3  # tasks of each tube in the hands of the worker that is killed
 POISON = "poison"  # the name of a job that the first worker buries; it is done after a kick
-POLLING = 2.0  # seconds that feeds are taken from the round tube
+FEEDS = 30  # elements of the round tube
+POLLING = 2.0  # seconds that they are taken from it, or longer, until each had a turn
 POPPED = 300  # messages of the reliable tube, by the consumer that is killed
 
 
@@ -52,7 +53,7 @@ def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, obje
     options: dict[str, object] = {}
     delay = 1.5 if kind.endswith("ttl") and number % 25 == 0 else 0
     if kind.endswith("ttl"):
-        options |= {"pri": number % 3, "delay": delay, "ttr": 30}
+        options |= {"pri": number % 3, "delay": delay, "ttr": 300}
     if kind.startswith("utube"):
         options["utube"] = f"customer {number % CUSTOMERS}"
     return Job(f"{producer}-{number}", time.time() + delay), options
@@ -87,20 +88,20 @@ def work_and_hang(url: str, pipe: Connection) -> None:
     notes: list[Done] = []
     with penstock.connect(url) as broker:
         for _ in range(50):
-            if task := broker.take(KINDS, timeout=5):
+            if task := broker.take(KINDS, timeout=30):
                 handle(task, notes)
-        held = {kind: len(broker.tube(kind).take_many(HELD, timeout=5)) for kind in KINDS}
+        held = {kind: len(broker.tube(kind).take_many(HELD, timeout=30)) for kind in KINDS}
         pipe.send((notes, held))
-        time.sleep(60)
+        time.sleep(600)
 
 
 def poll(url: str, pipe: Connection) -> None:
     """Take feeds for a while; hand in which came when, by the store's clock."""
     turns: list[tuple[str, float]] = []
     with penstock.connect(url) as broker:
-        ends = time.monotonic() + POLLING
-        while (left := ends - time.monotonic()) > 0:
-            if task := broker.tube("round").take(timeout=left):
+        tube, ends = broker.tube("round"), time.monotonic() + POLLING
+        while (left := ends - time.monotonic()) > 0 or tube.stats().calls.take < FEEDS:
+            if task := tube.take(timeout=max(left, 0)):
                 turns.append((str(task.id), task.taken or 0))
     pipe.send(turns)
 
@@ -109,4 +110,4 @@ def pop_and_hang(url: str, pipe: Connection) -> None:
     """Pop messages and ack none of them: this one will be killed."""
     with penstock.connect(url) as broker:
         pipe.send(len(broker.tube("reliable").take_many(POPPED)))
-        time.sleep(60)
+        time.sleep(600)

@@ -60,7 +60,7 @@ def _end_now(session: penstock.Session, hold_ms: int) -> None:
     store = session._hub.store
     with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
         store.leave([session._seat.handle], now=store.now() - hold_ms)
-        session._seat.lose()
+        session._seat.lose(session._seat.handle)
 
 
 @click.command()

@@ -12,7 +12,7 @@ from tests.servers import present
 from tests.servers.base import find
 
 # A busy machine takes its time to show a page; Playwright's own limit is five seconds.
-expect.set_options(timeout=30_000)
+expect.set_options(timeout=60_000)
 
 
 def chromium() -> str:
@@ -35,6 +35,7 @@ def launched() -> Iterator[Browser]:
 def watched(browser: Browser, **settings: Any) -> Iterator[Page]:
     """A page of a fresh profile: errors, dialogs and refusals by the content policy fail the test."""
     context = browser.new_context(**settings)
+    context.set_default_timeout(60_000)
     page = context.new_page()
     found: list[str] = []
 

@@ -22,7 +22,8 @@ from penstock.server.serve import opened
 from penstock.server.tls import Tls
 from tests.conftest import STORES
 
-START_SECONDS = 20
+# For what a busy machine does in a moment: a start, an answer, an end.
+PATIENCE = 60
 # For what a store itself has a part in; all else is the server's alone.
 EVERY_STORE = pytest.mark.parametrize("store_url", STORES, indirect=True)
 
@@ -50,7 +51,7 @@ class Serving:
         async def run() -> Any:
             return call()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(START_SECONDS)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(PATIENCE)
 
 
 def _spelled(headers: dict[str, str]) -> dict[str, str]:
@@ -85,15 +86,15 @@ def serving(
 
     thread = threading.Thread(target=main, name="penstock-http", daemon=True)
     thread.start()
-    assert up.wait(START_SECONDS)
+    assert up.wait(PATIENCE)
     if failed:
         raise failed[0]
     app, url, loop, end = made
     try:
-        with httpx.Client(base_url=url, timeout=20, verify=False) as client:  # a test's certificate has no issuer
+        with httpx.Client(base_url=url, timeout=PATIENCE, verify=False) as client:  # a test's certificate has no issuer
             yield Serving(url.rstrip("/"), app, client, loop)
     finally:
         loop.call_soon_threadsafe(end.set)
-        thread.join(START_SECONDS)
+        thread.join(PATIENCE)
     assert not thread.is_alive(), "the server did not end"
     assert failed == []

@@ -15,7 +15,7 @@ from penstock.schedule import cards
 from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.auth import Tokens
 from tests.server.http.browser import launched, watched
-from tests.server.http.serving import Serving, serving
+from tests.server.http.serving import PATIENCE, Serving, serving
 
 HOSTILE = '<script>window.pwned=1</script><img src=x onerror="window.pwned=1">\'"&{{7*7}}</pre>'
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
@@ -56,7 +56,7 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     mail.put(HOSTILE.encode())
     mail.put(b"\x00\xff" * 40, delay=3600)
     mail.group("monthly").put_many([1, 2, 3])
-    lanes = beside.tube("lanes", "utubettl", ttr=60)
+    lanes = beside.tube("lanes", "utubettl", ttr=3600)
     lanes.put_many([(n, {"utube": HOSTILE}) for n in range(3)] + [(9, {"utube": "calm"})])
     lanes.take(0)
     app = penstock.App()
@@ -101,7 +101,7 @@ def test_hostile_data_can_be_read(server: Serving, filled: penstock.Broker, page
 
 def test_error_pages_show_hostile_names_as_text(server: Serving, browser: Browser) -> None:
     for path in ("/tubes/%3Cscript%3Ealert(1)%3C%2Fscript%3E", "/tubes/none", "/?order=%3Cb%3E"):
-        answer = httpx.get(server.url + path)
+        answer = httpx.get(server.url + path, timeout=PATIENCE)
         assert 400 <= answer.status_code < 500
         assert "<script>alert" not in answer.text
         assert "<b>" not in answer.text
@@ -179,7 +179,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
     cards.lay(desk, [(schedule, beside.tube("hourly"))])
     desk.put({"tick": 2}, address="late #1", delay=7200)
-    desk.put({"tick": 1}, address="soon #1", delay=60)
+    desk.put({"tick": 1}, address="soon #1", delay=3600)
     page.reload()
     expect(page.locator("table.schedules tbody td").first).to_have_text("every 3600 s")
     expect(page.locator("table.schedules time")).to_contain_text("in ")

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.server.address import Address
 from tests.behaviour.looks import waiters
-from tests.server.http.serving import serving
+from tests.server.http.serving import PATIENCE, serving
 from tests.server.http.test_tasks import MAIL
 from tests.threads import until
 
@@ -31,11 +31,11 @@ def test_a_server_that_ends_lets_waiting_calls_go(store_url: str) -> None:
     with penstock.connect(store_url) as broker, ThreadPoolExecutor(2) as pool:
         tube = broker.tube("mail")
         with serving(store_url) as running:
-            with httpx.Client(base_url=running.url, timeout=20) as client:
+            with httpx.Client(base_url=running.url, timeout=PATIENCE) as client:
                 waiting = pool.submit(client.post, f"{MAIL}/take", json={"timeout": 60})
                 until(lambda: waiters(broker, "mail") == 1)
                 running.in_loop(running.app.stop)
-                answer = waiting.result(30)
+                answer = waiting.result(PATIENCE)
             assert (answer.status_code, answer.json()["error"]) == (503, "ServiceUnavailable")
         tube.put(1)
         assert tube.peek(1).attempts == 0

@@ -19,7 +19,7 @@ from schemathesis.specs.openapi.checks import (
 
 from penstock.server.auth import Tokens
 from penstock.server.http.routes import OPERATIONS
-from tests.server.http.serving import Serving, serving
+from tests.server.http.serving import PATIENCE, Serving, serving
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 # An endless answer, and one that holds the whole store.
@@ -78,7 +78,7 @@ def test_answers_are_as_described(server: Serving, document: Any, name: str) -> 
         if isinstance(case.body, dict) and case.body.get("timeout"):
             case.body["timeout"] = 0  # the shape matters here, and not the wait
         case.headers.pop("penstock-session", None)
-        response = case.call(base_url=server.url)
+        response = case.call(base_url=server.url, timeout=PATIENCE)
         seen.append(response.status_code)
         case.validate_response(response, checks=CHECKS)
 

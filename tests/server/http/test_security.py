@@ -13,13 +13,13 @@ import pytest
 
 from penstock.errors import BadValue
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.failures import FREE_FAILURES
+from penstock.server.failures import FREE_FAILURES, Failures
 from penstock.server.http.logins import COOKIE
 from penstock.server.http.options import Options
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.tls import Tls
 from tests.server.certificates import self_signed
-from tests.server.http.serving import Serving, serving
+from tests.server.http.serving import PATIENCE, Serving, serving
 from tests.server.http.test_tasks import MAIL, refused
 
 
@@ -38,7 +38,9 @@ def tokens(tmp_path: Path) -> Path:
 @pytest.fixture
 def guarded(store_url: str, tokens: Path) -> Iterator[Serving]:
     """A server that asks for tokens."""
-    with serving(store_url, Tokens(tokens, "env-token")) as running:
+    known = Tokens(tokens, "env-token")
+    known.failures = Failures(lambda: 0.0)  # the first wait is a second, which a slow machine spends on a request
+    with serving(store_url, known) as running:
         yield running
 
 
@@ -143,14 +145,14 @@ def test_a_browsers_form_is_no_call_of_the_api(server: Serving) -> None:
 
 @contextmanager
 def log_in(guarded: Serving, name: str) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=guarded.url, timeout=20) as browser:
+    with httpx.Client(base_url=guarded.url, timeout=PATIENCE) as browser:
         answer = browser.post("/login", data={"token": f"{name}-token", "next": "/sessions"})
         assert (answer.status_code, answer.headers["location"]) == (303, "/sessions")
         yield browser
 
 
 def test_a_login_has_a_cookie_that_scripts_and_other_sites_do_not_get(guarded: Serving) -> None:
-    with httpx.Client(base_url=guarded.url) as browser:
+    with httpx.Client(base_url=guarded.url, timeout=PATIENCE) as browser:
         answer = browser.post("/login", data={"token": "read-token", "next": "//evil.example"})
         assert answer.headers["location"] == "/"
         cookie = answer.headers["set-cookie"]

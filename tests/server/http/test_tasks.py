@@ -10,7 +10,7 @@ import httpx
 
 import penstock
 from tests.behaviour.looks import waiters
-from tests.server.http.serving import EVERY_STORE, Serving
+from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
 from tests.threads import until
 
 MAIL = "/api/tubes/mail"
@@ -157,10 +157,10 @@ def test_looking(server: Serving, beside: penstock.Broker) -> None:
 def test_a_blocked_take_is_woken_by_a_put(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(server.post, f"{MAIL}/take", {"timeout": 15})
+        waiting = pool.submit(server.post, f"{MAIL}/take", {"timeout": PATIENCE})
         until(lambda: waiters(beside, "mail") == 1)
         tube.put("late")
-        assert waiting.result(30).json()["data"] == "late"
+        assert waiting.result(PATIENCE).json()["data"] == "late"
 
 
 @EVERY_STORE
@@ -190,12 +190,12 @@ def test_many_blocked_takes_need_no_thread_each(server: Serving, beside: penstoc
     tube = beside.tube("mail")
     threads = threading.active_count()
     with ThreadPoolExecutor(30) as pool:
-        clients = [httpx.Client(base_url=server.url, timeout=50) for _ in range(30)]
-        waiting = [pool.submit(client.post, f"{MAIL}/take", json={"timeout": 45}) for client in clients]
+        clients = [httpx.Client(base_url=server.url, timeout=PATIENCE) for _ in range(30)]
+        waiting = [pool.submit(client.post, f"{MAIL}/take", json={"timeout": PATIENCE}) for client in clients]
         until(lambda: server.in_loop(lambda: server.app.access._own.busy) == 30)
         assert threading.active_count() <= threads + 30 + 6  # those of the test's own clients
         tube.put_many(range(30))
-        assert sorted(each.result(45).json()["id"] for each in waiting) == list(range(1, 31))
+        assert sorted(each.result(PATIENCE).json()["id"] for each in waiting) == list(range(1, 31))
         for client in clients:
             client.close()
 
@@ -217,10 +217,10 @@ def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
     assert server.post("/api/tubes/small/tasks", {"data": 1}).status_code == 201
     assert refused(server.post("/api/tubes/small/tasks", {"data": 2})) == (409, "TubeFull")
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(server.post, "/api/tubes/small/tasks", {"data": 2, "timeout": 15})
+        waiting = pool.submit(server.post, "/api/tubes/small/tasks", {"data": 2, "timeout": PATIENCE})
         server.post("/api/tubes/small/take")
         server.post("/api/tubes/small/tasks/1/ack")
-        assert waiting.result(30).status_code == 201
+        assert waiting.result(PATIENCE).status_code == 201
 
 
 @EVERY_STORE

@@ -12,7 +12,7 @@ import penstock
 from penstock.schedule import cards
 from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.server.http import access
-from tests.server.http.serving import EVERY_STORE, Serving
+from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
 from tests.server.http.test_tasks import MAIL, refused
 from tests.threads import until
 
@@ -157,8 +157,8 @@ def test_events_tell_counters_and_changes(server: Serving, beside: penstock.Brok
         name, first = next(told)
         assert name == "counters"
         assert first["tubes"]["mail"]["ready"] == 1  # type: ignore[index]
-        httpx.post(f"{server.url}{MAIL}/tasks", json={"data": 1})
-        httpx.post(f"{server.url}/api/tubes/new/tasks", json={"data": 1})
+        httpx.post(f"{server.url}{MAIL}/tasks", json={"data": 1}, timeout=PATIENCE)
+        httpx.post(f"{server.url}/api/tubes/new/tasks", json={"data": 1}, timeout=PATIENCE)
         seen: list[object] = []
         while len(seen) < 2:
             name, event = next(told)

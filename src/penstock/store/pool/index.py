@@ -69,13 +69,15 @@ class Index:
         """Have it whole: build it, or wait for whoever does."""
         with self._lock, self._servers.trusted():
             while True:
+                # In this order: whoever raised this epoch is seen building, or else has built.
                 epoch, run = self._vault.epoch(), self._servers.run_now()
+                building = self._servers.command(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run")
                 found = cast("list[bytes | None]", self._servers.command(self._store, *words))
                 if epoch and found == [str(epoch).encode(), run.encode()]:
                     self._runner.epoch, self._servers.run_id = epoch, run
                     return
-                if self._servers.command(self._building, b"EXISTS", self._building):
+                if building:
                     time.sleep(_POLL_SECONDS)  # another process builds, and says nothing but by having built
                 else:
                     self._build(epoch, run, progress)
@@ -106,6 +108,7 @@ class Index:
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
         """Build it in the next epoch; False when another does, or it was lost again meanwhile."""
+        self._say_building()  # before the epoch is raised, or who finds that done begins another
         if not self._vault.raise_epoch(known):
             return False
         epoch, started, done = known + 1, time.monotonic(), 0
@@ -132,7 +135,6 @@ class Index:
 
     def _begin(self, epoch: int) -> None:
         """From here on nobody finds it whole, and no session is left."""
-        self._say_building()
         found = cast("list[bytes]", self._runner.on_tag("open", TUBES, self._vault.name, self._schema, again=True))
         if found[0].decode() != self._vault.name:
             raise BadValue(

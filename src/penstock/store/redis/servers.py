@@ -153,7 +153,8 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
         sentinel_kwargs={**own, "socket_timeout": CONNECT_SECONDS, "socket_connect_timeout": CONNECT_SECONDS},
     )
     pool = sentinels.master_for(where.master or "", db=where.db, **options).connection_pool  # type: ignore[no-untyped-call]
-    return lambda: cast(Connection, pool.make_connection())
+    # Not by the pool's own `make_connection`, which counts them, up to a limit, and is never told of one that ended.
+    return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
 class OneServer:

@@ -1,0 +1,17 @@
+"""Connections to Redis whose other end is gone."""
+
+from __future__ import annotations
+
+import penstock
+from penstock.store.redis.servers import OneServer
+from penstock.store.redis.store import RedisStore
+from tests.threads import until
+
+
+def hung_up(broker: penstock.Broker) -> None:
+    """Come back when the broker can see that its connections were closed: until then a call would be sent in vain."""
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    servers = store._servers
+    assert isinstance(servers, OneServer)
+    until(lambda: not any(wire.usable() for wire in servers._link._idle))

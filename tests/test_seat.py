@@ -1,0 +1,52 @@
+"""A session that the store ended begins anew in one thread while others have yet to hear of the end of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from tests.behaviour.verbs import take
+
+
+@pytest.fixture
+def tube() -> Iterator[penstock.Tube]:
+    """With two tasks, of a broker whose session has just ended in the store."""
+    with penstock.connect("memory://") as broker:
+        tube = broker.tube("t")
+        assert tube.take(0) is None  # joined
+        broker._hub.store.leave([broker._seat.handle])
+        tube.put_many(["a", "b"])
+        yield tube
+
+
+def followed(store: object, verb: str, then: Callable[[], object]) -> None:
+    """The next call of the store is over when something else has happened, in another thread."""
+    call = getattr(store, verb)
+
+    def late(*words: Any, **options: Any) -> Any:
+        setattr(store, verb, call)
+        answer = call(*words, **options)
+        then()
+        return answer
+
+    setattr(store, verb, late)
+
+
+def test_a_beat_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
+    hub, taken = tube._hub, list[penstock.Task]()
+    followed(hub.store, "beat", lambda: taken.append(take(tube)))
+    hub.beat()
+    taken[0].ack()
+    assert tube.stats().calls.ack == 1
+
+
+def test_a_take_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
+    taken = list[penstock.Task]()
+    followed(tube._hub.store, "take", lambda: taken.append(take(tube)))
+    taken.append(take(tube))
+    for task in taken:
+        task.ack()
+    assert tube.stats().calls.ack == 2
