@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
+import pytest
+
+import penstock
+from penstock.cli import bench
+from penstock.testing import Clock
+from penstock.tube import Tube
 from tests.cli.running import Shell
 
 
@@ -12,6 +20,21 @@ def test_it_measures_and_leaves_nothing(shell: Shell) -> None:
     assert all(phase["tasks"] > 0 and phase["per_second"] > 0 for phase in found["phases"])
     assert found["store"] == "SQLite"
     assert shell.json("tubes") == []
+
+
+def test_there_is_something_to_take_where_puts_are_held_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    put_many, clock = Tube.put_many, Clock(0)
+
+    def slow(tube: Tube, data: list[bytes]) -> list[penstock.Task]:
+        clock.advance(1)
+        return put_many(tube, data)
+
+    monkeypatch.setattr(Tube, "put_many", slow)
+    monkeypatch.setattr(bench, "_put", lambda tube, data: len(slow(tube, [data])))
+    monkeypatch.setattr("time.perf_counter", lambda: clock.seconds)  # it does not move while tasks are taken
+    with penstock.connect(f"memory://{uuid4().hex}") as broker:
+        phases = list(bench.measured(broker.tube("t"), 1, b"x"))
+    assert [phase.tasks for phase in phases] == [1, 100, 101, 100]
 
 
 def test_it_says_what_a_kind_cannot_do_and_leaves_nothing(shell: Shell) -> None:

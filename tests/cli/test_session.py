@@ -48,7 +48,7 @@ def test_every_verb_of_a_holder(shell: Shell) -> None:
 def test_a_task_comes_back_when_its_hold_is_over(shell: Shell) -> None:
     shell("put", "mail", "x")
     shell("take", "mail", "--timeout", "0", "--hold", "0.2")
-    again = shell.json("take", "mail", "--timeout", "20")
+    again = shell.json("take", "mail", "--timeout", "60")
     assert (again["id"], again["attempts"]) == (1, 2)
     assert shell("ack", "mail", "1", "--session", again["session"]) == "acked 1 of mail"
 

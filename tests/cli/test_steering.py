@@ -54,7 +54,7 @@ def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
         tube.take(0)
         settle = threading.Timer(0.3, tube.ack, (1, {"sent": True}))
         settle.start()
-        assert shell.json("wait", "mail", "first", "--timeout", "20") == {
+        assert shell.json("wait", "mail", "first", "--timeout", "60") == {
             "status": "done", "error": None, "code": None, "result": {"sent": True},
         }  # fmt: skip
         settle.join()

@@ -42,12 +42,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write(folder: Path, word: str) -> None:
-    (folder / "shop.py").write_text(SHOP.format(folder=folder, word=word))
+    """In one step: a worker that looks for changes must not find half of the file."""
+    (folder / "shop").write_text(SHOP.format(folder=folder, word=word))
+    (folder / "shop").rename(folder / "shop.py")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "penstock", "worker", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=30)
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), timeout=120)
 
 
 @pytest.mark.parametrize(
@@ -95,9 +97,9 @@ def test_the_store_is_the_option_s_or_the_environment_s_or_the_app_s(folder: Pat
         worker = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**environment(), **more}
         )
-        task = broker.tube("sent").take(30)
+        task = broker.tube("sent").take(60)
         worker.send_signal(signal.SIGTERM)
-        told, log = worker.communicate(timeout=30)
+        told, log = worker.communicate(timeout=60)
     assert worker.returncode == 0
     assert task is not None
     assert task.data == "sent to ada"
@@ -133,11 +135,11 @@ def test_a_changed_file_starts_it_anew(folder: Path) -> None:
     with penstock.connect(url) as broker, Program(url, "--reload", target="shop:app") as worker:
         mail, sent = broker.tube("mail"), broker.tube("sent")
         mail.put({"task": "send", "args": {"to": "ada"}})
-        first = sent.take(30)
+        first = sent.take(60)
         write(folder, "written to")
         until(lambda: worker.log.count("worker on") == 2)
         mail.put({"task": "send", "args": {"to": "bob"}})
-        second = sent.take(30)
+        second = sent.take(60)
         assert worker.stop() == 0
     assert first is not None
     assert second is not None
@@ -159,6 +161,6 @@ def test_a_terminal_shows_a_banner_and_a_live_line(folder: Path) -> None:
     except OSError:  # the other end is closed
         pass
     os.close(master)
-    assert worker.wait(30) == 0
+    assert worker.wait(60) == 0
     text = shown.decode()
     assert all(word in text for word in ("penstock worker", "store", "mail", "send", "Ctrl-C", "working", "stopped"))

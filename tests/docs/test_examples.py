@@ -82,7 +82,7 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert ran.returncode == 0, ran.stderr

@@ -27,7 +27,7 @@ def test_the_readme_leads_from_nothing_to_a_running_worker(tmp_path: Path) -> No
         assert worker.stdout is not None
         assert worker.stdout.readline() == "to ada@example.org: hello\n"
         worker.terminate()
-        assert worker.wait(20) == 0
+        assert worker.wait(60) == 0
     finally:
         worker.kill()
         worker.communicate()

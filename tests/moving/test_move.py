@@ -90,22 +90,22 @@ def test_a_holder_has_time_to_finish(store_url: str, clock: Clock) -> None:
 def test_a_blocked_take_is_told_where_the_tube_went(store_url: str) -> None:
     with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
         tube = old.tube("jobs")
-        waiting = begin(lambda: tube.take(30))
+        waiting = begin(lambda: tube.take(120))
         until(lambda: any("jobs" in session.waits for session in old.sessions()))
         moved(old, new, "jobs")
         with pytest.raises(penstock.NoSuchTube, match="tube jobs has moved to"):
-            waiting.result(20)
+            waiting.result(60)
 
 
 def test_a_take_from_several_is_told_which_of_them_went(store_url: str) -> None:
     with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
         for name in ("first", "second"):
             old.tube(name)
-        waiting = begin(lambda: old.take(["first", "second"], 30))
+        waiting = begin(lambda: old.take(["first", "second"], 120))
         until(lambda: any("second" in session.waits for session in old.sessions()))
         moved(old, new, "second")
         with pytest.raises(penstock.NoSuchTube, match="tube second has moved to"):
-            waiting.result(20)
+            waiting.result(60)
 
 
 def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str, clock: Clock) -> None:

@@ -16,9 +16,11 @@ from tests.conftest import STORES
 from tests.moving.program import TUBE
 from tests.processes.peer import environment
 
+pytestmark = pytest.mark.timeout(600)
+
 # Of each sort; fewer where each ack is a commit of its own.
 BACKLOG, FEW = 2000, 400
-PATIENCE = 60
+PATIENCE = 250
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from penstock.testing import Clock
 from tests.conftest import STORES
 from tests.moving.test_crashes import Death, Killed, visible
 from tests.moving.tubes import exported, imported, moved, opened, seen
+from tests.quiet import quiet
 
 SHARDED = ("redis", "redis-cluster")
 Fill = Callable[[penstock.Broker], penstock.Tube]
@@ -190,6 +191,8 @@ class _Scripts:
 def test_a_move_that_is_killed_at_any_script_goes_on(fill: Fill, tmp_path: Path, clock: Clock) -> None:
     first, second = (STORES[name](tmp_path) for name in SHARDED)
     with opened(first, clock) as old, opened(second, clock) as new:
+        for broker in (old, new):
+            quiet(broker)  # a beat would be a script, in a thread that nobody expects to die
         fill(old)
         before = seen(old, "split")
         for step in count(1):

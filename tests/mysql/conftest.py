@@ -10,6 +10,7 @@ import pymysql
 import pytest
 
 import penstock
+from penstock.store.mysql import pool
 from tests.mysql.databases import bare, fresh_url
 from tests.servers import started
 from tests.servers.fixtures import broker as broker
@@ -32,6 +33,14 @@ def base_url() -> Iterator[str]:
 def url(base_url: str) -> str:
     """An empty store."""
     return fresh_url(base_url)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For brokers opened after it: a step that waits for a row does not start anew while the test is slow."""
+    short = f"innodb_lock_wait_timeout = {pool.LOCK_WAIT_SECONDS}"
+    assert short in pool._SETTINGS
+    monkeypatch.setattr(pool, "_SETTINGS", pool._SETTINGS.replace(short, "innodb_lock_wait_timeout = 100"))
 
 
 @pytest.fixture

@@ -296,7 +296,8 @@ def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: li
     with contextlib.suppress(TimeoutError):
         waiting.result(3)
     sent, scans = packets[before:], int(time.monotonic() - began) + 1
-    # A look and a take for each scan, a heartbeat of five statements; looks that had not ended were fifty a second.
-    assert len(sent) <= scans * 2 + 12, sent
+    # A look and a take for each scan, a heartbeat of five statements in five seconds; looks that had not ended were
+    # fifty a second.
+    assert len(sent) <= scans * 3 + 12, sent
     tube.put("x")
     assert waiting.result(30) is not None

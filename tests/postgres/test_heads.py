@@ -21,7 +21,7 @@ from tests.postgres.schemas import damage
 from tests.threads import begin
 
 # A take reads some pages of each index; one that passes by thousands of entries reads thousands.
-FEW_PAGES = 60
+FEW_PAGES = 200
 PUTS = 100
 
 

@@ -142,14 +142,14 @@ def test_a_put_many_of_several_chunks_that_breaks_off_has_an_unknown_outcome(
     own_server: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
-
-    def feed() -> Iterator[int]:
-        yield from range(10_000)
-        own_server.kill()
-        hung_up(broker)
-        yield 10_000
-
     with penstock.connect(own_server.fresh_url()) as broker:
+
+        def feed() -> Iterator[int]:
+            yield from range(10_000)
+            own_server.kill()
+            hung_up(broker)
+            yield 10_000
+
         tube = broker.tube("t", kind="fifo")
         with pytest.raises(penstock.OutcomeUnknown, match="in steps, and 10000 tasks are done"):
             tube.put_many(feed())

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
-from tests.server.serving import Serve
+from tests.server.serving import PATIENCE, Serve
 
 BOTH = ("--http", "127.0.0.1:0", "--resp", "127.0.0.1:0")
 MEBIBYTE = 1024 * 1024
@@ -67,7 +67,7 @@ class Crowd:
             opened.callback(self._end, threads)
             self._come()
             for _ in range(2):
-                self._over.wait(seconds / 2)  # by the first time slow readers have been answered
+                self._over.wait(seconds / 2)
                 seen.memory.append(self._server.memory())
         return seen
 
@@ -89,15 +89,18 @@ class Crowd:
             if number % 2:
                 redis.sendall(b"*2\r\n$4\r\nEC")
                 http.sendall(b"GET /health HT")
+        idle = len(self._held)
         for _ in range(SLOW_READERS):
             self._connect(self._server.port).sendall(b"MQ.INSPECT big 0 12\r\n" * 20)
             self._connect(self._server.http_port).sendall(b"GET /api/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             page = b"GET /api/tubes/big/inspect HTTP/1.1\r\nHost: localhost\r\n\r\n"
             self._connect(self._server.http_port).sendall(page * 20)
+        for slow in self._held[idle:]:  # once it is answered, what is held for it does not grow any more
+            slow.recv(1, socket.MSG_PEEK)
         self.seen.connections = len(self._held)
 
     def _connect(self, port: int) -> socket.socket:
-        client = socket.create_connection(("127.0.0.1", port), timeout=30)
+        client = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self._held.append(client)
         return client
@@ -113,24 +116,24 @@ class Crowd:
 
         def call() -> bool:
             id = client.execute_command("TUBE.PUT", "mail", "honest")
-            task = client.execute_command("TUBE.TAKE", "mail", "TIMEOUT", "20")
+            task = client.execute_command("TUBE.TAKE", "mail", "TIMEOUT", "60")
             return bool(task and client.execute_command("TUBE.ACK", "mail", task[0]) == b"OK" and id)
 
         self._work("redis", call)
 
     def _http(self) -> None:
-        with httpx.Client(base_url=f"http://127.0.0.1:{self._server.http_port}", timeout=30) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{self._server.http_port}", timeout=PATIENCE) as client:
 
             def call() -> bool:
                 put = client.post("/api/tubes/web/tasks", json={"data": "honest"})
-                task = client.post("/api/tubes/web/take", json={"timeout": 20})
+                task = client.post("/api/tubes/web/take", json={"timeout": PATIENCE})
                 ack = client.post(f"/api/tubes/web/tasks/{task.json()['id']}/ack", json={})
                 return (put.status_code, task.status_code, ack.status_code) == (201, 200, 200)
 
             self._work("http", call)
 
     def _work(self, who: str, call: Callable[[], bool]) -> None:
-        while not self._over.is_set():
+        while True:
             began = time.monotonic()
             try:
                 if not call():
@@ -140,7 +143,8 @@ class Crowd:
                 return
             self.seen.honest += 1
             self.seen.slowest = max(self.seen.slowest, time.monotonic() - began)
-            self._over.wait(0.02)
+            if self._over.wait(0.02):
+                return
 
     def _hostile(self) -> None:
         """Bytes that are nothing, or nearly something, then gone."""

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 import penstock
-from tests.server.serving import Serve
+from tests.server.serving import PATIENCE, Serve
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def cli() -> str:
 
 def run(cli: str, server: Serve, *words: str, stdin: str | None = None) -> str:
     command = [cli, "-p", str(server.port), "--no-raw", *words]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=True, timeout=PATIENCE)
     return done.stdout
 
 

@@ -149,7 +149,7 @@ def test_a_tube_that_was_dropped_and_created_anew_is_found(server: Serve, broker
 def test_two_hundred_blocked_takes_cost_nothing_and_each_gets_one(server: Serve, broker: penstock.Broker) -> None:
     clients = [server.raw() for _ in range(200)]
     for client in clients:
-        client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "60"))
+        client.sendall(request("TUBE.TAKE", "t", "TIMEOUT", "300"))
     until(lambda: waiting(broker) == 200)
     before, began = server.cpu(), time.monotonic()
     threading.Event().wait(2)  # of quiet, to be measured

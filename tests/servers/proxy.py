@@ -16,6 +16,7 @@ class Proxy:
         self.swallowed = 0
         self.refuse = False
         self._port = port
+        self._lock = threading.Lock()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
@@ -49,12 +50,17 @@ class Proxy:
             for source, target, answers in ((client, server, False), (server, client, True)):
                 threading.Thread(target=self._pump, args=(source, target, answers), daemon=True).start()
 
+    def _swallows(self) -> bool:
+        with self._lock:  # answers of several connections come at once
+            lost = self.swallow or self.losses > 0
+            self.losses = max(self.losses - lost, 0)
+            self.swallowed += lost
+            return lost
+
     def _pump(self, source: socket.socket, target: socket.socket, answers: bool) -> None:
         try:
             while data := source.recv(65536):
-                if answers and (self.swallow or self.losses):
-                    self.losses = max(self.losses - 1, 0)
-                    self.swallowed += 1
+                if answers and self._swallows():
                     break
                 target.sendall(data)
         except OSError:
