@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.redis.cluster import Cluster
+from penstock.store.redis.link import Link
 from penstock.store.redis.store import RedisStore
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
@@ -137,3 +138,23 @@ def test_a_node_that_breaks_off_when_asked_for_the_slots_is_not_the_only_one(clu
             assert len(tube) == 1
     finally:
         proxy.close()
+
+
+def test_a_broker_is_closed_while_a_call_meets_another_node(
+    cluster: RedisCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.connect(cluster.fresh_url()) as broker:
+        broker.tube("t").put("x")
+        store = broker._hub.store
+        assert isinstance(store, RedisStore)
+        servers = store._servers
+        assert isinstance(servers, Cluster)
+        first = next(iter(servers._links.values()))
+
+        def close() -> None:
+            servers._link(("127.0.0.1", 1))  # as the call of another thread does
+            Link.close(first)
+
+        monkeypatch.setattr(first, "close", close)
+        broker.close()
+        assert first._closed

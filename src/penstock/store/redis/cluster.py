@@ -70,7 +70,7 @@ class Cluster:
         raise redis.ConnectionError("no node of the cluster answers")
 
     def close(self) -> None:
-        for link in self._links.values():
+        for link in list(self._links.values()):  # a call under way may meet another node
             link.close()
 
     def forsake(self) -> None:
