@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
@@ -44,6 +44,21 @@ def test_a_bad_name(app: App, option: str, value: Any) -> None:
 @pytest.mark.parametrize("function", [5, "send", None, type, dict])
 def test_what_cannot_be_called_with_known_arguments(app: App, function: Any) -> None:
     with pytest.raises(penstock.BadValue):
+        app.task()(function)
+    assert app.handlers == {}
+
+
+def halves(number: int) -> Iterator[int]:
+    yield number // 2
+
+
+async def halves_async(number: int) -> AsyncIterator[int]:
+    yield number // 2
+
+
+@pytest.mark.parametrize("function", [halves, halves_async])
+def test_a_function_that_a_call_does_not_run(app: App, function: Any) -> None:
+    with pytest.raises(penstock.BadValue, match=f"{function.__name__} has a yield"):
         app.task()(function)
     assert app.handlers == {}
 

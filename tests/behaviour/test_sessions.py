@@ -154,8 +154,9 @@ def test_a_closed_session_without_ttr_cannot_be_joined(broker: penstock.Broker) 
 
 def test_an_unknown_session_is_not_found(broker: penstock.Broker) -> None:
     unknown = str(uuid4())
-    with pytest.raises(penstock.NotFound, match=unknown):
+    with pytest.raises(penstock.NotFound) as refused:
         broker.session(id=unknown)
+    assert str(refused.value) == f"session {unknown} is unknown or has lapsed: begin a new one with broker.session()"
 
 
 def test_a_joined_session_ends_with_the_last_handle(broker: penstock.Broker, connect: Connect) -> None:

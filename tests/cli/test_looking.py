@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import click
 import msgspec
 import pytest
 
 import penstock
+from penstock.cli.bench import bench
+from penstock.cli.top import top
 from penstock.server.http.answers import TaskAnswer
 from tests.cli.running import Shell
 
@@ -117,3 +120,10 @@ def test_where_there_is_nothing_people_are_told_so(shell: Shell) -> None:
     done = shell.run("sessions")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "no sessions\n")
     assert shell.json("sessions") == []
+
+
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1", "x"])
+@pytest.mark.parametrize(("command", "option"), [(top, "--interval"), (bench, "--seconds")])
+def test_seconds_that_are_none(command: click.Command, option: str, seconds: str) -> None:
+    with pytest.raises(click.BadParameter, match=seconds):
+        command.make_context(command.name, [option, seconds])

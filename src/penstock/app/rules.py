@@ -40,6 +40,8 @@ class Rules(NamedTuple):
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
     """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise BadValue(f"{name} has a yield, so calling it would run nothing of it: return what it makes")
     own = ("name", "tube", "executor", "backoff")
     puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
     known = PUT_OPTIONS - {"timeout"}

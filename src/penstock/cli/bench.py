@@ -12,7 +12,7 @@ import click
 import msgspec
 
 import penstock
-from penstock.cli import shown
+from penstock.cli import given, shown
 from penstock.opening import DEFAULT_KIND
 from penstock.tube import Tube
 
@@ -32,7 +32,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--seconds", type=click.FloatRange(0.1, 3600), default=8, show_default=True, help="About how long.")
+@click.option("--seconds", type=given.Seconds(0.1, 3600), default=8, show_default=True, help="About how long.")
 @click.option("--size", type=click.IntRange(1, 1024 * 1024), default=100, show_default=True, help="Bytes of a task.")
 @click.option("--kind", default=DEFAULT_KIND, show_default=True, help="The kind of the scratch tube.")
 @shown.json_option

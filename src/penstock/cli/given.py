@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 import msgspec
@@ -25,6 +27,17 @@ id_argument = click.argument("id")
 session_option = click.option(
     "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="Whose lease it is, as take printed it."
 )
+
+
+class Seconds(click.FloatRange):
+    """Seconds in a range. click takes NaN, which is neither below nor above, for one of any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As any number; a usage error where it is none of the range."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return seconds
 
 
 @contextmanager

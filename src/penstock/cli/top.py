@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 import penstock
-from penstock.cli import shown
+from penstock.cli import given, shown
 from penstock.opening import find_tube
 from penstock.stats import TubeStats
 
@@ -33,7 +33,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--interval", type=click.FloatRange(0.1), default=1, show_default=True, help="Seconds between looks.")
+@click.option("--interval", type=given.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between looks.")
 @click.option("--looks", type=click.IntRange(1), metavar="N", help="End after so many; without it, at Ctrl-C.")
 @shown.json_option
 @click.pass_obj

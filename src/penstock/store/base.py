@@ -23,6 +23,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Change, Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
+from penstock.errors import NotFound
 from penstock.store.linked import LinkedStore
 from penstock.store.moving import MovingStore
 from penstock.store.unleased import UnleasedStore
@@ -329,3 +330,8 @@ def altered(record: Record, change: Change, state: str) -> Record:
         progress=change.progress,
         owner=record.owner if state == "t" else None,
     )
+
+
+def lapsed(session: str | None) -> NotFound:
+    """What joining a session that does not live raises, in the same words on every store."""
+    return NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")

@@ -122,6 +122,8 @@ def test_a_bad_number_or_id(server: Serving) -> None:
         ("POST", "/tasks/1/touch", {}, "`seconds`"),
         ("GET", "/tasks?limit=-1", None, "limit -1 of the query will not do: Expected `int` >= 1"),
         ("GET", "/tasks?page=2", None, "it takes status, limit, after"),
+        ("GET", "/stats?page=NaN", None, "unknown field `page`; it takes nothing"),
+        ("POST", "/take?timeout=5", {}, "unknown field `timeout`; it takes nothing"),
     ],
 )
 def test_a_refusal_names_the_field_and_its_value(

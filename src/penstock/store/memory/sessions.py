@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from uuid import uuid4
 
-from penstock.core.names import shown
-from penstock.errors import NotFound
-from penstock.store.base import LAPSE_MS, Presence
+from penstock.store.base import LAPSE_MS, Presence, lapsed
 from penstock.store.memory.heap import LazyHeap
 
 
@@ -65,7 +63,7 @@ class Sessions:
         """Begin a session or go on with one. A handle that was elsewhere leaves there."""
         joined = self._begin(ttr) if session is None else self.by_id.get(session)
         if joined is None or (session is not None and joined.end <= now):
-            raise NotFound(f"session {shown(session)} is unknown or has lapsed: begin a new one, without id")
+            raise lapsed(session)
         former = self.handles.get(presence.handle)
         if former is not None and former.session is not joined:
             self.part(presence.handle, now)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
-from penstock.errors import NotFound
-from penstock.store.base import LAPSE_MS, Joined, Presence, SessionRecord
+from penstock.store.base import LAPSE_MS, Joined, Presence, SessionRecord, lapsed
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q, several
 from penstock.store.mysql.wire import Rows
@@ -36,7 +35,7 @@ def _live(link: Link, session: str, now: int) -> int:
             ends = link.rows(Q.last_lapse, (no,))[0][0] + ttr
         if ends > now:
             return int(no)
-    raise NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")
+    raise lapsed(session)
 
 
 def beat(link: Link, handles: Sequence[str], now: int) -> set[str]:

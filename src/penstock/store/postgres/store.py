@@ -15,10 +15,9 @@ import psycopg
 
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lifecycle import Move
-from penstock.core.names import shown
 from penstock.core.options import Tube, make_tube
 from penstock.core.task import Entry, Record
-from penstock.errors import NoSuchTube, NotFound, OutcomeUnknown, StoreUnavailable
+from penstock.errors import NoSuchTube, OutcomeUnknown, StoreUnavailable
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Advanced, Counts, Effects, Settled, Stored, Taken
 from penstock.store.moving import named
@@ -290,7 +289,7 @@ class PostgresStore(LinkedCalls, UnleasedCalls, MovingCalls):
         who = (presence.handle, presence.host, presence.pid, presence.locus)
         found = self._read(self._ask.join, (*who, session, str(uuid4()), ttr, LAPSE_MS, self._time(now)))
         if not found:
-            raise NotFound(f"session {shown(session)} is unknown or has lapsed: begin a new one with broker.session()")
+            raise base.lapsed(session)
         return base.Joined(*cast("tuple[int, str]", found[0]))
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:

@@ -15,8 +15,8 @@ from uuid import uuid4
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.errors import NoSuchTube, NotFound
-from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord
+from penstock.errors import NoSuchTube
+from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord, lapsed
 from penstock.store.redis.keys import SESSIONS, task_id
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.runner import Runner
@@ -57,7 +57,7 @@ class Registry:
         where = (presence.handle, presence.host, presence.pid, presence.locus)
         reply = self._call("join", now, *where, session or "", ttr, str(uuid4()))
         if not reply[1]:
-            raise NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")
+            raise lapsed(session)
         _, no, id, over, tubes, unfinished = cast("tuple[int, int, bytes, int, list[int], list[Reply]]", tuple(reply))
         if tubes:
             requests = [self._runner.tag_request("mirror", tube, "", 0, no, over) for tube in tubes]

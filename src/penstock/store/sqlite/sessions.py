@@ -13,8 +13,7 @@ import apsw
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import NotFound
-from penstock.store.base import LAPSE_MS, Effects, Joined, Presence, SessionRecord
+from penstock.store.base import LAPSE_MS, Effects, Joined, Presence, SessionRecord, lapsed
 from penstock.store.sqlite.lanes import Q
 from penstock.store.sqlite.step import Step
 
@@ -29,7 +28,7 @@ def join(db: apsw.Connection, presence: Presence, session: str | None, ttr: int,
     else:
         row = db.execute(Q.get_session, (session,)).get
         if row is None or _end(db, row) <= now:
-            raise NotFound(f"session {session} is unknown or has lapsed: begin a new one with broker.session()")
+            raise lapsed(session)
         no = row[0]
         db.execute(Q.set_until, (no, None))
     where = (presence.handle, no, presence.host, presence.pid, presence.locus, now, now + LAPSE_MS)
