@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
@@ -107,7 +108,7 @@ def _linked(entry: Entry, given: dict[str, object]) -> Entry:
     return msgspec.structs.replace(
         entry,
         address=names.label("address", given["address"]) if "address" in given else None,
-        duplicate=given.get("on_duplicate", "error"),
+        duplicate=names.plain(cast(str, given.get("on_duplicate", "error"))),
         reply_to=names.name("reply_to", given["reply_to"]) if "reply_to" in given else None,
         group=names.name("group", given["group"]) if "group" in given else None,
     )
