@@ -18,7 +18,7 @@ from tests.conftest import Connect
     "url",
     [
         "", "queue.db", "ftp://host/x", "sqlite", "MEMORY", "://x", "memory://x?colour=red", "sqlite:///x.db?colour=red",
-        "sqlite:///x.db?durability=sometimes", 5, b"memory://x",
+        "sqlite:///x.db?durability=sometimes", "sqlite:///x#1.db", 5, b"memory://x",
     ],
     ids=ascii,
 )  # fmt: skip

@@ -184,6 +184,8 @@ def _sqlite_file(url: str) -> tuple[str, bool]:
             f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
             "(absolute), or memory:// for a queue that ends with the process"
         )
+    if parts.fragment:
+        raise BadValue(f"store URL {shown(url)} has a # in it, which is no part of a file's name there: write %23")
     given = _parameters(url, {"durability": ("full", "relaxed")})
     return path, given.get("durability", "full") == "full"
 
