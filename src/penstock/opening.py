@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.kind import DELIVER, find_kind
-from penstock.core.options import PutOptions, check_new_tube, check_tube_options, make_tube
+from penstock.core.options import DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.tube import Tube
@@ -23,7 +23,8 @@ DEFAULT_KIND = "fifottl"
 
 def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
     """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
-    stored = hub.store.load_tube(names.name("tube", name))
+    name = names.name("tube", name)
+    stored = hub.store.load_tube(name)
     if stored is None:
         declared = find_kind(DEFAULT_KIND if kind is None else kind)
         given = check_new_tube(declared, options)
@@ -70,10 +71,11 @@ def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, obje
             f"tube {stored.name} is of kind {stored.kind.name}, not {names.shown(kind)}: open it without a kind, "
             "or choose another name"
         )
-    given = check_tube_options(stored.kind, options)
+    check_tube_options(stored.kind, options)
     for option, value in options.items():
-        if value is not None and given.get(option) != stored.given.get(option):
+        has = stored.given.get(option, DEFAULTS.get(option))
+        if value is not None and value != has:
             raise TubeMismatch(
-                f"tube {stored.name} has {option}={stored.given.get(option)!r}, not {value!r}: open it without "
+                f"tube {stored.name} has {option}={has!r}, not {value!r}: open it without "
                 f"{option}, or drop and create it anew"
             )

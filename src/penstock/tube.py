@@ -132,8 +132,10 @@ class Tube(Settling):
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:
-        data, own = item if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict) else (item, {})
-        return make_entry(self._stored, data, {**shared, **own} if own else shared)
+        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)):
+            return make_entry(self._stored, item, shared)
+        own = {option: value for option, value in item[1].items() if value is not None}
+        return make_entry(self._stored, item[0], {**shared, **own})
 
     def _store(self, entries: Sequence[Entry], timeout: float | None) -> Flow[list[Record]]:
         limit, put = check_timeout(timeout), Puts(self, entries)

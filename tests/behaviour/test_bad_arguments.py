@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 from uuid import UUID
 
@@ -80,3 +81,36 @@ def test_a_session_is_joined_by_the_text_of_its_id_or_by_the_uuid_itself(broker:
         assert str(id) == session.id
         with broker.session(id=id) as joined:
             assert joined.id == session.id
+
+
+class Text(str):
+    """As programs have them, to mark what a text is good for."""
+
+
+class Word(str, Enum):  # noqa: UP042
+    """Such an enum's str() is its name, not its text."""
+
+    MAIL = "mail"
+    REPLACE = "replace"
+
+
+@pytest.mark.parametrize(
+    ("mail", "replace"), [(Word.MAIL, Word.REPLACE), (Text("mail"), Text("replace"))], ids=["enum", "class"]
+)
+def test_a_text_of_a_class_of_its_own_is_that_text(broker: penstock.Broker, mail: str, replace: str) -> None:
+    tube = broker.tube(mail, kind="utube")
+    tube.put("x", address=mail, utube=mail, reply_to=mail)
+    tube.put("y", address=mail, utube=mail, on_duplicate=replace, callback=Text("http://mail/"))
+    tube.put("z", address="other", utube=mail, group=mail, callback=Text("http://mail/"))
+    assert [(task.data, task.address, task.utube, task.group) for task in broker.tube("mail").tasks()] == [
+        ("y", "mail", "mail", None),
+        ("z", "other", "mail", "mail"),
+    ]
+    task = broker.take([mail], timeout=0)
+    assert task is not None
+    task.ack("done")
+    assert tube.wait(mail).result == "done"
+    broker.tube("round", kind="round", period=1).put("x", id=mail)
+    assert broker.tube("round").peek("mail").data == "x"
+    broker.tube("called", callback=Text("http://mail/"))
+    assert [info.name for info in broker.tubes()] == ["called", "mail", "round"]

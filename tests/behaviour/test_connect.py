@@ -18,7 +18,7 @@ from tests.conftest import Connect
     "url",
     [
         "", "queue.db", "ftp://host/x", "sqlite", "MEMORY", "://x", "memory://x?colour=red", "sqlite:///x.db?colour=red",
-        "sqlite:///x.db?durability=sometimes", 5, b"memory://x",
+        "sqlite:///x.db?durability=sometimes", "sqlite:///x#1.db", 5, b"memory://x",
     ],
     ids=ascii,
 )  # fmt: skip
@@ -50,6 +50,21 @@ def test_what_cannot_stand_in_a_url_is_refused(
 def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
     with pytest.raises(penstock.BadValue, match=r"(?s)(?=.*gopher)(?=.*sqlite)(?=.*memory)"):
         penstock.connect("gopher://x")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://ada:pw@host/jobs", "mariadb://host/jobs?password=pw", "ada:pw@host/jobs",
+        "postgresql://ada:pw@host/jobs?notify=x", "postgresql://host/jobs?password=pw&notify=x",
+        "redis://:pw@host/0?colour=red", "redis+sentinel://host/main?sentinel_password=pw&colour=red",
+        "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host",
+    ],
+)  # fmt: skip
+def test_the_error_of_a_bad_url_tells_no_password(url: str) -> None:
+    with pytest.raises(penstock.BadValue) as refused:
+        penstock.connect(url)
+    assert "pw" not in str(refused.value)
 
 
 def test_without_a_url_the_environment_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

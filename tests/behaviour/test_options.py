@@ -84,6 +84,7 @@ def test_another_option_than_the_stored_one_is_a_mismatch(broker: penstock.Broke
         ("utube", "utube_limit", 1),
         ("fifottl", "ttl", None),
         ("fifo", "capacity", None),
+        ("fifo", "max_payload", 1024 * 1024),
     ],
 )
 def test_an_option_that_says_the_default_is_as_if_not_given(

@@ -82,8 +82,10 @@ def test_put_many_gives_the_tasks_in_order(broker: penstock.Broker) -> None:
 
 
 def test_put_many_takes_options_for_each_and_for_all(broker: penstock.Broker) -> None:
-    stored = broker.tube("t").put_many(["a", ("b", {"pri": 1}), ("c", {"delay": 2})], pri=7)
-    assert [(task.data, task.pri, str(task.status)) for task in stored] == [("a", 7, "r"), ("b", 1, "r"), ("c", 7, "~")]
+    stored = broker.tube("t").put_many(["a", ("b", {"pri": 1}), ("c", {"delay": 2}), ("d", {"pri": None})], pri=7)
+    assert [(task.data, task.pri, str(task.status)) for task in stored] == [
+        ("a", 7, "r"), ("b", 1, "r"), ("c", 7, "~"), ("d", 7, "r"),
+    ]  # fmt: skip
 
 
 def test_put_many_takes_any_iterable(broker: penstock.Broker) -> None:

@@ -60,7 +60,7 @@ def test_take_many_takes_up_to_count_in_order(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b", "c"])
     assert [task.data for task in tube.take_many(2)] == ["a", "b"]
-    assert [task.data for task in tube.take_many(2)] == ["c"]
+    assert [task.data for task in tube.take_many(2**31 - 1)] == ["c"]
     assert tube.take_many(2) == []
     assert tasks(tube) == {"taken": 3, "total": 3}
 

@@ -231,7 +231,7 @@ def test_labels_that_look_alike_are_different_micro_queues(broker: penstock.Brok
     assert take_all(tube) == ["a", "b", "c"]
 
 
-LABELS = ("a b", "{x}", "'; DROP TABLE tasks; --", "../x", "x" * 200, "é" * 100, "😀", "%s", -7, 0)
+LABELS = ("a b", "{x}", "'; DROP TABLE tasks; --", "../x", "x" * 200, "é" * 100, "😀", "%s", -7, 0, 2**64)
 
 
 def test_a_label_is_any_visible_text(broker: penstock.Broker) -> None:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 import penstock
+from penstock.core.numbers import MAX_SECONDS
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import take
 from tests.threads import begin, until
@@ -17,10 +18,10 @@ PATIENCE = 30.0
 pytestmark = pytest.mark.usefixtures("unscanned")
 
 
-def blocked(broker: penstock.Broker, tube: penstock.Tube) -> Future[penstock.Task | None]:
+def blocked(broker: penstock.Broker, tube: penstock.Tube, timeout: float = PATIENCE) -> Future[penstock.Task | None]:
     """A take that already waits, in another thread."""
     before = waiters(broker, tube.name)
-    future = begin(lambda: tube.take(PATIENCE))
+    future = begin(lambda: tube.take(timeout))
     until(lambda: waiters(broker, tube.name) > before)
     return future
 
@@ -42,6 +43,13 @@ def test_a_taker_is_woken_by_another_broker_of_the_process(live: penstock.Broker
     with penstock.connect(store_url) as other:
         other.tube("t").put("x")
         assert data_of(waiting) == "x"
+
+
+def test_a_taker_may_wait_for_a_century(live: penstock.Broker) -> None:
+    tube = live.tube("t")
+    waiting = blocked(live, tube, MAX_SECONDS)
+    tube.put("x")
+    assert data_of(waiting) == "x"
 
 
 def test_a_taker_gets_a_delayed_task_when_it_is_due(live: penstock.Broker) -> None:

@@ -40,6 +40,7 @@ def ranks(tube: Tube, options: PutOptions) -> tuple[float, float]:
         (("rank",), {"rank": -2.5}, (-2.5, 0)),
         (("rank",), {}, (0, 0)),
         (("pri", "rank"), {"pri": 1, "rank": 7}, (1, 7)),
+        (("id", "pri"), {"pri": 3}, (0, 0)),
     ],
 )
 def test_the_rank_of_each_order(order: tuple[str, ...], options: PutOptions, expected: tuple[float, float]) -> None:

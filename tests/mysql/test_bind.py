@@ -46,6 +46,16 @@ def test_a_rollback_takes_them_with_it(broker: penstock.Broker, own: Connection)
     assert tube.stats().tasks.total == 1
 
 
+def test_a_connection_that_was_closed_is_told(broker: penstock.Broker, own: Connection) -> None:
+    broker.tube("t")
+    own.begin()
+    bound = broker.bind(own).tube("t")
+    own.close()
+    with pytest.raises(penstock.StoreUnavailable, match=r"\(the connection is closed\)"):
+        bound.put("x")
+    own.connect()  # for whoever closes it
+
+
 @pytest.mark.parametrize("isolation", ["READ COMMITTED", "REPEATABLE READ"])
 @pytest.mark.parametrize("kind", ["fifottl", "utube"])
 def test_addresses_replies_and_groups_come_with_the_commit(

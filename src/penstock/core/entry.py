@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import msgspec
 
@@ -107,7 +108,7 @@ def _linked(entry: Entry, given: dict[str, object]) -> Entry:
     return msgspec.structs.replace(
         entry,
         address=names.label("address", given["address"]) if "address" in given else None,
-        duplicate=given.get("on_duplicate", "error"),
+        duplicate=names.plain(cast(str, given.get("on_duplicate", "error"))),
         reply_to=names.name("reply_to", given["reply_to"]) if "reply_to" in given else None,
         group=names.name("group", given["group"]) if "group" in given else None,
     )
@@ -116,7 +117,8 @@ def _linked(entry: Entry, given: dict[str, object]) -> Entry:
 def _entry(tube: Tube, payload: bytes, terms: _Terms) -> Entry:
     order = tube.kind.order
     rank1 = _RANKS[order[0]](tube, terms)
-    rank2 = _RANKS[order[1]](tube, terms) if len(order) > 1 else _ZERO
+    # Ids break the ties of the ranks, so where they lead there is no second.
+    rank2 = _RANKS[order[1]](tube, terms) if len(order) > 1 and order[0] != "id" else _ZERO
     utube = NO_UTUBE if tube.kind.per_utube and terms.utube is None else terms.utube
     deadline = terms.ttr if terms.ttr is not None else terms.ttl
     return Entry(

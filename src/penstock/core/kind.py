@@ -40,7 +40,7 @@ class Kind(msgspec.Struct, frozen=True):
     hand_out: str = LEASE
 
     def __post_init__(self) -> None:
-        names.name("kind", self.name)
+        msgspec.structs.force_setattr(self, "name", names.name("kind", self.name))
         if self.hand_out not in (LEASE, CLOCK, DELIVER):
             raise BadValue(f"kind {self.name} has hand_out={names.shown(self.hand_out)}: leave it out")
         accepts = self._words("accepts", self.accepts, ACCEPTABLE | {"id"} if self.hand_out == CLOCK else ACCEPTABLE)

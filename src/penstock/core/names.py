@@ -37,7 +37,9 @@ def label(what: str, value: object) -> str:
 def utube(value: object) -> str:
     """A micro-queue's label; `1` and `"1"` are the same one."""
     if type(value) is int:
-        value = str(value) if abs(value) < 10**18 else "x" * (MAX_NAME + 1)
+        if abs(value) >= 10**MAX_NAME:  # Python may refuse to make a text of it
+            raise _too_long("utube", value)
+        value = str(value)
     return label("utube", value)
 
 
@@ -61,6 +63,11 @@ def text(what: str, value: object) -> str | None:
     return value.encode("utf-8", "replace").decode().replace("\0", "�")
 
 
+def plain(text: str) -> str:
+    """The text of a str that may be of a class of its own: str() of an enum is its name, and drivers know str alone."""
+    return str.__str__(text)
+
+
 def failure(error: BaseException) -> str:
     """What failed, for people: the error's type and its text, or the type alone where its own code cannot tell it."""
     try:
@@ -75,8 +82,12 @@ def _text(what: str, value: object) -> str:
     if not value:
         raise BadValue(f"{what} is empty: give it at least one character")
     if len(value) > MAX_NAME or len(value.encode("utf-8", "surrogatepass")) > MAX_NAME:
-        raise BadValue(f"{what} {_shown(value)} is too long: at most {MAX_NAME} bytes in UTF-8")
-    return str(value)
+        raise _too_long(what, value)
+    return plain(value)
+
+
+def _too_long(what: str, value: object) -> BadValue:
+    return BadValue(f"{what} {_shown(value)} is too long: at most {MAX_NAME} bytes in UTF-8")
 
 
 def _kind_of(value: object) -> str:

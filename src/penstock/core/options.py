@@ -98,7 +98,7 @@ def callback_url(what: str, value: object) -> str:
         good = False
     if not good or len(text) > 2000 or not text.isascii() or not text.isprintable() or " " in text or "\\" in text:
         raise BadValue(f"{what} {names.shown(value)} is not a callback: give an http or https URL")
-    return text
+    return names.plain(text)
 
 
 def _backoff(what: str, value: object) -> Backoff:
@@ -138,8 +138,9 @@ _NEEDS = {
     "max_attempts": "max_attempts", "retention": "retention", "shards": "shards",
 }  # fmt: skip
 # Given but equal to leaving them out, so that broker.tube("x", fair=False) meets a tube without it.
-_SAME_AS_ABSENT: dict[str, object] = {
+DEFAULTS: dict[str, object] = {
     "temporary": False, "fair": False, "utube_limit": 1, "pri": 0, "retention": DEFAULT_RETENTION, "shards": 1,
+    "max_payload": DEFAULT_MAX_PAYLOAD,
 }  # fmt: skip
 
 
@@ -154,9 +155,9 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         need = _NEEDS.get(option)
         if need is not None and not kind.has(need):
             raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(need)}")
-        _CHECKS[option](option, value)
-        if _SAME_AS_ABSENT.get(option) != value:
-            given[option] = value
+        checked = _CHECKS[option](option, value)
+        if DEFAULTS.get(option) != value:
+            given[option] = checked if isinstance(checked, str) else value
     if given.get("fair") and ("-id" in kind.order or (len(kind.order) == 2 and kind.order[1] != "id")):
         raise UnsupportedOption(f"kind {kind.name} leaves no place for fair turns in its order: drop fair")
     if given.get("aging") and kind.order[0] != "pri":

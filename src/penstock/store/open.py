@@ -29,7 +29,9 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     scheme, separator, _ = url.partition("://")
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
-        raise BadValue(f"store URL {shown(url)} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
+        secretive = "@" in url or "?" in url  # what is there may be a password
+        told = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
+        raise BadValue(f"store URL {told} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
     url, pool = _split_pool(url, pool)
     if pool is None:
         return opener(url, clock)
@@ -182,6 +184,8 @@ def _sqlite_file(url: str) -> tuple[str, bool]:
             f"store URL {shown(url)} names no file: use sqlite:///jobs.db (relative), sqlite:////var/jobs.db "
             "(absolute), or memory:// for a queue that ends with the process"
         )
+    if parts.fragment:
+        raise BadValue(f"store URL {shown(url)} has a # in it, which is no part of a file's name there: write %23")
     given = _parameters(url, {"durability": ("full", "relaxed")})
     return path, given.get("durability", "full") == "full"
 

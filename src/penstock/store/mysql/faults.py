@@ -56,7 +56,7 @@ def lost(error: BaseException) -> bool:
 def translated(error: BaseException, where: str) -> StoreError:
     """The error to raise instead, saying what to do next."""
     code = number(error)
-    text = error.args[1] if len(error.args) > 1 else error
+    text = (error.args[1] if len(error.args) > 1 else error) or "the connection is closed"  # by the caller of bind
     if lost(error) or code in _AWAY:
         return StoreUnavailable(f"database {where} cannot be reached ({text}): check the server, and try again")
     if code in RESTARTABLE:

@@ -19,6 +19,8 @@ from penstock.store.sql.waiters import Waiter, Waiters
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
+# The procedures look at somewhat more tasks than are wanted, and count them by INT.
+_MOST = 2**31 - 1_000
 _BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
 
 
@@ -50,7 +52,7 @@ class TakingCalls(Calls):
             what = f"take_one({first.no}, '{handle}'"
         else:
             top = _ANY_RANK if max_pri is None else max_pri
-            what = f"take('{numbers}', {count}, '{handle}', {top!r}"
+            what = f"take('{numbers}', {min(count, _MOST)}, '{handle}', {top!r}"
         asked = _Asked(what, sql(self._moment(now)), tubes, handle, blocked, waiter)
         report = Report()
         with self._refusals(*tubes):

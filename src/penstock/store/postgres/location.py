@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import msgspec
 import psycopg
@@ -45,8 +45,8 @@ def locate(url: str) -> Location:
     given = parse_qsl(parts.query, keep_blank_values=True)
     own = {name: value for name, value in given if name in _OWN}
     rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
-    conninfo = urlunsplit(parts._replace(query=rest))
-    where = f"store URL {shown(_without_password(url))}"
+    conninfo = _joined(parts._replace(query=rest))
+    where = f"store URL {shown(_without_password(parts))}"
     try:
         known = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
@@ -64,7 +64,11 @@ def locate(url: str) -> Location:
     return Location(conninfo, place, schema, notify == "on", int(size))
 
 
-def _without_password(url: str) -> str:
-    parts = urlsplit(url)
+def _without_password(parts: SplitResult) -> str:
     user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host))
+    return _joined(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host, query=""))
+
+
+def _joined(parts: SplitResult) -> str:
+    """Not urlunsplit alone, which makes postgresql:/jobs of postgresql:///jobs."""
+    return f"{parts.scheme}://{parts.netloc}{urlunsplit(parts._replace(scheme='', netloc=''))}"

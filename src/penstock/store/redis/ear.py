@@ -10,6 +10,9 @@ from typing import cast
 from penstock.store.redis.link import Connection
 from penstock.store.wake import Wake
 
+# In seconds: poll() counts milliseconds by an int of C, which holds 24 days. Whoever waits for longer hears again.
+_LONGEST = 24 * 3600.0
+
 
 class Ear:
     """Whoever reads must be the only one at that moment; all else may be called by anyone, but for TLS."""
@@ -33,7 +36,7 @@ class Ear:
         """The numbers of tubes that there is news of; none when it is stirred or the time is over before."""
         pending = getattr(self._sock, "pending", None)  # TLS: read from the socket already, but not by us
         if not (pending and pending()):
-            ready = self._poll.poll(None if seconds is None else max(0.0, seconds) * 1000)
+            ready = self._poll.poll(None if seconds is None else min(max(0.0, seconds), _LONGEST) * 1000)
             if self._sock.fileno() not in [place for place, _ in ready]:
                 return set()
         received = self._sock.recv(65536)

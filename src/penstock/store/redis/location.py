@@ -94,6 +94,6 @@ def _path(url: str, scheme: str, path: str) -> tuple[str | None, int]:
 
 def _safe(url: str) -> str:
     """A URL for messages, without what may be a password."""
-    scheme, _, rest = url.partition("://")
+    scheme, _, rest = url.partition("?")[0].partition("://")
     authority, slash, path = rest.partition("/")
     return shown(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")

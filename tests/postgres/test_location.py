@@ -1,0 +1,28 @@
+"""postgresql:// URLs in the forms that libpq takes."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.store.postgres.location import locate
+from tests.servers.postgres import Postgres
+
+
+@pytest.mark.parametrize(
+    ("url", "conninfo"),
+    [
+        ("postgresql:///jobs", "postgresql:///jobs"),
+        ("postgresql://", "postgresql://"),
+        ("postgresql:///jobs?schema=mine&host=/run", "postgresql:///jobs?host=%2Frun"),
+        ("postgresql://ada:p%40ss@a:1,b:2/jobs?notify=off", "postgresql://ada:p%40ss@a:1,b:2/jobs"),
+    ],
+)
+def test_the_driver_gets_the_url_without_what_is_ours(url: str, conninfo: str) -> None:
+    assert locate(url).conninfo == conninfo
+
+
+def test_the_host_may_stand_in_a_parameter(server: Postgres) -> None:
+    url = f"postgresql:///postgres?host=127.0.0.1&port={server.port}&user=penstock&schema=by_parameter"
+    with penstock.connect(url) as broker:
+        assert broker.tube("t").put("x").data == "x"
