@@ -125,10 +125,14 @@ class Tube(Settling):
         """As put_many; `bind` ties each entry to a group."""
         records: list[Record] = []
         feed = iter(several("items", items))
-        while chunk := [self._entry(item, shared) for item in islice(feed, CHUNK)]:
-            entries = chunk if bind is None else [bind(entry) for entry in chunk]
-            with stepwise(records):
-                records += yield from self._store(entries, timeout)
+        # What is all there is all checked before any of it is stored.
+        ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
+        while entries := [self._entry(item, shared) for item in islice(feed, ahead)]:
+            if bind is not None:
+                entries = [bind(entry) for entry in entries]
+            for first in range(0, len(entries), CHUNK):
+                with stepwise(records):
+                    records += yield from self._store(entries[first : first + CHUNK], timeout)
         return [make_task(record, self) for record in records]
 
     def _entry(self, item: object, shared: PutOptions) -> Entry:

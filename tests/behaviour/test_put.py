@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import pytest
 
 import penstock
@@ -108,6 +110,16 @@ def test_one_bad_task_stops_all_of_put_many(broker: penstock.Broker, bad: object
     with pytest.raises(penstock.BadValue):
         tube.put_many(["good", bad, "good"])
     assert (tasks(tube), calls(tube)) == ({}, {})
+
+
+@pytest.mark.parametrize(("given", "stored"), [(list, 0), (tuple, 0), (iter, 10_000)])
+def test_put_many_of_more_than_a_chunk_checks_all_that_is_there_first(
+    broker: penstock.Broker, given: Callable[[list[object]], Iterable[object]], stored: int
+) -> None:
+    tube = broker.tube("t", kind="fifo")
+    with pytest.raises(penstock.BadValue):
+        tube.put_many(given([*range(10_000), object()]))
+    assert tube.stats().tasks.total == stored
 
 
 def test_put_many_of_more_than_a_chunk_keeps_the_order(broker: penstock.Broker) -> None:

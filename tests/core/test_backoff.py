@@ -27,6 +27,11 @@ def test_factor_one_waits_the_same_each_time() -> None:
     assert {backoff.delay(attempt, 0.5) for attempt in range(1, 9)} == {4}
 
 
+@pytest.mark.parametrize(("base", "seconds"), [(0, 0), (1, 300)])
+def test_attempts_beyond_every_number(base: float, seconds: float) -> None:
+    assert Backoff(base=base, jitter=0).delay(5000, 0.5) == seconds
+
+
 @given(attempt=st.integers(0, 10**9), chance=st.floats(0, 1), factor=st.floats(1, 1e9), jitter=st.floats(0, 1))
 def test_the_wait_stays_between_nothing_and_twice_the_limit(
     attempt: int, chance: float, factor: float, jitter: float

@@ -9,7 +9,7 @@ import pytest
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind, find_kind
-from penstock.core.options import check_tube_options, decode_given, encode_given, make_tube
+from penstock.core.options import callback_url, check_tube_options, decode_given, encode_given, make_tube
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
 
 
@@ -62,3 +62,9 @@ def test_the_size_of_data_is_what_the_caller_gave(data: object, size: int) -> No
     assert make_entry(make_tube(1, "t", find_kind("fifo"), {"max_payload": size}), data, {}).payload
     with pytest.raises(PayloadTooLarge, match=f" {size - 1} "):
         make_entry(make_tube(1, "t", find_kind("fifo"), {"max_payload": size - 1}), data, {})
+
+
+def test_the_error_of_a_callback_tells_no_password() -> None:
+    with pytest.raises(BadValue, match=r"callback '\*\*\*@example\.org/' is not a callback") as told:
+        callback_url("callback", "https://ada:secret@example.org/")
+    assert "secret" not in str(told.value)

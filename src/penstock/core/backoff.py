@@ -30,5 +30,5 @@ class Backoff(msgspec.Struct, frozen=True):
         try:
             grown = self.base * float(self.factor) ** max(attempt - 1, 0)
         except OverflowError:  # beyond every limit
-            grown = self.limit
+            grown = self.limit if self.base else 0
         return min(grown, self.limit) * (1 + self.jitter * (2 * chance - 1))
