@@ -86,3 +86,13 @@ def test_connections_that_have_ended_do_not_count() -> None:
     make = sentinel_maker(locate("redis+sentinel://127.0.0.1/mymaster"))
     for _ in range(1000):
         make().disconnect()
+
+
+def test_sentinels_that_are_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
+    with pytest.raises(penstock.StoreUnavailable) as told:
+        penstock.connect("redis+sentinel://127.0.0.1:1/mymaster").tube("t")
+    assert str(told.value) == (
+        "redis+sentinel://127.0.0.1:1 cannot be used now (No master found for 'mymaster'): "
+        "check the sentinels, and the name"
+    )

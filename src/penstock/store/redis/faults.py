@@ -39,6 +39,9 @@ def translated(error: BaseException, label: str) -> StoreError:
     refused = error.__cause__ if isinstance(error, Unsent) else error
     if isinstance(refused, redis.exceptions.AuthenticationError):
         return StoreUnavailable(f"{label} refuses the user or the password of its URL ({refused}): check both")
+    if isinstance(refused, redis.sentinel.MasterNotFoundError):
+        found = str(refused).partition(" : ")[0]  # the rest is every setting of the driver's
+        return StoreUnavailable(f"{label} cannot be used now ({found}): check the sentinels, and the name")
     if "DB index is out of range" in f"{text}{refused}":
         return StoreUnavailable(f"{label} has no such database ({refused}): name another number in the URL")
     if isinstance(error, (Unsent, redis.ConnectionError, redis.TimeoutError, OSError)) or not_now(error):

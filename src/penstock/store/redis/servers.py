@@ -150,7 +150,12 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
     own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     sentinels = redis.Sentinel(  # type: ignore[no-untyped-call]
         list(where.hosts),
-        sentinel_kwargs={**own, "socket_timeout": CONNECT_SECONDS, "socket_connect_timeout": CONNECT_SECONDS},
+        sentinel_kwargs={
+            **own,
+            "socket_timeout": CONNECT_SECONDS,
+            "socket_connect_timeout": CONNECT_SECONDS,
+            "retry": Retry(NoBackoff(), 0),
+        },
     )
     pool = sentinels.master_for(where.master or "", db=where.db, **options).connection_pool  # type: ignore[no-untyped-call]
     # Not by the pool's own `make_connection`, which counts them, up to a limit, and is never told of one that ended.
