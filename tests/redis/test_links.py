@@ -11,12 +11,8 @@ from penstock.store.redis.store import SCHEMA, RedisStore
 from penstock.testing import Clock
 from tests.behaviour.looks import tasks
 from tests.behaviour.verbs import drain, take
+from tests.redis.still import clock as clock
 from tests.servers.redis import Redis
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
 
 
 @pytest.fixture
