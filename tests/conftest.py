@@ -20,6 +20,7 @@ from penstock.store.open import with_pool
 from penstock.testing import Clock
 from tests.nemesis import Nemesis, RestlessClock, told_of
 from tests.nemesis import seed as nemesis_seed
+from tests.pauses import Pauses
 from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
@@ -68,11 +69,14 @@ _SERVER = {name: name for name in SERVERS} | dict.fromkeys(_POOLS, "redis")
 _RESTART = "--restart-servers"
 _ONE_OF = 4
 _NEMESIS = pytest.StashKey[Nemesis]()
+_PAUSE = "--pauses"
+_PAUSES = pytest.StashKey[Pauses]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     help = f"kill the store's server, with -9, under one of N tests (default {_ONE_OF}): between calls, or inside one"
     parser.addoption(_RESTART, nargs="?", const=_ONE_OF, type=int, metavar="N", help=help)
+    parser.addoption(_PAUSE, action="store_true", help="stop processes and servers of the run for moments, at random")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -82,11 +86,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption(_RESTART):
         SERVERS.update(DURABLE_SERVERS)
         nemesis_seed()
+    if config.getoption(_PAUSE) and not hasattr(config, "workerinput"):  # once, for all of xdist's
+        config.stash[_PAUSES] = Pauses(nemesis_seed())
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     one_of = config.getoption(_RESTART)
-    return f"servers are killed under one of {one_of} tests, PENSTOCK_SEED={nemesis_seed()}" if one_of else None
+    if one_of:
+        return f"servers are killed under one of {one_of} tests, PENSTOCK_SEED={nemesis_seed()}"
+    return f"processes are paused, PENSTOCK_SEED={nemesis_seed()}" if config.getoption(_PAUSE) else None
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -94,6 +102,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         done = [report for reports in terminalreporter.stats.values() for report in reports if hasattr(report, "when")]
         kills = [value for report in done for name, value in report.user_properties if name == "kills"]
         terminalreporter.write_line(f"servers killed: {sum(kills)} times, in {len(kills)} tests")
+    if config.getoption(_PAUSE):
+        terminalreporter.write_line(f"processes paused: {config.stash[_PAUSES].end()} times")
 
 
 @pytest.hookimpl(wrapper=True)
