@@ -17,8 +17,8 @@ LAYERS = [
     "errors",
     "core",
     "store",
-    "broker tube settling unleased session group outcome waiting aio bridge future batch flow steps taking presence"
-    " keeper hub opening seat ears bound stats why operating moving",
+    "broker tube looking settling unleased session group outcome waiting aio bridge future batch flow steps taking"
+    " presence keeper hub opening seat ears bound stats why operating moving",
     "app worker schedule callbacks",
     "",
     "server",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Unpack
 
-from penstock import why
 from penstock.core import codec, names
 from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import unsupported
@@ -18,13 +17,12 @@ from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
-from penstock.core.task import Entry, Facts, Record, Status, Task, make_task
+from penstock.core.task import Entry, Record, Task, make_task
 from penstock.errors import BadValue, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb, verb_with
 from penstock.group import Group
+from penstock.looking import Looking
 from penstock.outcome import Outcome, await_outcome
-from penstock.settling import Settling, TaskOrId
-from penstock.stats import TubeStats, make_stats
 from penstock.steps import Moves, Puts
 from penstock.store.base import Settled
 from penstock.store.stepwise import stepwise
@@ -37,15 +35,13 @@ log = logging.getLogger("penstock")
 
 # put_many stores up to so many tasks in one step.
 CHUNK = 10_000
-# tasks() gives so many unless told otherwise, and asks a store for at most so many at once.
-PAGE, MAX_PAGE = 100, 10_000
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-class Tube(Settling):
+class Tube(Looking):
     """A named queue of one kind. Safe to use from several threads."""
 
     def __init__(self, hub: Hub, seat: Seat, stored: StoredTube) -> None:
@@ -229,75 +225,6 @@ class Tube(Settling):
         self._hub.after(settled.effects)
         self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
         return settled.records
-
-    # looking
-
-    def peek(self, id: TaskOrId) -> Task:
-        """The task as it stands, whoever has it; NotFound when it is not in the tube."""
-        record = self._current(id)
-        if record is None:
-            raise self._not_found(id.id if isinstance(id, Facts) else id)
-        return make_task(record, self)
-
-    def _current(self, id: TaskOrId) -> Record | None:
-        """The task as it stands after everything that is due has been done to it."""
-        self._hub.tend()
-        record = self._get(id)
-        if record is None or (record.at is None and record.state != "t" and record.group is None):
-            return record
-        self._hub.catch_up(self._stored)
-        return self._get(id)
-
-    def _get(self, id: TaskOrId) -> Record | None:
-        number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
-        return self._hub.store.get(self._stored, [number])[0]
-
-    def _number(self, id: TaskOrId) -> int:
-        """The store's own number of a task, which orders them."""
-        return id._record.id if isinstance(id, Facts) else names.task_id(id)
-
-    def tasks(
-        self, status: Status | str | None = None, *, limit: int | None = PAGE, after: TaskOrId | None = None
-    ) -> list[Task]:
-        """Up to limit tasks in id order, of one status if given; go on with `after` the last one's id."""
-        if status is not None and status not in list(Status):
-            raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
-        most = PAGE if limit is None else whole("limit", limit)
-        last = None if after is None else self._number(after)
-        if status == Status.DONE:
-            return []
-        self._hub.tend()
-        self._hub.catch_up(self._stored)
-        letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._found(letter, last, most)]
-
-    def _found(self, state: str | None, last: int | None, limit: int) -> Iterator[Record]:
-        """Page by page, so that no store has to answer more at once than it should."""
-        while limit > 0:
-            page = self._hub.store.find(self._stored, state, last, min(limit, MAX_PAGE))
-            yield from page
-            if len(page) < MAX_PAGE:
-                return
-            last, limit = page[-1].id, limit - MAX_PAGE
-
-    def stats(self) -> TubeStats:
-        """The tube's counters now, exact; what is due is done first."""
-        self._hub.tend()
-        self._hub.catch_up(self._stored)
-        return make_stats(self._hub.store.count(self._stored))
-
-    def __len__(self) -> int:
-        return self.stats().tasks.total
-
-    def __bool__(self) -> bool:
-        return True  # an empty tube is still a tube
-
-    def __contains__(self, id: object) -> bool:
-        return self._current(id) is not None  # type: ignore[arg-type]
-
-    def why(self, id: TaskOrId) -> str:
-        """Why this task is not running: what holds it back, who, since when, until when."""
-        return why.explain(self._hub.store, self._stored, self.peek(id)._record)
 
     # addresses and groups
 

@@ -6,12 +6,9 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol
 
-from penstock.core.names import kind_of, shown
+from penstock.core import numbers
 from penstock.core.task import Home, Record, Task
-from penstock.errors import BadValue, NotFound
-
-# Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
-ROUNDING = 1e-9
+from penstock.errors import NotFound
 
 
 class CurrentTask(Task):
@@ -33,15 +30,7 @@ class CurrentTask(Task):
 
     @progress.setter
     def progress(self, share: float | None) -> None:
-        self._progress = None if share is None else _share(share)
-
-
-def _share(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise BadValue(f"progress {shown(value)} is {kind_of(value)}: give a share, from 0 to 1")
-    if not 0 <= value <= 1 + ROUNDING:  # also refuses NaN
-        raise BadValue(f"progress {shown(value)} is out of range: give a share, from 0 to 1")
-    return min(float(value), 1.0)
+        self._progress = None if share is None else numbers.share("progress", share)
 
 
 class Run(Protocol):

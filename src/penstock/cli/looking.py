@@ -11,10 +11,10 @@ from penstock.core.numbers import whole
 from penstock.core.task import Status
 from penstock.errors import BadValue
 from penstock.group import Group
+from penstock.looking import MAX_PAGE
 from penstock.opening import find_tube
 from penstock.operating import is_paused, live_group, live_groups
 from penstock.stats import TaskCounts
-from penstock.tube import MAX_PAGE
 
 _COUNTS = ("ready", "taken", "delayed", "buried", "done")
 _STATUSES = {status.name.lower(): status for status in Status}

@@ -11,6 +11,8 @@ from penstock.errors import BadValue
 MAX_SECONDS = 3_155_760_000
 MAX_WHOLE = 2**31 - 1
 MAX_PRI = MAX_WHOLE
+# Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
+ROUNDING = 1e-9
 
 
 def whole(what: str, value: object, low: int = 1, high: int = MAX_WHOLE) -> int:
@@ -35,6 +37,15 @@ def number(what: str, value: object) -> float:
     if not -(2**53) <= value <= 2**53:  # also refuses NaN
         raise BadValue(f"{what} {shown(value)} is out of range: give a number within ±2**53")
     return value
+
+
+def share(what: str, value: object) -> float:
+    """A number from 0 to 1; what is above by rounding alone is 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a share, from 0 to 1")
+    if not 0 <= value <= 1 + ROUNDING:  # also refuses NaN
+        raise BadValue(f"{what} {shown(value)} is out of range: give a share, from 0 to 1")
+    return min(float(value), 1.0)
 
 
 def positive_ms(what: str, value: object) -> int:

@@ -9,6 +9,7 @@ from penstock.core.numbers import span_ms
 from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
 from penstock.flow import Flow
+from penstock.looking import MAX_PAGE
 from penstock.outcome import Outcome
 from penstock.server.auth import Role
 from penstock.server.resp import arguments
@@ -17,7 +18,7 @@ from penstock.server.resp.commands.command import Command, by_tube, single, time
 from penstock.server.resp.replies import Reply
 from penstock.server.resp.service import flow_of
 from penstock.server.resp.session import Session
-from penstock.tube import MAX_PAGE, Tube
+from penstock.tube import Tube
 
 _TAKE = {"timeout": number, "count": whole, "max_pri": whole}
 
