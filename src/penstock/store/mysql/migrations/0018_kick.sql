@@ -1,0 +1,2 @@
+-- A kick goes on past cancelled tasks in others' hands: penstock_catch_up is defined anew where it stands, as all procedures
+-- are with each new number.
