@@ -168,3 +168,17 @@ def _ending(record: Record, event: str, move: Move | None = None) -> Ending | No
     if event == "ack":
         return Ending("done", result=move.result)
     return Ending("failed", error=move.reason, code=move.code)
+
+
+def altered(record: Record, change: Change, state: str) -> Record:
+    """The record after a change; state is r or q where the change left that to the store."""
+    return msgspec.structs.replace(
+        record,
+        state=state,
+        at=change.at,
+        expires=change.expires if state != "-" else record.expires,
+        attempts=change.attempts,
+        reason=change.reason,
+        progress=change.progress,
+        owner=record.owner if state == "t" else None,
+    )
