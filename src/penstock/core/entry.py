@@ -12,7 +12,7 @@ from penstock.core.kind import CLOCK
 from penstock.core.numbers import number, positive_ms, pri, span_ms, whole
 from penstock.core.options import PutOptions, Tube, callback_url, refuse_foreign
 from penstock.core.shards import refuse_group
-from penstock.core.task import NO_UTUBE, Entry, Rank
+from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Rank, Record
 from penstock.errors import BadValue, PayloadTooLarge
 
 # Ranks last where a task has no such moment: above every clock, still exact in a double.
@@ -74,6 +74,35 @@ def plain_entry(tube: Tube, payload: bytes) -> Entry:
         payload, plain.rank1, plain.rank2, plain.pri, plain.utube, plain.ttl, plain.ttr, 0, plain.max_attempts,
         plain.callback,
     )  # fmt: skip
+
+
+def new_record(entry: Entry, id: int, now: int) -> Record:
+    """The task as it is when it is put; a store of a micro-queue kind decides between r and q."""
+    expires = None if entry.ttl is None else now + entry.ttl + entry.delay
+    return Record(
+        id=id,
+        state=UNSTARTED if entry.unstarted else "~" if entry.delay else "r",
+        rank1=entry.rank1.value(id, now),
+        rank2=entry.rank2.value(id, now),
+        pri=entry.pri,
+        utube=entry.utube,
+        attempts=0,
+        lease=0,
+        created=now,
+        taken=None,
+        expires=expires,
+        at=now + entry.delay if entry.delay else expires,
+        ttr=entry.ttr,
+        max_attempts=entry.max_attempts,
+        owner=None,
+        reason=None,
+        callback=entry.callback,
+        payload=entry.payload,
+        address=entry.address,
+        reply_to=entry.reply_to,
+        group=entry.group,
+        group_no=entry.group_no,
+    )
 
 
 def encode_payload(tube: Tube, what: str, value: object) -> bytes:

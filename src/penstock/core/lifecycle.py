@@ -42,6 +42,7 @@ class Change(msgspec.Struct, frozen=True):
     reason: str | None = None
     progress: float | None = None
     ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
+    until: int | None = None  # the decision holds before this moment: then a lease or a ttl that it relied on ends
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -76,6 +77,14 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
     """What a move makes of a task, or None where its guard fails."""
     if not _allowed(record, move, now):
         return None
+    change = _decided(record, move, now)
+    ends = record.at if move.verb in LEASED_VERBS or move.lease is not None else None
+    if record.expires is not None and record.expires > now and (ends is None or record.expires < ends):
+        ends = record.expires  # from then on it would be gone, or go
+    return change if ends is None else msgspec.structs.replace(change, until=ends)
+
+
+def _decided(record: Record, move: Move, now: int) -> Change:
     match move.verb:
         case "release":
             if move.reason is not None:
@@ -168,6 +177,25 @@ def _ending(record: Record, event: str, move: Move | None = None) -> Ending | No
     if event == "ack":
         return Ending("done", result=move.result)
     return Ending("failed", error=move.reason, code=move.code)
+
+
+def expired(record: Record, now: int) -> bool:
+    """Whether a task is past its ttl, and so gone for everybody; a taken one lives until it comes back."""
+    return record.expires is not None and record.expires <= now and record.state != "t"
+
+
+def handed_out(record: Record, session: int, now: int) -> Record:
+    """A ready task, leased to a session."""
+    return msgspec.structs.replace(
+        record,
+        state="t",
+        attempts=record.attempts + 1,
+        lease=record.lease + 1,
+        taken=now,
+        owner=session,
+        at=None if record.ttr is None else now + record.ttr,
+        progress=None,
+    )
 
 
 def altered(record: Record, change: Change, state: str) -> Record:

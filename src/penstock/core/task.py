@@ -75,6 +75,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     reply_to: str | None = None
     group: str | None = None
     group_no: int | None = None  # of the one group that may take it; None: the live one of that name, or a new one
+    unstarted: bool = False  # its group is not started, as a store found out
 
 
 class Record(msgspec.Struct, frozen=True, gc=False):

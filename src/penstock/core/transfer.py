@@ -21,9 +21,9 @@ from penstock.errors import NoSuchTube, TubeBusy
 # Tasks in one step: a commit for many, and no store is held up for long.
 MOVE_STEP = 1000
 # No name that people give begins with these.
-_ARRIVING, _GONE = "<", ">"
-# Among the options of a sealed tube: where it went; and that nothing of it is left.
-_MOVED, _ERASED = "moved", "erased"
+_ARRIVING, _GONE, _DROPPED = "<", ">", "!"
+# Among the options of a sealed tube: where it went; and that nothing of it is left. Of a dropped one: its name.
+_MOVED, _ERASED, _NAMED = "moved", "erased", "named"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -98,7 +98,7 @@ def is_arriving(name: str) -> bool:
 
 def is_hidden(name: str) -> bool:
     """Whether a stored name is none that people see."""
-    return name.startswith((_ARRIVING, _GONE))
+    return name.startswith((_ARRIVING, _GONE, _DROPPED))
 
 
 def plain_name(name: str) -> str:
@@ -129,6 +129,26 @@ def erased_options(tube: Tube) -> dict[str, object]:
 def is_erased(tube: Tube) -> bool:
     """Whether nothing of a sealed tube is left."""
     return _ERASED in tube.given
+
+
+def dropped(tube: Tube) -> str:
+    """What a dropped tube is called while its tasks are removed."""
+    return f"{_DROPPED}{tube.no}"
+
+
+def dropped_options(tube: Tube) -> dict[str, object]:
+    """The options of a dropped tube."""
+    return {**tube.given, _NAMED: tube.name}
+
+
+def is_dropped(tube: Tube) -> bool:
+    """Whether it was dropped."""
+    return tube.name.startswith(_DROPPED)
+
+
+def dropped_name(tube: Tube) -> str:
+    """The name that a dropped tube had."""
+    return str(tube.given[_NAMED])
 
 
 def own_options(tube: Tube) -> dict[str, object]:

@@ -1,0 +1,180 @@
+"""Cross-checks of everything stored: states that must not exist are found, reported, and repaired when asked.
+
+Findings come in the order in which they must be repaired: states, leases, groups and outcomes, then micro-queues and
+counters, which follow from the tasks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from msgspec.structs import replace
+
+from penstock.core import group as rules
+from penstock.core.group import Group
+from penstock.core.ids import shown_mark
+from penstock.core.kind import DELIVER
+from penstock.core.lifecycle import came_back
+from penstock.core.options import Tube
+from penstock.core.results import Effects, Finding
+from penstock.core.soundness import mended, needed_mark, stranded
+from penstock.core.task import UNSTARTED
+from penstock.core.transfer import is_hidden
+from penstock.engine.port import Audit, Members, QueueAudit, Step
+from penstock.engine.work import Work
+
+
+def check(step: Step, *, repair: bool) -> list[Finding]:
+    """All findings; with `repair`, each is repaired."""
+    found = [Finding("", None, f"the file is damaged: {what}", "restore a backup") for what in step.damage()]
+    if found:
+        return found  # what else it says cannot be trusted, and a repair could lose more
+    for stored in step.tubes():
+        if not is_hidden(stored.tube.name):
+            found += _check_tube(step, stored.tube, repair)
+    for name, handle in step.stray_waiters(forget=repair):
+        found.append(Finding(name, None, f"handle {handle} waits here and is gone", "forget it"))
+    return found
+
+
+def _check_tube(step: Step, tube: Tube, repair: bool) -> list[Finding]:
+    audit = step.audit(tube)
+    found = [
+        *_states(step, tube, audit, repair),
+        *_orphans(step, tube, audit, repair),
+        *_outcomes(step, tube, audit, repair),
+        *_groups(step, tube, audit, repair),
+    ]
+    if found and repair:
+        audit = step.audit(tube)
+    derived = [*_queues(tube, audit), *_counters(tube, audit), *_last_mark(tube, audit)]
+    if repair and (derived or found):
+        step.rebuild(tube, audit)
+    return [Finding(tube.name, id, what, remedy) for id, what, remedy in found + derived]
+
+
+Told = tuple[int | str | None, str, str]
+
+
+def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+    for record in audit.stranded:
+        yield record.id, stranded(record.state), "make it ready"
+        if repair:
+            step.restore(tube, replace(record, state="r", owner=None, at=record.expires))
+    for record in audit.unsound:
+        wrong = mended(tube, record)
+        if wrong is not None:
+            yield record.address, wrong[0], "put it right"
+            if repair:
+                step.restore(tube, wrong[1])
+    for record in audit.strays:
+        yield record.id, "its group is not there", "take it out of the group"
+        if repair:  # what waited for its start is ready when the clock is next looked at
+            waits = record.state == UNSTARTED
+            state, at = ("~", step.now) if waits else (record.state, record.at)
+            step.restore(tube, replace(record, state=state, at=at, group=None, group_no=None))
+
+
+def _orphans(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+    for record in audit.orphans:
+        yield record.id, "taken, but no live session holds it", "release it"
+    if repair and audit.orphans:
+        work = Work(step, tube, Effects())
+        for record in audit.orphans:
+            work.change(record, came_back(record, step.now, "release"))
+        work.flush()
+
+
+def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+    for id in audit.early:
+        yield id, "has an outcome, but is still there", "forget the outcome"
+    if repair and audit.early:
+        step.drop_outcomes(tube, audit.early)
+
+
+def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
+    for group in audit.groups:
+        states = Counter(audit.members.get(group.no, {}))
+        wrong = list(_problems(group, states))
+        for what, remedy in wrong:
+            yield None, f"group {group.name}: {what}", remedy
+        if repair and wrong:
+            _repair_group(step, tube, group.no, states)
+
+
+def _problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a group beside the tasks that are there, counted by state."""
+    left = states.total()
+    if group.left != left:
+        yield f"says {group.left} tasks are left, there are {left}", "count them again"
+    if group.total < left:
+        yield f"says {group.total} tasks were put, there are {left}", "count them again"
+    if group.state in rules.OVER and left:
+        yield f"is {group.state}, but has {left} tasks left", "reopen it"
+    if group.state in (rules.STARTED, rules.CANCELLING) and not left:
+        yield "should have ended", "end it"
+    if group.state == rules.OPEN and (early := left - states[UNSTARTED] - states["!"]):
+        yield f"is not started, but {early} of its tasks can be taken", "hold them back"
+    waiting = states[UNSTARTED] if group.state == rules.STARTED else left if group.state == rules.CANCELLING else 0
+    if waiting and not group.moving:
+        yield f"{waiting} tasks do not follow its record", "let them follow"
+
+
+def _repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None:
+    work = Work(step, tube, Effects())
+    group = work.group(no)
+    if group is None:
+        return
+    group.left = states.total()
+    group.total = max(group.total, group.left)
+    if group.state in rules.OVER and group.left:
+        group.state = rules.STARTED if group.state == rules.DONE else rules.CANCELLING
+        group.until = None
+    group.moving = group.state == rules.CANCELLING or (group.state == rules.STARTED and states[UNSTARTED] > 0)
+    if group.state == rules.OPEN:
+        for record in work.load(Members(no, group.left)):
+            if record.state in "rq~":
+                work.change(record, rules.held_back(record))
+    work.end_group(group)
+    work.flush()
+
+
+def _queues(tube: Tube, audit: Audit) -> Iterator[Told]:
+    for label, queue in sorted(audit.queues.items()) if tube.kind.per_utube else ():
+        name, remedy = f"micro-queue {label or '(none)'}", "set its heads and numbers again"
+        if queue.stored != queue.counted:
+            yield None, f"{name} counts {queue.stored}, there are {queue.counted}", remedy
+        wanted = heads_wanted(tube, queue)
+        if [state for _, state in queue.ready] != ["r"] * wanted + ["q"] * (len(queue.ready) - wanted):
+            yield None, f"{name} must have its first {wanted} ready tasks takeable and has not", remedy
+
+
+def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
+    """How many of its ready tasks should be takeable."""
+    return min(max(tube.utube_limit - queue.counted[0], 0), len(queue.ready))
+
+
+def _counters(tube: Tube, audit: Audit) -> Iterator[Told]:
+    counts, states = audit.tally.counts, Counter(audit.states)
+    true = {
+        "ready": states["r"] + states["q"],
+        "taken": states["t"],
+        "delayed": states["~"] + states[UNSTARTED],
+        "buried": states["!"],
+        "done": counts.put - states.total(),  # as many are gone as were put and are not there
+    }
+    for name, number in true.items():
+        if getattr(counts, name) != number:
+            yield (
+                None,
+                f"the counter {name} says {getattr(counts, name)}, and it should be {number}",
+                f"set it to {number}",
+            )
+
+
+def _last_mark(tube: Tube, audit: Audit) -> Iterator[Told]:
+    mark = needed_mark(audit.tally.mark, audit.newest) if tube.kind.hand_out == DELIVER else None
+    if mark is not None:
+        what = f"the last id is kept as {shown_mark(audit.tally.mark)}, there is {shown_mark(mark)}"
+        yield None, what, "keep the newest"

@@ -1,0 +1,487 @@
+"""The port: what the engine asks of a database. A database knows rows, guards and indexes, but no verb and no rule.
+
+A call of the store's contract is one `Step` (or a few, where the contract says so). The engine loads rows, core
+decides what becomes of them, and `flush` writes the decision as one atomic change:
+
+- A database with cheap local transactions (memory, SQLite) begins one with the step and commits it at the step's end.
+  What was loaded cannot change before the flush, so guards always hold.
+- A server holds no lock between two round trips. Each `load` and each `flush` is a round trip and a transaction of its
+  own. `flush` therefore checks guards, and raises `Conflict`, or reports the rows that it left out, where somebody
+  else was faster. The engine then loads again.
+
+Rules for every implementation:
+- Time is the database's clock in milliseconds, unless the step was given `now`. At `now == deadline` it is over.
+- `NoSuchTube` for a tube whose row is gone or hidden: every write and every hot statement looks for it.
+- Lock order on servers: tube (shared), handle (shared), id row, capacity, groups by number, micro-queues by name, tasks
+  by id. Takes skip what is locked.
+- Counters are exact: a row that was left out is not counted.
+- Ready, or waiting behind its micro-queue, is the database's business: the engine says "r". In a micro-queue kind the
+  first (limit - taken) ready tasks of each micro-queue are stored as "r", the others as "q" (`core.task.QUEUED`).
+  `Record.rank2` of a fair tube is 0, except that heads carry their micro-queue's turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import msgspec
+
+from penstock.core.ending import Ending
+from penstock.core.group import Group
+from penstock.core.ids import Mark
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube
+from penstock.core.results import Blocked, Description, Lane, Presence, SessionRecord
+from penstock.core.task import Entry, Record
+from penstock.core.transfer import Kept, Parcel, Tally
+
+
+class Conflict(Exception):
+    """A guard failed: nothing was written, and the caller must load again."""
+
+
+# ---- what to load
+
+
+class ByIds(msgspec.Struct, frozen=True):
+    """The tasks with these ids."""
+
+    ids: Sequence[int]
+
+
+class ByNames(msgspec.Struct, frozen=True):
+    """The tasks with these addresses, or, in an unleased kind, with these ids."""
+
+    names: Sequence[str]
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Tasks whose `at` has come, soonest first; `Loaded.groups` also has every group of the tube that is moving."""
+
+    limit: int
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """Taken tasks above an id, in id order."""
+
+    after: int
+    limit: int
+
+
+class Buried(msgspec.Struct, frozen=True):
+    """Buried tasks, in take order."""
+
+    limit: int
+
+
+class Members(msgspec.Struct, frozen=True):
+    """Tasks of a group, in id order."""
+
+    group: int
+    limit: int
+
+
+class Unstarted(msgspec.Struct, frozen=True):
+    """Tasks that wait for the start of their group (state g), in take order."""
+
+    group: int
+    limit: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Tasks with ids above `after` and up to `upto`, in id order, as they are stored; also of a hidden tube."""
+
+    after: int
+    limit: int
+    upto: int | None = None
+    replying: bool = False  # only those with a reply_to
+
+
+class Find(msgspec.Struct, frozen=True):
+    """Tasks above an id, in id order, of one public status if given, without those past their ttl."""
+
+    status: str | None
+    after: int
+    limit: int
+
+
+class Holders(msgspec.Struct, frozen=True):
+    """Taken tasks of a micro-queue, oldest hand-out first."""
+
+    utube: str
+    limit: int
+
+
+class Deliveries(msgspec.Struct, frozen=True):
+    """Messages of a reliable tube from a place on, delivered or not, in the order of hand-outs or of puts."""
+
+    start: int
+    limit: int
+    delivered: bool
+
+
+Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Find | Holders | Deliveries
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """Tasks, and the groups that they are in, by number."""
+
+    records: list[Record]
+    groups: dict[int, Group]
+
+
+# ---- what to write
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One task before and after. State "-" is gone; "r" becomes "q" where its micro-queue has no room.
+
+    Guard: state (r and q are the same), lease, at and rank1 are those of `before`, and the database's clock is before
+    `until`. The fields that a database writes are those of `MUTABLE`, and the payload where it differs.
+    """
+
+    before: Record
+    after: Record
+    events: tuple[str, ...] = ()
+    ending: Ending | None = None
+    until: int | None = None
+
+
+# The fields of a Record that change after its put.
+MUTABLE = (
+    "state", "rank1", "rank2", "pri", "attempts", "lease", "created", "taken", "expires", "at", "owner", "reason",
+    "progress",
+)  # fmt: skip
+
+
+class GroupRow(msgspec.Struct, frozen=True):
+    """One group before and after. `total` and `left` are added to by their differences, the rest is set.
+
+    Guard: the state is that of `before`; and, if the group is over afterwards or starts to move, `left` is that of
+    `before`, else something is left of it after the change.
+    """
+
+    before: Group
+    after: Group
+
+    @property
+    def exact(self) -> bool:
+        """Whether the number of tasks left must be the one that was seen."""
+        return self.after.left <= 0 or self.after.state != self.before.state
+
+
+class Delta(msgspec.Struct):
+    """One atomic change: groups, then rows, then new tasks, then works, then the heads of the micro-queues touched."""
+
+    tube: Tube
+    rows: list[Row] = msgspec.field(default_factory=list)
+    #: New tasks of `tube`, in order. `Entry.group_no` and `Entry.unstarted` are decided. Refused over its capacity.
+    fresh: list[Entry] = msgspec.field(default_factory=list)
+    groups: list[GroupRow] = msgspec.field(default_factory=list)
+    #: Replies and group work, by tube, in order; not subject to any capacity.
+    works: list[tuple[Tube, list[Entry]]] = msgspec.field(default_factory=list)
+    #: Remove all tasks of a hidden tube up to this id, uncounted.
+    erase_upto: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether one failed guard undoes everything (Conflict); else rows whose guard fails are left out."""
+        return bool(self.groups or self.works or self.fresh)
+
+
+class Flushed(msgspec.Struct):
+    """What a flush did: ids of rows that were left out, the new tasks, and the tasks that became takeable by tube."""
+
+    missed: set[int] = msgspec.field(default_factory=set)
+    fresh: list[Record] = msgspec.field(default_factory=list)
+    works: list[tuple[Tube, list[Record]]] = msgspec.field(default_factory=list)
+    readied: dict[int, int] = msgspec.field(default_factory=dict)
+
+
+class Request(msgspec.Struct, frozen=True):
+    """A take: up to `count` tasks for the session of a handle.
+
+    The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
+    lapsed handle or session), the take stops there without leasing and says so, unless it is `forced`: then it leases
+    from that first tube what can be leased, and passes over tasks past their ttl and tasks of cancelled groups.
+    """
+
+    tubes: Sequence[Tube]
+    count: int
+    handle: str
+    max_pri: int | None = None
+    blocked: Blocked = None
+    forced: bool = False
+
+
+class Handed(msgspec.Struct):
+    """What a take got. `next_at`: the next known moment in the tubes looked at, also of sessions and round elements.
+
+    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone.
+    """
+
+    tube: Tube | None = None
+    records: list[Record] = msgspec.field(default_factory=list)
+    next_at: int | None = None
+    due: Tube | None = None
+    alive: bool = True
+
+
+class SessionRow(msgspec.Struct, frozen=True):
+    """A session. `until`: its end, once no handle is left; `lapse`: when its last handle lapses, 0 without handles."""
+
+    no: int
+    id: str
+    ttr: int
+    until: int | None
+    lapse: int
+
+    @property
+    def end(self) -> int:
+        """When it ends if nobody beats or joins it."""
+        return self.lapse + self.ttr if self.until is None else self.until
+
+
+class HandleRow(msgspec.Struct, frozen=True):
+    """A handle of a session: lapsed from `until` on."""
+
+    id: str
+    session: int
+    locus: str
+    until: int
+
+
+class StoredTube(msgspec.Struct, frozen=True):
+    """A tube's row. A hidden one (dropped, importing, moved) has a name that nobody can give.
+
+    A dropped or moved tube's number is negative, so that no statement finds it by the number that its tasks keep.
+    """
+
+    tube: Tube
+    paused: bool
+
+
+class Audit(msgspec.Struct, frozen=True):
+    """What is stored of one tube beside its tasks, and what the tasks say: the facts that `engine.integrity` compares.
+
+    `states`: tasks by state. `stranded`: tasks in a state that nothing ends. `orphans`: taken tasks of a leased kind
+    whose session is gone. `unsound`: tasks of an unleased kind that are not as their kind has them. `queues`: per
+    micro-queue what is counted and what its row says, as (taken, heads, waiting) pairs, and its turn. `members`: per
+    group number its tasks by state. `strays`: ids of tasks whose group is gone. `early`: ids of tasks that are there
+    and have an outcome.
+    """
+
+    states: dict[str, int]
+    stranded: list[Record]
+    orphans: list[Record]
+    unsound: list[Record]
+    queues: dict[str, QueueAudit]
+    groups: list[Group]
+    members: dict[int, dict[str, int]]
+    strays: list[Record]
+    early: list[int]
+    newest: Record | None
+    tally: Tally
+
+
+class QueueAudit(msgspec.Struct, frozen=True):
+    """One micro-queue: (taken, heads, waiting) counted and as stored, its turn, and its ready tasks in take order."""
+
+    counted: tuple[int, int, int]
+    stored: tuple[int, int, int]
+    turn: int
+    ready: list[tuple[int, str]]  # id and state
+
+
+class Step(Protocol):
+    """One call on the database, between `Database.step` entering and leaving."""
+
+    #: The clock of this step: read when it began, or at its first load on a server.
+    now: int
+    #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
+    optimistic: bool
+
+    # tubes
+    def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:
+        """All tubes with these names, or all of them, hidden ones too, by name."""
+
+    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
+        """A new tube with its counters; None where the name is in use."""
+
+    def write_tube(
+        self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
+    ) -> bool:
+        """Set what is given, also of a hidden tube; False when the tube is gone. Wakes takers of a resumed one."""
+
+    def hide_tube(
+        self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
+    ) -> tuple[bool, bool, bool] | None:
+        """Rename the tube and negate its number in its row and its counters, so that no step finds it any more.
+
+        In the same step it looks for taken tasks (delivered messages do not count unless `waiting`), for takers that
+        wait, if `waiting`, and for groups that move. Where there are any, nothing changes, and they are told in that
+        order; else None. Nobody can be between the two: it has the tube's exclusive lock.
+        """
+
+    def forget_tube(self, tube: Tube) -> None:
+        """Remove an empty tube's row, counters, micro-queues, groups, outcomes and waiters."""
+
+    def clear_tube(self, tube: Tube) -> None:
+        """Remove its micro-queues, groups, outcomes and waiters, and set its counters to none stored."""
+
+    # looking
+    def load(self, tube: Tube, select: Select, *, data: bool = True) -> Loaded:
+        """Tasks. Without `data` the payload may be left out (b"")."""
+
+    def groups(
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
+        above: int | None = None, limit: int = 1000,
+    ) -> list[Group]:  # fmt: skip
+        """The group with a number; the live one of a name; live ones by name from behind `after`; or those that are
+        not over, above a number."""
+
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+        """How the task of an id ended, or the last one of an address, if that is still kept."""
+
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+        """Outcomes of tasks above an id, in id order."""
+
+    def tally(self, tube: Tube) -> Tally:
+        """The last ids and the counters; NoSuchTube."""
+
+    def queue(self, tube: Tube, utube: str) -> Lane:
+        """The numbers of a micro-queue."""
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        """How many takeable tasks come before this one; may stop at 1,000."""
+
+    def next_at(self, tube: Tube) -> int | None:
+        """The next known moment of the tube and of sessions; 0 where tasks must follow a group."""
+
+    # hot
+    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+        """Store tasks without address and group, in order; TubeFull where the capacity does not allow them all.
+
+        Messages of a reliable tube get their ids here (`core.ids.next_marks`).
+        """
+
+    def take(self, request: Request) -> Handed:
+        """Lease tasks, or hand them out as the kind says (`core.handout`), and count them."""
+
+    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
+        """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""
+
+    def ack(self, tube: Tube, moves: Sequence[Move]) -> set[int] | set[str]:
+        """Ack those that are held as the moves say and have neither a reply to leave nor a group; which they are.
+
+        The outcome of a task with an address is kept. In a reliable tube moves go by name, and so does the answer.
+        """
+
+    # changes
+    def flush(self, delta: Delta) -> Flushed:
+        """Write a decision as one atomic change, keep the outcomes of rows with an ending and an address
+        (for `tube.retention`), supersede those of addresses that are put again, and count all of it."""
+
+    def open_group(self, tube: Tube, name: str) -> Group:
+        """The live group of that name, begun when there is none."""
+
+    def sweep(self, tube: Tube, limit: int) -> None:
+        """Forget some outcomes and groups past their retention, and micro-queues that are empty and had their turn."""
+
+    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+        """Store tasks under their own ids, groups' numbers and outcomes from elsewhere, as `core.transfer` says."""
+
+    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
+        """Rename an importing tube and add the calls of the tally; False where the name is in use."""
+
+    # sessions
+    def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
+        """A session by its public id or its number."""
+
+    def add_session(self, id: str, ttr: int) -> int:
+        """A new session; its number."""
+
+    def add_handle(self, presence: Presence, session: int, until: int) -> None:
+        """A handle joins a session, which lingers no longer; Conflict where that is over."""
+
+    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
+        """Let those handles that have not lapsed live for so long from now; which they are."""
+
+    def handles(self, ids: Sequence[str]) -> list[HandleRow]:
+        """The handles with these ids."""
+
+    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+        """Handles whose time is over, earliest first, and the numbers of sessions whose end has come."""
+
+    def remove_handle(self, handle: HandleRow, moment: int) -> None:
+        """A handle leaves at a moment, with its waits; the last one sets its session's end, `ttr` later."""
+
+    def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
+        """What a session holds, by tube."""
+
+    def forget_session(self, session: int) -> None:
+        """An ended session, once nothing is held by it."""
+
+    def sessions(self, no: int | None = None) -> list[SessionRecord]:
+        """Live sessions, oldest first, with what they hold and wait for; or one, without those."""
+
+    # integrity
+    def damage(self) -> list[str]:
+        """What the database itself says is broken; nothing else can be trusted then."""
+
+    def audit(self, tube: Tube) -> Audit:
+        """The facts of one tube, at one moment."""
+
+    def restore(self, tube: Tube, record: Record) -> None:
+        """Write a task as it should be, without counting it; micro-queues are rebuilt afterwards."""
+
+    def rebuild(self, tube: Tube, audit: Audit) -> None:
+        """Set the counters (`audit.states`, `audit.tally`), the micro-queues and their heads to what the tasks say."""
+
+    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
+        """Forget outcomes of tasks that are still there."""
+
+    def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
+        """Waiters (tube name, handle) whose handle is gone."""
+
+
+class Database(Protocol):
+    """A database of any sort."""
+
+    identity: str
+    remote: bool
+    shared: bool
+
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> AbstractContextManager[Step]:
+        """Begin a step on these tubes; `size`: of how many tasks, so that a batch may let others go first."""
+
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        """Stores a payload each time it is called, as `insert` does with that entry; None where it cannot."""
+
+    def bind(self, connection: object) -> Database:
+        """The same database inside the caller's own transaction."""
+
+    def describe(self) -> Description:
+        """What it is and what it promises."""
+
+    def now(self) -> int:
+        """Its clock."""
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        """Sleep as `store.base.Store.wait` says."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+__all__ = [
+    "MUTABLE", "Audit", "Buried", "ByIds", "ByNames", "Conflict", "Database", "Deliveries", "Delta", "Due", "Find",
+    "Flushed", "GroupRow", "Handed", "HandleRow", "Holders", "Loaded", "Mark", "Members", "Page", "QueueAudit",
+    "Request", "Row", "Select", "SessionRow", "Step", "StoredTube", "Taken", "Unstarted",
+]  # fmt: skip

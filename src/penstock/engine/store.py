@@ -1,0 +1,574 @@
+"""The store's contract (`store.base.Store`) on any Database: every verb is load, decide, flush, written once.
+
+Hot calls (a plain put, a take, an ack) go straight to statements of the database that need no rule.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec.structs import replace
+
+from penstock.core import group as rules
+from penstock.core import lifecycle
+from penstock.core.address import linked
+from penstock.core.ending import Ending, Sought
+from penstock.core.group import Group
+from penstock.core.kind import Kind
+from penstock.core.lifecycle import Move, expired
+from penstock.core.options import Tube
+from penstock.core.refusals import name_in_use, refuse_busy, tube_exists, tube_missing
+from penstock.core.reply import reply_payload
+from penstock.core.results import (
+    ADVANCE_STEP,
+    GONE,
+    LAPSE_MS,
+    Advanced,
+    Blocked,
+    Counts,
+    Description,
+    Effects,
+    Event,
+    Finding,
+    Joined,
+    Lane,
+    Presence,
+    SessionRecord,
+    Settled,
+    Stored,
+    Taken,
+)
+from penstock.core.task import Entry, Record
+from penstock.core.transfer import (
+    Kept,
+    Parcel,
+    Tally,
+    arriving,
+    dropped,
+    dropped_name,
+    dropped_options,
+    erased_options,
+    gone,
+    hidden,
+    is_dropped,
+    is_hidden,
+    is_sealed,
+    seal_refused,
+    sealed_options,
+)
+from penstock.engine import due, integrity, puts, sessions
+from penstock.engine import port as ports
+from penstock.engine.port import ByIds, ByNames, Conflict, Database, Handed, Page, Request, Step
+from penstock.engine.work import Work
+from penstock.errors import StoreBusy
+
+T = TypeVar("T")
+
+# Tasks removed in one step by truncate and drop: short enough that others get their turn.
+REMOVE_STEP = 5000
+# Conflicts that one call meets before it gives up. The first retry is immediate.
+_ATTEMPTS = 6
+_PAUSE = 0.02
+
+
+class EngineStore:
+    """Keeps the contract of `store.base` on a Database."""
+
+    def __init__(self, database: Database) -> None:
+        self._db = database
+        self.identity = database.identity
+        self.remote = database.remote
+        self.shared = database.shared
+
+    def finish_drops(self) -> Effects:
+        """Remove what is left of dropped tubes, also of those that a crash left half removed."""
+        effects = Effects()
+        while self._run(lambda step, _: self._remove_dropped(step, effects)):
+            pass
+        return effects
+
+    def close(self) -> None:
+        self._db.close()
+
+    def describe(self) -> Description:
+        return self._db.describe()
+
+    def now(self) -> int:
+        return self._db.now()
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        return self._db.wait(wake, seconds, watch=watch)
+
+    def bind(self, connection: object) -> EngineStore:
+        return EngineStore(self._db.bind(connection))
+
+    def _run(
+        self, call: Callable[[Step, bool], T], tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1,
+        now: int | None = None,
+    ) -> T:  # fmt: skip
+        """One step, tried again after a conflict. The call is told whether to guess before it loads."""
+        for attempt in range(_ATTEMPTS):
+            try:
+                with self._db.step(tubes, write=write, size=size, now=now) as step:
+                    return call(step, attempt == 0 and step.optimistic)
+            except Conflict:
+                if attempt:
+                    time.sleep(random.random() * _PAUSE * attempt)
+        raise StoreBusy(f"{_ATTEMPTS} attempts met changes by others: try again, or spread the work over more tubes")
+
+    def _read(self, call: Callable[[Step], T], tube: Tube | None = None, *, now: int | None = None) -> T:
+        return self._run(lambda step, _: call(step), () if tube is None else (tube,), write=False, now=now)
+
+    # tubes
+
+    def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
+        def save(step: Step, _: bool) -> Tube:
+            there = self._find_tube(step, name)
+            if there is None:
+                tube = step.add_tube(name, kind, given)
+                if tube is not None:
+                    return tube
+                there = self._find_tube(step, name)
+            if there is None:
+                raise Conflict
+            if not exist_ok:
+                raise tube_exists(name)
+            return there
+
+        return self._run(save)
+
+    def load_tube(self, name: str) -> Tube | None:
+        return self._read(lambda step: self._find_tube(step, name))
+
+    def load_tubes(self) -> list[Tube]:
+        return self._read(all_tubes)
+
+    def load_sealed(self) -> list[Tube]:
+        return self._read(lambda step: [stored.tube for stored in step.tubes() if is_sealed(stored.tube)])
+
+    def _find_tube(self, step: Step, name: str) -> Tube | None:
+        """The tube of a name; NoSuchTube where it is on its way, here or away from here."""
+        found = {stored.tube.name: stored.tube for stored in step.tubes([name, arriving(name), gone(name)])}
+        if name not in found and found:
+            raise hidden(next(iter(found.values())))
+        return found.get(name)
+
+    def drop_tube(self, tube: Tube) -> Effects:
+        effects = Effects()
+
+        def drop(step: Step, _: bool) -> None:
+            self._catch_up(step, tube, effects)
+            busy = step.hide_tube(tube, dropped(tube), dropped_options(tube), waiting=True)
+            if busy is not None:
+                refuse_busy(tube, taken=busy[0], waiting=busy[1])
+                raise Conflict  # a group moves: what it moves is due
+
+        self._run(drop, (tube,))
+        removed = self.finish_drops()
+        effects.events += removed.events
+        for number, gain in removed.readied.items():
+            effects.readied[number] = effects.readied.get(number, 0) + gain
+        return effects
+
+    def _remove_dropped(self, step: Step, effects: Effects) -> bool:
+        """Remove some tasks of dropped tubes, with their replies; False when nothing is left of any."""
+        for stored in step.tubes():
+            tube = stored.tube
+            if not is_dropped(tube):
+                continue
+            records = step.load(tube, Page(0, REMOVE_STEP), data=False).records
+            if records:
+                work, name = Work(step, tube, effects), dropped_name(tube)
+                for record in records:
+                    if record.reply_to not in (None, name):
+                        work.reply(str(record.reply_to), reply_payload(record, Ending("deleted")))
+                work.flush(erase_upto=records[-1].id)
+                return True
+            step.forget_tube(tube)
+        return False
+
+    def pause_tube(self, tube: Tube, paused: bool) -> None:
+        if not self._run(lambda step, _: step.write_tube(tube, paused=paused), (tube,)):
+            raise self._missing(tube)
+
+    def paused(self, tube: Tube) -> bool:
+        found = self._read(lambda step: step.tubes([tube.name]))
+        if not found or found[0].tube.no != tube.no:
+            raise self._missing(tube)
+        return found[0].paused
+
+    def _missing(self, tube: Tube) -> Exception:
+        """The error for a handle whose tube was dropped or moved."""
+        self._read(lambda step: self._find_tube(step, tube.name))
+        return tube_missing(tube)
+
+    # tasks
+
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        return self._db.plain_put(tube, entry)
+
+    def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
+        effects = Effects()
+        if linked(entries):
+
+            def put(step: Step, guess: bool) -> list[Record]:
+                return puts.put_linked(Work(step, tube, effects), entries, guess=guess)
+
+            return Stored(self._run(put, (tube,), now=now), effects)
+        records = self._run(lambda step, _: step.insert(tube, entries), (tube,), now=now)
+        effects.events = [Event(tube.no, "put", record) for record in records]
+        if ready := sum(record.state == "r" for record in records):
+            effects.readied[tube.no] = ready
+        return Stored(records, effects)
+
+    def take(
+        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
+        blocked: Blocked = None, now: int | None = None,
+    ) -> Taken:  # fmt: skip
+        effects = Effects()
+
+        def take(step: Step, _: bool) -> Taken:
+            left = list(tubes)
+            handed = step.take(Request(left, count, handle, max_pri, blocked))
+            while handed.due is not None:
+                sessions.end_lapsed(step, effects)
+                due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
+                left = left[left.index(handed.due) :]
+                handed = step.take(Request(left, count, handle, max_pri, blocked, forced=True))
+            return self._taken(step, handed, effects)
+
+        return self._run(take, tubes, size=count, now=now)
+
+    def _taken(self, step: Step, handed: Handed, effects: Effects) -> Taken:
+        if handed.tube is not None:
+            effects.events += [Event(handed.tube.no, "take", record) for record in handed.records]
+        return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
+
+    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
+        def settle(step: Step, _: bool) -> Settled:
+            effects = Effects()
+            records: list[Record | None] = [None] * len(moves)
+            places: Sequence[int] = range(len(moves))
+            if brief:
+                places = self._ack(step, tube, moves, records, effects)
+            if places:
+                self._settle(step, tube, moves, places, records, effects)
+            return Settled(records, effects)
+
+        return self._run(settle, (tube,), size=len(moves), now=now)
+
+    def _ack(
+        self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
+    ) -> Sequence[int]:
+        """Ack without reading what can be; the places of the moves that are left."""
+        hot = [move for move in moves if move.verb == "ack"]
+        if len(hot) < len(moves) or len({move.shown for move in moves}) < len(moves):
+            return range(len(moves))
+        acked = step.ack(tube, hot)
+        if not acked:
+            return range(len(moves))
+        effects.removed[tube.no] = len(acked)
+        left = []
+        for place, move in enumerate(moves):
+            if move.shown in acked:
+                records[place] = GONE if move.name is None else replace(GONE, address=move.name)
+            else:
+                left.append(place)
+        return left
+
+    def _settle(
+        self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
+        effects: Effects,
+    ) -> None:  # fmt: skip
+        """Load, decide, flush; moves of one task one after the other, and those that others overtook once more."""
+        left = list(places)
+        while left:
+            work, later = Work(step, tube, effects), list[int]()
+            batch: dict[int | str, int] = {}
+            for place in left:
+                shown = moves[place].shown
+                later.append(place) if shown in batch else batch.setdefault(shown, place)
+            known = self._by_shown(work, tube, list(batch))
+            after: dict[int, tuple[int, Record]] = {}
+            for shown, place in batch.items():
+                record = known.get(shown)
+                if record is None or work.remove_if_gone(record):
+                    continue
+                change = lifecycle.decide(record, moves[place], work.now)
+                if change is not None:
+                    after[record.id] = place, work.change(record, change)
+            missed, _ = work.flush()
+            for id, (place, record) in after.items():
+                if id in missed:
+                    later.append(place)
+                else:
+                    records[place] = record
+            left = sorted(later)
+
+    def _by_shown(self, work: Work, tube: Tube, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
+        names = [name for name in shown if isinstance(name, str)]
+        if names:
+            return {record.address: record for record in work.load(ByNames(names)) if record.address is not None}
+        ids = [id for id in shown if isinstance(id, int)]
+        return {record.id: record for record in work.load(ByIds(ids))}
+
+    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        def kick(work: Work) -> list[Record]:
+            buried = work.load(ports.Buried(count))
+            return [work.change(record, lifecycle.kicked(record)) for record in buried]
+
+        return self._sweep(tube, kick, now)
+
+    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+        last = 0
+
+        def release(work: Work) -> list[Record]:
+            nonlocal last
+            taken = work.load(ports.Taken(last, ADVANCE_STEP))
+            last = taken[-1].id if taken else last
+            return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
+
+        return self._sweep(tube, release, now, pages=True)
+
+    def _sweep(
+        self, tube: Tube, decide: Callable[[Work], list[Record]], now: int | None, *, pages: bool = False
+    ) -> Settled:
+        """Apply everything that is due, then what is decided, page by page."""
+
+        def sweep(step: Step, _: bool) -> Settled:
+            effects = Effects()
+            settled: list[Record | None] = []
+            self._catch_up(step, tube, effects)
+            while True:
+                work = Work(step, tube, effects)
+                records = decide(work)
+                missed, _fresh = work.flush()
+                settled += [record for record in records if record.id not in missed]
+                if not pages or len(records) < ADVANCE_STEP:
+                    return Settled(settled, effects)
+
+        return self._run(sweep, (tube,), now=now)
+
+    def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
+        sessions.end_lapsed(step, effects)
+        while due.advance(Work(step, tube, effects), ADVANCE_STEP):
+            pass
+
+    def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        def advance(step: Step, _: bool) -> Advanced:
+            effects = Effects()
+            sessions.end_lapsed(step, effects)
+            more = due.advance(Work(step, tube, effects), limit)
+            step.sweep(tube, ADVANCE_STEP)
+            return Advanced(more, _until(step.next_at(tube), step.now), effects)
+
+        return self._run(advance, (tube,), now=now)
+
+    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        """As the contract says; a task put meanwhile has a higher id than the last one at the start."""
+        last = self._read(lambda step: step.tally(tube).last_id, tube)
+        effects = Effects()
+        settled: list[Record | None] = []
+        after = 0
+
+        def remove(step: Step, _: bool) -> int:
+            nonlocal after
+            work = Work(step, tube, effects)
+            records = work.load(Page(after, REMOVE_STEP, last))
+            gone = [work.change(record, lifecycle.removed(record, "delete")) for record in work.live(records)]
+            missed, _fresh = work.flush()
+            if missed:
+                raise Conflict
+            settled.extend(gone)
+            return len(records)
+
+        while self._run(remove, (tube,), size=2, now=now) == REMOVE_STEP:
+            pass
+        return Settled(settled, effects)
+
+    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+        return self._get(tube, ByIds(ids), ids, now)
+
+    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        return self._get(tube, ByNames(names), names, now)
+
+    def _get(
+        self, tube: Tube, select: ByIds | ByNames, shown: Sequence[int] | Sequence[str], now: int | None
+    ) -> list[Record | None]:
+        def get(step: Step) -> list[Record | None]:
+            work = Work(step, tube, Effects())
+            found: dict[int | str | None, Record] = {}
+            for record in work.load(select):
+                if not (expired(record, step.now) or work.is_cancelled(record)):
+                    found[record.id if isinstance(select, ByIds) else record.address] = record
+            return [found.get(key) for key in shown]
+
+        return self._read(get, tube, now=now)
+
+    def find(
+        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
+    ) -> list[Record]:
+        select = ports.Find(status, max(after or 0, 0), limit)
+        return self._read(lambda step: step.load(tube, select).records, tube, now=now)
+
+    def count(self, tube: Tube) -> Counts:
+        return self._read(lambda step: step.tally(tube).counts, tube)
+
+    # addresses, outcomes and groups
+
+    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+        def seek(step: Step) -> Sought:
+            records = step.load(tube, ByNames([address]), data=False).records
+            return Sought(records[0].id) if records else Sought(ending=step.outcome(tube, address=address))
+
+        return self._read(seek, tube, now=now)
+
+    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+        def sought(step: Step) -> Sought:
+            ending = step.outcome(tube, id=id)
+            if ending is not None:
+                return Sought(ending=ending)
+            return Sought(id) if step.load(tube, ByIds([id]), data=False).records else Sought()
+
+        return self._read(sought, tube, now=now)
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        return self._run(lambda step, _: step.open_group(tube, name), (tube,), now=now)
+
+    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
+        return self._read(lambda step: Work(step, tube, Effects()).group(no), tube, now=now)
+
+    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
+        return self._read(lambda step: step.groups(tube, after=after, limit=limit), tube)
+
+    def set_group_work(
+        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
+    ) -> bool:
+        def write(step: Step, _: bool) -> bool:
+            work = Work(step, tube, Effects())
+            group = work.group(no)
+            if group is None or group.state not in rules.LIVE:
+                return False
+            group.end = group.end if end is None else end
+            group.cancel = group.cancel if cancel is None else cancel
+            work.flush()
+            return True
+
+        return self._run(write, (tube,), now=now)
+
+    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+        def turn(step: Step, _: bool) -> Advanced:
+            effects = Effects()
+            work = Work(step, tube, effects)
+            group = due.turn_group(work, no, to)
+            more = group is not None and due.follow(work, [no], ADVANCE_STEP)
+            return Advanced(more, 0 if more else None, effects)
+
+        return self._run(turn, (tube,), now=now)
+
+    # unleased kinds
+
+    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
+        records = self._run(lambda step, _: step.recover(tube, count, elapsed), (tube,), now=now)
+        events = [Event(tube.no, "take", record) for record in records]
+        return Settled(list(records), Effects(events))
+
+    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
+        def inspect(step: Step) -> list[Record]:
+            first = start
+            if start < 0:
+                counts = step.tally(tube).counts
+                first += counts.taken if pending else counts.ready
+            return step.load(tube, ports.Deliveries(first, count, pending)).records if first >= 0 else []
+
+        return self._read(inspect, tube)
+
+    # sessions
+
+    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
+        return self._run(lambda step, _: sessions.join(step, presence, session, ttr), now=now)
+
+    def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
+        return self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
+
+    def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
+        effects = Effects()
+        self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)
+        return effects
+
+    def sessions(self, *, now: int | None = None) -> list[SessionRecord]:
+        return self._read(lambda step: step.sessions(), now=now)
+
+    def owner(self, session: int) -> SessionRecord | None:
+        return next(iter(self._read(lambda step: step.sessions(session))), None)
+
+    # looking closer
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        return self._read(lambda step: step.ahead(tube, record), tube)
+
+    def lane(self, tube: Tube, utube: str) -> Lane:
+        return self._read(lambda step: step.queue(tube, utube), tube)
+
+    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
+        return self._read(lambda step: step.load(tube, ports.Holders(utube, limit)).records, tube)
+
+    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
+        return self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
+
+    # transfer
+
+    def seal_tube(self, tube: Tube, to: str) -> None:
+        name, given = gone(tube.name), sealed_options(tube.given, to)
+        busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
+        if busy is not None:
+            raise seal_refused(tube, busy[0])
+
+    def erase_tube(self, tube: Tube) -> None:
+        def erase(step: Step, _: bool) -> bool:
+            records = step.load(tube, Page(0, REMOVE_STEP), data=False).records
+            if records:
+                Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
+                return True
+            step.clear_tube(tube)
+            if is_sealed(tube):
+                step.write_tube(tube, given=erased_options(tube))
+            return False
+
+        while self._run(erase, (tube,)):
+            pass
+
+    def forget_tube(self, tube: Tube) -> None:
+        self._run(lambda step, _: step.forget_tube(tube), (tube,))
+
+    def tally(self, tube: Tube) -> Tally:
+        return self._read(lambda step: step.tally(tube), tube)
+
+    def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
+        return self._read(lambda step: step.load(tube, Page(after, limit)).records, tube)
+
+    def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
+        return self._read(lambda step: step.groups(tube, above=after, limit=limit), tube)
+
+    def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+        return self._read(lambda step: step.outcomes(tube, after, limit), tube)
+
+    def adopt(self, tube: Tube, parcel: Parcel) -> None:
+        self._run(lambda step, _: step.import_batch(tube, parcel), (tube,))
+
+    def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
+        if not self._run(lambda step, _: step.activate(tube, name, tally, totals), (tube,)):
+            raise name_in_use(name)
+
+
+def all_tubes(step: Step) -> list[Tube]:
+    """The tubes that people see, by name."""
+    return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+
+
+def _until(moment: int | None, now: int) -> int | None:
+    return None if moment is None else max(0, moment - now)

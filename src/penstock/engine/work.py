@@ -1,0 +1,195 @@
+"""A unit of work: decisions about the tasks of one tube, gathered into one Delta and flushed as one atomic change.
+
+What follows from a task's end is decided here, once for every store: its outcome, its reply, the count of its group,
+and the end of that group with its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from penstock.core import group as rules
+from penstock.core.entry import plain_entry
+from penstock.core.group import Group
+from penstock.core.lifecycle import Change, altered, became_due, expired, removed
+from penstock.core.options import Tube
+from penstock.core.reply import REPLY_KIND, reply_payload
+from penstock.core.results import Effects, Event
+from penstock.core.task import Entry, Record
+from penstock.core.transfer import is_hidden
+from penstock.engine.port import Delta, GroupRow, Loaded, Row, Select, Step
+
+
+class Work:
+    """Decisions on one tube within one step. `flush` writes them; it may be used again afterwards."""
+
+    def __init__(self, step: Step, tube: Tube, effects: Effects) -> None:
+        self.step = step
+        self.tube = tube
+        self.effects = effects
+        self._rows: dict[int, Row] = {}
+        self._fresh: list[Entry] = []
+        self._groups: dict[int, Group] = {}
+        self._before: dict[int, Group] = {}  # as they are stored
+        self._works: dict[str, list[bytes]] = {}
+
+    @property
+    def now(self) -> int:
+        """The step's clock."""
+        return self.step.now
+
+    # loading
+
+    def load(self, select: Select, *, data: bool = True) -> list[Record]:
+        """Tasks, with their groups known to this work."""
+        return self.know(self.step.load(self.tube, select, data=data))
+
+    def know(self, loaded: Loaded) -> list[Record]:
+        """Take over what was loaded elsewhere."""
+        for group in loaded.groups.values():
+            self.know_group(group)
+        return loaded.records
+
+    def know_group(self, group: Group) -> Group:
+        """A group as it is stored; what this work has made of it already stays."""
+        if group.no not in self._groups:
+            self._groups[group.no] = group
+            self._before[group.no] = replace(group)
+        return self._groups[group.no]
+
+    def group(self, no: int) -> Group | None:
+        """The group with that number, unless it is past its retention."""
+        group = self._groups.get(no)
+        if group is None:
+            found = self.step.groups(self.tube, no=no)
+            if not found:
+                return None
+            group = self.know_group(found[0])
+        return None if rules.forgotten(group, self.now) else group
+
+    def is_cancelled(self, record: Record) -> bool:
+        """Whether the task is gone with its group, though it was not removed yet."""
+        return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
+
+    def live(self, records: Iterable[Record]) -> list[Record]:
+        """Those that are still there; what is past its ttl or was cancelled with its group is removed."""
+        return [record for record in records if not self.remove_if_gone(record)]
+
+    def remove_if_gone(self, record: Record) -> bool:
+        """Whether the task is gone by its ttl or with its group; then it is removed."""
+        if expired(record, self.now):
+            self.change(record, became_due(record, self.now))
+        elif self.is_cancelled(record):
+            self.change(record, removed(record, "delete"))
+        else:
+            return False
+        return True
+
+    # deciding
+
+    def change(self, record: Record, change: Change) -> Record:
+        """Decide on a task; the record is as it will be."""
+        if record.group_no is not None:
+            change = rules.gate(record, change, self._group_of(record).state)
+        after = altered(record, change, change.state)
+        self._rows[record.id] = Row(record, after, change.events, change.ending, change.until)
+        if change.state == "-":
+            self._left(record, change)
+        return after
+
+    def rewrite(self, before: Record, after: Record, event: str) -> None:
+        """Give a task new content."""
+        self._rows[before.id] = Row(before, after, (event,))
+
+    def put(self, entry: Entry) -> None:
+        """One more task of this tube; its group, if any, is one that may take it."""
+        if entry.group is not None and entry.group_no is not None:
+            group = self._groups[entry.group_no]
+            group.total += 1
+            group.left += 1
+            entry = replace(entry, unstarted=group.state == rules.OPEN)
+        self._fresh.append(entry)
+
+    def end_group(self, group: Group) -> None:
+        """Call the group over if nothing is left of it, and put its work."""
+        work = rules.end(group, self.now + self.tube.retention)
+        if work is not None:
+            self._works.setdefault(self.tube.name, []).append(work)
+
+    def reply(self, tube: str, payload: bytes) -> None:
+        """Put a reply into the tube of that name."""
+        self._works.setdefault(tube, []).append(payload)
+
+    def _left(self, record: Record, change: Change) -> None:
+        if record.reply_to is not None and change.ending is not None:
+            self.reply(record.reply_to, reply_payload(record, change.ending))
+        if record.group_no is not None:
+            group = self._group_of(record)
+            group.left -= 1
+            self.end_group(group)
+
+    def _group_of(self, record: Record) -> Group:
+        assert record.group_no is not None
+        group = self._groups.get(record.group_no) or self.group(record.group_no)
+        assert group is not None, "a task keeps its group's record"
+        return group
+
+    # writing
+
+    @property
+    def pending(self) -> int:
+        """How many rows would be written."""
+        return len(self._rows)
+
+    def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
+        """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
+        groups = [
+            GroupRow(self._before[no], replace(group))
+            for no, group in sorted(self._groups.items())
+            if group != self._before[no]
+        ]
+        if not (self._rows or self._fresh or groups or self._works or erase_upto is not None):
+            return set(), []
+        works = [(self._work_tube(name), payloads) for name, payloads in self._works.items()]
+        delta = Delta(
+            self.tube,
+            list(self._rows.values()),
+            self._fresh,
+            groups,
+            [(tube, [plain_entry(tube, payload) for payload in payloads]) for tube, payloads in works],
+            erase_upto,
+        )
+        flushed = self.step.flush(delta)
+        effects, no = self.effects, self.tube.no
+        gone = 0
+        for row in delta.rows:
+            if row.before.id in flushed.missed:
+                continue
+            effects.events += [Event(no, event, row.after) for event in row.events]
+            if row.after.state == "-":
+                gone += 1
+                if row.ending is not None and row.before.address is not None and self.tube.kind.leased:
+                    effects.ended.append(("task", no, row.before.id))
+        if gone:
+            effects.removed[no] = effects.removed.get(no, 0) + gone
+        for tube, records in ((self.tube, flushed.fresh), *flushed.works):
+            effects.events += [Event(tube.no, "put", record) for record in records]
+        effects.ended += [("group", no, row.after.no) for row in groups if row.after.state in rules.OVER]
+        for number, gain in flushed.readied.items():
+            if gain > 0:
+                effects.readied[number] = effects.readied.get(number, 0) + gain
+        self._rows, self._fresh, self._works = {}, [], {}
+        self._groups, self._before = {}, {}
+        return flushed.missed, flushed.fresh
+
+    def _work_tube(self, name: str) -> Tube:
+        """The tube that a reply goes to, created when it is missing."""
+        if name == self.tube.name and not is_hidden(name):
+            return self.tube
+        while True:
+            found = self.step.tubes([name])
+            tube = found[0].tube if found else self.step.add_tube(name, REPLY_KIND, {})
+            if tube is not None:
+                return tube
