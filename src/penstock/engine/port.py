@@ -31,7 +31,6 @@ import msgspec
 
 from penstock.core.ending import Ending
 from penstock.core.group import Group
-from penstock.core.ids import Mark
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -231,6 +230,13 @@ class Handed(msgspec.Struct):
     alive: bool = True
 
 
+class Acked(msgspec.Struct, frozen=True):
+    """Which tasks a hot ack removed, by id or, in a reliable tube, by name; and how many became takeable by it."""
+
+    keys: set[int] | set[str]
+    readied: int = 0
+
+
 class SessionRow(msgspec.Struct, frozen=True):
     """A session. `until`: its end, once no handle is left; `lapse`: when its last handle lapses, 0 without handles."""
 
@@ -375,10 +381,10 @@ class Step(Protocol):
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""
 
-    def ack(self, tube: Tube, moves: Sequence[Move]) -> set[int] | set[str]:
-        """Ack those that are held as the moves say and have neither a reply to leave nor a group; which they are.
+    def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        """Ack those that are held as the moves say and have neither a reply to leave nor a group.
 
-        The outcome of a task with an address is kept. In a reliable tube moves go by name, and so does the answer.
+        The outcome of a task with an address is kept. In a reliable tube moves go by name.
         """
 
     # changes
@@ -478,10 +484,3 @@ class Database(Protocol):
 
     def close(self) -> None:
         """Let go of it."""
-
-
-__all__ = [
-    "MUTABLE", "Audit", "Buried", "ByIds", "ByNames", "Conflict", "Database", "Deliveries", "Delta", "Due", "Find",
-    "Flushed", "GroupRow", "Handed", "HandleRow", "Holders", "Loaded", "Mark", "Members", "Page", "QueueAudit",
-    "Request", "Row", "Select", "SessionRow", "Step", "StoredTube", "Taken", "Unstarted",
-]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -10,7 +9,6 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.address import addresses, plan_put, replaced
 from penstock.core.group import Group
-from penstock.core.lifecycle import expired
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
 from penstock.engine.port import ByNames
@@ -22,20 +20,18 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
 
     With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
     """
-    held = [] if guess else _holders(work, entries)
-    there = [record for record in held if not (expired(record, work.now) or work.is_cancelled(record))]
+    there = [] if guess else work.live(_holders(work, entries))
+    work.flush()  # those that are past their ttl make way first; a group may be over with them
     plan = plan_put(entries, {record.address: record for record in there if record.address is not None})
-    leaving = [record for record in held if record not in there]
-    fresh = [_in_group(work, entry, leaving, guess=guess) for entry in plan.fresh]
-    _must_hold(work, len(fresh) - len(leaving), guess=guess)
-    for record in leaving:
-        work.remove_if_gone(record)
+    fresh = [_in_group(work, entry, guess=guess) for entry in plan.fresh]
+    if not guess:
+        _must_hold(work, len(fresh))
     for entry in fresh:
         work.put(entry)
-    kept = {record.id: record for record in there}
+    before, kept = {record.id: record for record in there}, {record.id: record for record in there}
     for id, entry in plan.replaced.items():
-        kept[id] = replaced(kept[id], entry, work.now)
-        work.rewrite(next(record for record in there if record.id == id), kept[id], "put")
+        kept[id] = replaced(before[id], entry, work.now)
+        work.rewrite(before[id], kept[id], "put")
     _, stored = work.flush()
     return [stored[place] if place >= 0 else kept[-place] for place in plan.places]
 
@@ -46,8 +42,8 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
 
 
-def _in_group(work: Work, entry: Entry, leaving: Sequence[Record], *, guess: bool) -> Entry:
-    """The entry with the number of its group; NotFound where that has ended, or ends with those that leave."""
+def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
+    """The entry with the number of its group; NotFound where that has ended."""
     if entry.group is None:
         return entry
     if entry.group_no is None:
@@ -55,18 +51,15 @@ def _in_group(work: Work, entry: Entry, leaving: Sequence[Record], *, guess: boo
         return replace(entry, group_no=group.no)
     if guess:
         work.know_group(Group(entry.group_no, entry.group))
-        return entry
-    live = rules.must_live(work.group(entry.group_no), entry.group, work.now)
-    going = Counter(record.group_no for record in leaving)[live.no]
-    if live.state != rules.OPEN and going and going == live.left:
-        raise rules.ended(entry.group)
+    else:
+        rules.must_live(work.group(entry.group_no), entry.group, work.now)
     return entry
 
 
-def _must_hold(work: Work, more: int, *, guess: bool) -> None:
+def _must_hold(work: Work, more: int) -> None:
+    """TubeFull where there is no room; the flush of a server looks again, under its lock."""
     capacity = work.tube.capacity
-    if capacity is None or more <= 0 or guess:
-        return  # the flush looks again, under its lock
-    stored = work.step.tally(work.tube).counts.stored
-    if stored + more > capacity:
-        raise tube_full(work.tube, stored, more)
+    if capacity is not None and more > 0:
+        stored = work.step.tally(work.tube).counts.stored
+        if stored + more > capacity:
+            raise tube_full(work.tube, stored, more)

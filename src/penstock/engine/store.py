@@ -269,12 +269,14 @@ class EngineStore:
         if len(hot) < len(moves) or len({move.shown for move in moves}) < len(moves):
             return range(len(moves))
         acked = step.ack(tube, hot)
-        if not acked:
+        if not acked.keys:
             return range(len(moves))
-        effects.removed[tube.no] = len(acked)
+        effects.removed[tube.no] = len(acked.keys)
+        if acked.readied > 0:
+            effects.readied[tube.no] = acked.readied
         left = []
         for place, move in enumerate(moves):
-            if move.shown in acked:
+            if move.shown in acked.keys:
                 records[place] = GONE if move.name is None else replace(GONE, address=move.name)
             else:
                 left.append(place)

@@ -170,9 +170,9 @@ def _open_memory(url: str, clock: Clock | None) -> Store:
 
 def _open_sqlite(url: str, clock: Clock | None) -> Store:
     path, durable = _sqlite_file(url)
-    from penstock.store.sqlite.store import SqliteStore
+    from penstock.store.sqlite.database import open_sqlite
 
-    return SqliteStore(path, durable=durable, clock=clock)
+    return open_sqlite(path, durable=durable, clock=clock)
 
 
 def _sqlite_file(url: str) -> tuple[str, bool]:

@@ -1,7 +1,7 @@
-"""Named queries from a .sql file.
+"""Named queries from .sql files.
 
-`-- name: take_ready` begins a query, `-- fragment: record` a text that `$record` stands for in the queries
-below it. Other comment lines say which index a query relies on; they are not sent.
+`-- name: due` begins a query, `-- fragment: record` a text that `$record` stands for in the queries below it. Other
+comment lines say which index a query relies on; they are not sent. Parameters are `:name`.
 """
 
 from __future__ import annotations
@@ -10,16 +10,33 @@ import re
 from importlib.resources import files
 from types import SimpleNamespace
 
+from penstock.core.task import Record
+from penstock.engine.port import MUTABLE
+
 _HEADER = re.compile(r"^-- (name|fragment): (\w+)\s*$")
+# A task's pk is tube << ID_BITS | id.
+ID_BITS = 40
+ID_MASK = (1 << ID_BITS) - 1
+# The columns of penstock_task that are called otherwise than the fields of a Record.
+_COLUMNS = {"id": f"pk & {ID_MASK}", "payload": "data", "group": "group_name"}
+# In the order of Record's fields, so that a row is a Record.
+COLUMNS = {field: _COLUMNS.get(field, field) for field in Record.__struct_fields__}
+RECORD = ", ".join(COLUMNS.values())
+_MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
-def load_queries(package: str, file: str = "queries.sql") -> SimpleNamespace:
-    """The queries of a package's file as attributes."""
+def load_queries(
+    package: str, file: str = "queries.sql", *, shared: bool = False, fragments: dict[str, str] | None = None
+) -> SimpleNamespace:
+    """The queries of a package's file as attributes; with `shared`, also those that all SQL stores have."""
     queries: dict[str, str] = {}
-    fragments: dict[str, str] = {}
-    for role, name, body in _sections(files(package).joinpath(file).read_text()):
-        expanded = re.sub(r"\$([a-z]\w*)", lambda match: fragments[match[1]], body)
-        (queries if role == "name" else fragments)[name] = expanded
+    known = {"record": RECORD, "mutable": _MUTABLE, **(fragments or {})}
+    texts = [(package, file)] + ([("penstock.store.sql", "queries.sql")] if shared else [])
+    for place, name in texts:
+        for role, section, body in _sections(files(place).joinpath(name).read_text()):
+            into = queries if role == "name" else known
+            if section not in into or (into is known and section not in (fragments or {})):
+                into[section] = re.sub(r"\$([a-z]\w*)", lambda match: known[match[1]], body)
     return SimpleNamespace(**queries)
 
 

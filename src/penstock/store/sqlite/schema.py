@@ -10,7 +10,7 @@ import apsw
 from penstock.errors import SchemaMismatch
 from penstock.store.sql.migrations import Schema, load_migrations, schema_of
 from penstock.store.sqlite.connection import Connection
-from penstock.store.sqlite.lanes import Q
+from penstock.store.sqlite.queries import Q
 
 MIGRATIONS = load_migrations("penstock.store.sqlite")
 

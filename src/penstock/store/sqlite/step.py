@@ -1,296 +1,486 @@
-"""One transaction's work on one tube: changes applied, lanes kept, counters and effects gathered."""
+"""One transaction of the SQLite store: how tasks are written and found. It decides nothing; the engine does."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import takewhile
+from operator import attrgetter
+from types import TracebackType
 from typing import Any
 
-import apsw
 import msgspec
+from msgspec.structs import astuple, replace
 
-from penstock.core.address import replaced
-from penstock.core.entry import plain_entry
-from penstock.core.group import OPEN
-from penstock.core.lifecycle import Change, became_due, removed
-from penstock.core.options import Tube
-from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Record
-from penstock.errors import NoSuchTube, StoreFull
-from penstock.store.base import STATE_COUNTER, Counts, Effects, Event, altered
-from penstock.store.refusals import tube_missing
-from penstock.store.sqlite import tubes
-from penstock.store.sqlite.keys import ID_BITS as ID_BITS
-from penstock.store.sqlite.lanes import Lanes, Q
-from penstock.store.sqlite.links import Links
-from penstock.store.sqlite.naming import named
+from penstock.core.ending import STATUS_OF, SUPERSEDED_MS
+from penstock.core.entry import new_record
+from penstock.core.group import Group
+from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, Kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import Tube, encode_given, make_tube
+from penstock.core.refusals import tube_full
+from penstock.core.results import STATE_COUNTER, Blocked, Counts
+from penstock.core.soundness import needed_mark
+from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.transfer import Parcel, Tally
+from penstock.engine.port import MUTABLE, Acked, Audit, Conflict, Delta, Flushed, GroupRow, Handed, Request, Row
+from penstock.errors import StoreFull
+from penstock.store.sql.queries import ID_BITS, ID_MASK
+from penstock.store.sql.step import SqlStep, encoded_kind, first_pk
+from penstock.store.sqlite.connection import Transaction
+from penstock.store.sqlite.queries import INSERT_RECORD, UPDATE_DATA, UPDATE_RECORD, Q
+from penstock.store.sqlite.queues import Queues
 
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 2**62
+# Outcomes forgotten with each new one, so that they never outnumber what the retention asks for, even in a
+# tube that nobody ever advances.
+_SWEPT_PER_OUTCOME = 2
 # The order of `bump`'s parameters. What is ready and what was put follow from the last id.
-_BUMPED = (
-    "taken", "delayed", "buried", "done",
-    "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail",
-)  # fmt: skip
+_STORED = ("taken", "delayed", "buried", "done")
+_CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
+_BUMPED = (*_STORED, *_CALLS)
+
+_encode = msgspec.json.Encoder().encode
+_mutable = attrgetter(*MUTABLE)
 
 
-def read_counts(step: Step) -> Counts:
-    """A tube's counters; NoSuchTube when it is gone."""
-    return counts_with(step.db, step.tube, step.last_id())
+def _json(values: Sequence[object]) -> str:
+    return _encode(values).decode()
 
 
-def counts_with(db: apsw.Connection, tube: Tube, last: int) -> Counts:
-    """The counters that are stored, and what follows from the last id."""
-    taken, delayed, buried, done, *calls = db.execute(Q.counts, (tube.no,)).get
-    return Counts(last - taken - delayed - buried - done, taken, delayed, buried, done, last, *calls)
+class SqliteStep(SqlStep):
+    """A transaction, from `__enter__` to `__exit__`. Nothing that it has read can change before it ends."""
 
+    Q = Q
 
-def no_such_tube(db: apsw.Connection, tube: Tube) -> NoSuchTube:
-    """The error for a handle whose tube was dropped or moved."""
-    tubes.must_not_hide(db, tube.name)
-    return tube_missing(tube)
+    def __init__(self, transaction: Transaction, clock: Callable[[], int], now: int | None) -> None:
+        self._transaction = transaction
+        self._clock = clock
+        self._given = now
 
+    def __enter__(self) -> SqliteStep:
+        self.db = self._transaction.__enter__()
+        self.execute = self.db.execute
+        # Read when the lock is held: who waits for it must not write an old moment.
+        self.now = self._clock() if self._given is None else self._given
+        return self
 
-class Step:
-    """Everything one call does to one tube, between BEGIN and COMMIT. `finish` writes what was gathered."""
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._transaction.__exit__(kind, error, at)
 
-    __slots__ = ("_acks", "_deltas", "_highest", "_lanes", "_links", "db", "effects", "execute", "key", "now", "tube")
+    def rows(self, query: str, **values: Any) -> list[tuple[Any, ...]]:
+        for name in ("ids", "texts"):
+            if name in values:
+                values[name] = _json(values[name])
+        values["now"] = self.now
+        return self.execute(query, values).fetchall()
 
-    def __init__(self, db: apsw.Connection, tube: Tube, now: int, effects: Effects | None = None) -> None:
-        self.db = db
-        self.execute = db.execute
-        self.tube = tube
-        self.now = now
-        self.effects = Effects() if effects is None else effects
-        self.key = tube.no << ID_BITS
-        self._deltas: dict[str, int] = {}
-        self._acks = 0  # of tasks that were not read; most steps with any do nothing else
-        self._highest = 0  # id removed by this step
-        self._lanes = Lanes(db, tube, now) if tube.kind.per_utube else None
-        self._links: Links | None = None
+    def change(self, query: str, **values: Any) -> int:
+        self.rows(query, **values)
+        return self.db.changes()
 
-    @property
-    def links(self) -> Links:
-        """What its tasks are tied to, for steps that touch any of it."""
-        if self._links is None:
-            self._links = Links(self.db, self.tube, self.now, self.effects)
-        return self._links
+    # tubes and counters
 
-    def record(self, id: int) -> Record | None:
-        """The task as it stands; one past its ttl or of a cancelled group is removed first."""
-        if not 0 < id < 1 << ID_BITS:
+    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
+        no = self.execute(Q.add_tube, (name, encoded_kind(kind), encode_given(given).decode())).get
+        if no is None:
             return None
-        return self._live(self.execute(Q.record, (self.key | id,)).get)
+        self.execute(Q.add_counter, (no,))
+        return make_tube(no, name, kind, given)
 
-    def named(self, name: str) -> Record | None:
-        """The same of the task with that id, in a tube of an unleased kind."""
-        return self._live(self.execute(Q.by_address, (self.tube.no, name)).get)
-
-    def _live(self, row: Any) -> Record | None:
+    def last_id(self, tube: Tube) -> int:
+        """The last id given in a tube; NoSuchTube when it is gone."""
+        base = first_pk(tube)
+        row = self.execute(Q.newest, (tube.no, base + (1 << ID_BITS))).get
         if row is None:
-            return None
-        record = Record(*row)
-        if record.state != "t" and record.expires is not None and record.expires <= self.now:
-            self.apply(record, became_due(record, self.now))
-            return None
-        if record.group_no is not None and self.links.cancelled(record):
-            self.apply(record, removed(record, "delete"))
-            return None
-        return record
+            raise self.no_such_tube(tube)
+        return int(max(row[0], (row[1] or 0) - base))
 
-    def last_id(self) -> int:
-        """The last id given in this tube; NoSuchTube when it is gone."""
-        row = self.execute(Q.newest, (self.tube.no, self.key + (1 << ID_BITS))).get
-        if row is None:
-            raise no_such_tube(self.db, self.tube)
-        floor, newest = row
-        return int(max(floor, (newest or 0) - self.key, self._highest))
+    def tally(self, tube: Tube) -> Tally:
+        last = self.last_id(tube)
+        ms, seq, *numbers = self.execute(Q.counts, (tube.no,)).get
+        counts = dict(zip(_BUMPED, numbers, strict=True))
+        ready = last - sum(counts[name] for name in _STORED)
+        return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
-    def store(self, entries: Sequence[Entry]) -> list[Record]:
-        """Insert new tasks."""
-        newest = self.tube.kind.order[0] == "id"
-        last = self.last_id()
-        if last + len(entries) >= 1 << ID_BITS:
-            raise StoreFull(f"tube {self.tube.name} has used up its {1 << ID_BITS} ids: go on in another tube")
-        if not self.tube.kind.leased:
-            entries = named(self.db, self.tube, entries, last + 1, self.now)
-        records, rows, linked_rows = [], [], []
-        for id, entry in enumerate(entries, last + 1):
-            record = self._arrived(id, entry, newest)
-            row = (
-                self.key | id, self.tube.no, record.state, record.rank1, record.rank2, record.pri, record.utube,
-                record.created, record.expires, record.at, record.ttr, record.max_attempts, record.callback,
-                record.payload,
-            )  # fmt: skip
-            records.append(record)
-            if record.address is not None or record.reply_to is not None or record.group_no is not None:
-                linked_rows.append((*row, record.address, record.reply_to, record.group, record.group_no))
-                self.links.arrived(record)
-                if self._lanes is not None:
-                    self.execute(Q.insert_linked, linked_rows.pop())
-            elif self._lanes is None:
-                rows.append(row)
-            else:  # at once, because the next arrival may have to demote this one
-                self.execute(Q.insert, row)
-        if len(rows) == 1:
-            self.execute(Q.insert, rows[0])
-        elif rows:
-            self.db.executemany(Q.insert, rows)
-        if linked_rows:
-            self.db.executemany(Q.insert_linked, linked_rows)
+    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
+        stored = Counter[str]()
+        for state, count in states.items():
+            stored[STATE_COUNTER.get(state, "ready")] += count
+        self.execute(Q.set_counts, (tube.no, stored["taken"], stored["delayed"], stored["buried"], done))
+
+    def set_mark(self, tube: Tube, audit: Audit) -> None:
+        mark = needed_mark(audit.tally.mark, audit.newest)
+        if mark is not None:
+            self.execute(Q.set_mark, (tube.no, *mark))
+
+    def _bump(self, tube: Tube, counts: Mapping[str, int], highest: int = 0) -> None:
+        self.execute(Q.bump, (tube.no, highest, *(counts.get(name, 0) for name in _BUMPED)))
+        if not self.db.changes():
+            raise self.no_such_tube(tube)
+
+    def sweep(self, tube: Tube, limit: int) -> None:
+        super().sweep(tube, limit)
+        if tube.fair:
+            self.execute(Q.forget_idle_queues, (tube.no, self.now, limit))
+
+    def next_at(self, tube: Tube) -> int | None:
+        at, lapse, end, _, _, moving = self.execute(Q.look, (tube.no, "")).get
+        return min((moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None), default=None)
+
+    def damage(self) -> list[str]:
+        return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
+
+    # put
+
+    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+        if tube.capacity is not None:
+            stored = self.tally(tube).counts.stored
+            if stored + len(entries) > tube.capacity:
+                raise tube_full(tube, stored, len(entries))
+        records = self._store(tube, entries)[0]
+        delayed = sum(record.state == "~" for record in records)
+        if delayed:
+            self._bump(tube, {"delayed": delayed})
         return records
 
-    def replace(self, record: Record, entry: Entry) -> Record:
-        """Give a ready or delayed task new content."""
-        after = replaced(record, entry, self.now)
-        ready, laned = after.state == "r", self._lanes is not None and record.state in "rq"
-        if self._lanes is not None and (ready or laned):
-            self._rewrite(msgspec.structs.replace(after, state="~"))  # in no micro-queue while it finds its place
-            if ready:
-                place = (after.rank1, after.rank2, self.key | record.id)
-                state, rank2 = self._lanes.arrive(record.utube or NO_UTUBE, place, was=record.state)
-                after = msgspec.structs.replace(after, state=state, rank2=rank2)
+    def _store(self, tube: Tube, entries: Sequence[Entry]) -> tuple[list[Record], int]:
+        """Insert new tasks; which they are, and how many more can be taken by promotion."""
+        last, now = self.last_id(tube), self.now
+        if last + len(entries) > ID_MASK:
+            raise StoreFull(f"tube {tube.name} has used up its {ID_MASK} ids: use another tube")
+        if not tube.kind.leased:
+            entries = self._named(tube, entries, last + 1)
+        records = [new_record(entry, id, now) for id, entry in enumerate(entries, last + 1)]
+        queues = Queues(self.db, tube, now) if tube.kind.per_utube else None
+        if queues is not None:
+            queues.know(records)
+            records = [queues.place(record) if record.state == "r" else record for record in records]
+        base, no = first_pk(tube), tube.no
+        plain, full = [], []
+        for record in records:
+            if record.address is None and record.reply_to is None and record.group_no is None:
+                plain.append((
+                    base | record.id, no, record.state, record.rank1, record.rank2, record.pri, record.utube,
+                    now, record.expires, record.at, record.ttr, record.max_attempts, record.callback, record.payload,
+                ))  # fmt: skip
             else:
-                self._lanes.left(record.utube or NO_UTUBE, record.state)
-        self._rewrite(after)
-        self._ready((after.state == "r") - (record.state == "r"))
-        self._count(STATE_COUNTER[record.state], -1)
-        self._count(STATE_COUNTER[after.state], 1)
-        self.effects.events.append(Event(self.tube.no, "put", after))
-        return after
+                full.append((base | record.id, no, *astuple(record)[1:]))
+        if len(plain) == 1:
+            self.execute(Q.insert, plain[0])
+        elif plain:
+            self.db.executemany(Q.insert, plain)
+        if full:
+            self.db.executemany(INSERT_RECORD, full)
+            if tube.kind.leased:
+                until = now + SUPERSEDED_MS
+                rows = [(no, record.address, until) for record in records if record.address is not None]
+                self.db.executemany(Q.supersede_outcome, rows)
+        return records, 0 if queues is None else queues.settle()
 
-    def _rewrite(self, after: Record) -> None:
-        row = (
-            self.key | after.id, after.state, after.rank1, after.rank2, after.pri, after.created, after.expires,
-            after.at, after.payload,
-        )  # fmt: skip
-        self.execute(Q.replace, row)
+    def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
+        """Entries of an unleased kind with their ids."""
+        count = len(entries)
+        if tube.kind.hand_out == CLOCK:
+            return [self._element(tube, entry, id) for id, entry in enumerate(entries, first)]
+        ms, seq = self.execute(Q.next_marks, (tube.no, self.now, count)).get
+        marks = (shown_mark((ms, seq - count + place)) for place in range(1, count + 1))
+        return [replace(entry, address=mark) for entry, mark in zip(entries, marks, strict=True)]
 
-    def served(self, utube: str) -> None:
-        """A head of that micro-queue was handed out."""
-        if self._lanes is not None:
-            self._lanes.served(utube)
+    def _element(self, tube: Tube, entry: Entry, id: int) -> Entry:
+        if entry.address is not None:
+            return entry
+        name = f"reply-{id}"
+        while self.rows(Q.by_names, tube=tube.no, texts=[name]):
+            name += "-"
+        return replace(entry, address=name)
 
-    def settled(self, utube: str) -> None:
-        """A taken task of that micro-queue was removed."""
-        if self._lanes is not None:
-            self._lanes.left(utube, "t")
+    # take
 
-    def acked(self, ids: Collection[int]) -> None:
-        """These were removed by an ack, and nobody is told."""
+    def take(self, request: Request) -> Handed:
+        nexts: list[int] = []
+        handed = Handed()
+        for tube in request.tubes:
+            row = self.execute(Q.look, (tube.no, request.handle)).get
+            if row is None:
+                raise self.no_such_tube(tube)
+            at, lapse, end, session, paused, moving = row
+            moments = [moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None]
+            forced = request.forced and tube is request.tubes[0]
+            if moments and min(moments) <= self.now and not forced:
+                return Handed(due=tube)
+            nexts += moments
+            if session is None:
+                handed.alive = False
+                break
+            if not paused:
+                handed.records = self._hand_out(tube, request, session, cancelled=bool(moving))
+            if handed.records:
+                handed.tube = tube
+                break
+            if (moment := self._next_hand_out(tube)) is not None:
+                nexts.append(moment)
+        handed.next_at = min(nexts, default=None)
+        if handed.alive and request.blocked is not None:
+            self._register(request, bool(handed.records))
+        return handed
+
+    def _hand_out(self, tube: Tube, request: Request, session: int, *, cancelled: bool) -> list[Record]:
+        if not tube.kind.leased:
+            return self._hand_out_unleased(tube, request.count)
+        query = Q.to_lease_not_cancelled if cancelled else Q.to_lease
+        top = _ANY_RANK if request.max_pri is None else request.max_pri
+        # Where each hand-out moves its micro-queue behind the others, the next one is known only after it.
+        batch = 1 if tube.fair and tube.utube_limit > 1 else request.count
+        leased: list[Record] = []
+        while len(leased) < request.count:
+            limit = min(batch, request.count - len(leased))
+            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, limit, session))]
+            self._lease(tube, records, session)
+            leased += records
+            if len(records) < batch or batch == request.count:
+                break
+        if leased:
+            self.execute(Q.bump_take, (tube.no, len(leased), len(leased)))
+        return leased
+
+    def _lease(self, tube: Tube, records: list[Record], session: int) -> None:
+        base = first_pk(tube)
+        if len(records) == 1:
+            self.execute(Q.lease, (base | records[0].id, self.now, session))
+        elif records:
+            self.execute(Q.lease_many, (_json([base | record.id for record in records]), self.now, session))
+        if tube.fair:
+            queues = Queues(self.db, tube, self.now)
+            queues.know(records)
+            for record in records:
+                queues.serve(record.utube or NO_UTUBE)
+            queues.settle()
+        elif tube.kind.per_utube:
+            self.db.executemany(Q.serve_queue, [(tube.no, record.utube or NO_UTUBE) for record in records])
+
+    def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
+        if tube.kind.hand_out != CLOCK:
+            return self._deliver(tube, self._to_hand_out(tube, 0, count), new=True)
+        handed = [clocked(record, self.now) for record in self._to_hand_out(tube, clock_limit(tube, self.now), count)]
+        if handed:
+            base = first_pk(tube)
+            self.db.executemany(Q.hand_out, [(base | record.id, "r", self.now, self.now) for record in handed])
+            self.execute(Q.bump_take, (tube.no, 0, len(handed)))
+        return handed
+
+    def _to_hand_out(self, tube: Tube, top: int, count: int) -> list[Record]:
+        return [Record(*row) for row in self.execute(Q.to_hand_out, (tube.no, top, self.now, count))]
+
+    def _deliver(self, tube: Tube, records: list[Record], *, new: bool) -> list[Record]:
+        if not records:
+            return []
+        count, base = len(records), first_pk(tube)
+        serial = self.execute(Q.bump_take, (tube.no, count if new else 0, count)).get - count
+        handed = [delivered(record, self.now, serial + place) for place, record in enumerate(records, 1)]
+        self.db.executemany(Q.hand_out, [(base | record.id, "t", record.rank1, self.now) for record in handed])
+        return handed
+
+    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
+        row = self.execute(Q.look, (tube.no, "")).get
+        if row is None:
+            raise self.no_such_tube(tube)
+        if row[4]:
+            return []
+        rows = self.execute(Q.delivered_first, (tube.no, count))
+        old = list(takewhile(lambda record: (record.taken or 0) + elapsed <= self.now, (Record(*row) for row in rows)))
+        rows.close()
+        return self._deliver(tube, old, new=False)
+
+    def _next_hand_out(self, tube: Tube) -> int | None:
+        """When the first element of a round tube may be handed out; None: there is none, or it may be now."""
+        rank = self.execute(Q.first_rank, (tube.no,)).get if tube.kind.hand_out == CLOCK else None
+        wait = None if rank is None else clock_wait(tube, rank, self.now)
+        return None if wait is None else self.now + wait
+
+    def _register(self, request: Request, came: bool) -> None:
+        blocked: Blocked = request.blocked
+        for tube in request.tubes:
+            if blocked == "enter" and not came:
+                self.execute(Q.add_waiter, (request.handle, tube.no))
+            elif blocked == "leave" or (blocked == "stay" and came):
+                self.execute(Q.remove_waiter, (request.handle, tube.no))
+                self.execute(Q.forget_waiter, (request.handle, tube.no))
+
+    # ack
+
+    def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        if not tube.kind.leased:
+            names = dict(self.execute(Q.ack_named, (tube.no, _json([move.name for move in moves]))))
+            self._count_acks(tube, [pk & ID_MASK for pk in names.values()])
+            return Acked(set(names))
+        base = first_pk(tube)
+        gone: list[tuple[Any, ...]] = []
+        if len(moves) == 1:
+            move = moves[0]
+            if 0 < move.id <= ID_MASK:
+                gone = self.execute(Q.ack_one, (base | move.id, move.session, move.lease, self.now)).fetchall()
+        else:
+            guards: dict[tuple[int | None, int | None], list[int]] = {}
+            for move in moves:
+                if 0 < move.id <= ID_MASK:
+                    guards.setdefault((move.session, move.lease), []).append(base | move.id)
+            for (session, lease), pks in guards.items():
+                gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now)).fetchall()
+        if not gone:
+            return Acked(set())
+        readied, ids = 0, [pk & ID_MASK for pk, _, _ in gone]
+        self._count_acks(tube, ids)
+        if tube.kind.per_utube:
+            queues = Queues(self.db, tube, self.now)
+            queues.know_labels({utube or NO_UTUBE for _, utube, _ in gone})
+            for _, utube, _ in gone:
+                queues.move(utube or NO_UTUBE, "t", "-")
+            readied = queues.settle()
+        addressed = [(pk, address) for pk, _, address in gone if address is not None]
+        if addressed:
+            results = {move.id: move.result for move in moves}
+            until = self.now + tube.retention
+            self._keep([
+                (pk, tube.no, address, STATUS_OF["ack"], results[pk & ID_MASK], None, None, until)
+                for pk, address in addressed
+            ])  # fmt: skip
+        return Acked(set(ids), readied)
+
+    def _count_acks(self, tube: Tube, ids: Sequence[int]) -> None:
         if ids:
-            self._highest = max(self._highest, *ids)
-            self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + len(ids)
-            self._acks += len(ids)
-
-    def apply(self, record: Record, change: Change) -> Record:
-        """Carry out a change that the core decided on."""
-        if record.group_no is not None:
-            change = self.links.gate(record, change)
-        if change.state == "t":
-            self.execute(Q.touch, (self.key | record.id, change.at, change.progress))
-            after = altered(record, change, "t")
-        elif change.state == "-":
-            after = self._remove(record, change)
-        else:
-            after = self._move(record, change)
-        self._tell(record.state, change, after)
-        if change.state == "-" and (change.ending is not None or record.group_no is not None):
-            self.links.left(record, change.ending)
-        return after
-
-    def forget_idle_lanes(self) -> None:
-        """Forget some micro-queues of a fair tube that are empty and whose turn is over."""
-        if self._lanes is not None and self.tube.fair:
-            self._lanes.forget_idle()
-
-    def finish(self) -> Effects:
-        """Put what follows, and write the counters and lanes; NoSuchTube when the tube is gone."""
-        if self._links is not None:
-            self._put_works(self._links.works)
-            self._links.save()
-        if self._lanes is not None:
-            self._lanes.save()
-            self._ready(self._lanes.readied)
-            self._lanes.readied = 0
-        if self._acks:
-            self.execute(Q.bump_ack, (self.tube.no, self._acks, self._highest))
-            self._acks = 0
+            self.execute(Q.bump_ack, (tube.no, len(ids), max(ids)))
             if not self.db.changes():
-                raise no_such_tube(self.db, self.tube)
-        if self._deltas:
-            deltas = [self._deltas.get(name, 0) for name in _BUMPED]
-            if self.execute(Q.bump, (self.tube.no, self._highest, *deltas)).get is None:
-                raise no_such_tube(self.db, self.tube)
-            self._deltas = {}
-        return self.effects
+                raise self.no_such_tube(tube)
 
-    def _put_works(self, works: dict[str, list[bytes]]) -> None:
-        """Replies and group work, each tube's in the order in which they came."""
-        while works:
-            name = next(iter(works))
-            payloads = works.pop(name)
-            if name == self.tube.name:
-                self.store([plain_entry(self.tube, payload) for payload in payloads])
+    def _keep(self, outcomes: list[tuple[Any, ...]]) -> None:
+        self.rows(Q.sweep_outcomes, tube=outcomes[0][1], limit=_SWEPT_PER_OUTCOME * len(outcomes))
+        self.db.executemany(Q.keep_outcome, outcomes)
+
+    # changes
+
+    def flush(self, delta: Delta) -> Flushed:
+        flushed = Flushed()
+        for group in delta.groups:
+            self._write_group(group)
+        if delta.rows:
+            self._write_rows(delta.tube, delta.rows, flushed)
+        for tube, entries in ((delta.tube, delta.fresh), *delta.works):
+            if entries:
+                records, gained = self._store(tube, entries)
+                gained += sum(record.state == "r" for record in records)
+                flushed.readied[tube.no] = flushed.readied.get(tube.no, 0) + gained
+                if tube is delta.tube and entries is delta.fresh:
+                    flushed.fresh = records
+                else:
+                    flushed.works.append((tube, records))
+                if delayed := sum(STATE_COUNTER[record.state] == "delayed" for record in records):
+                    self._bump(tube, {"delayed": delayed})
+        if delta.erase_upto is not None:
+            base = first_pk(delta.tube)
+            self.rows(Q.erase, low=base, high=base | delta.erase_upto)
+        return flushed
+
+    def _write_group(self, row: GroupRow) -> None:
+        before, after = row.before, row.after
+        changed = self.change(
+            Q.change_group,
+            no=before.no,
+            was=before.state,
+            had=before.left,
+            exact=int(row.exact),
+            **_group_values(before, after),
+        )
+        if not changed:
+            raise Conflict
+
+    def _write_rows(self, tube: Tube, rows: list[Row], flushed: Flushed) -> None:
+        base, no, counts = first_pk(tube), tube.no, Counter[str]()
+        laned, fair = tube.kind.per_utube, tube.fair
+        deleted, updated, data, outcomes = [], [], [], []
+        highest = readied = 0
+        for row in rows:
+            before, after = row.before, row.after
+            pk = base | before.id
+            counts[STATE_COUNTER[before.state]] -= 1
+            counts[STATE_COUNTER[after.state]] += 1
+            counts.update(event for event in row.events if event != "put")
+            if after.state == "-":
+                deleted.append((pk,))
+                highest = max(highest, before.id)
+                if row.ending is not None and before.address is not None and tube.kind.leased:
+                    ending = astuple(row.ending)
+                    outcomes.append((pk, no, before.address, *ending, self.now + tube.retention))
                 continue
-            tube = tubes.reply_tube(self.db, name)
-            step = Step(self.db, tube, self.now, self.effects)
-            step.store([plain_entry(tube, payload) for payload in payloads])
-            step.finish()
+            values = _mutable(after)
+            if laned:
+                rank2 = 0 if fair and after.state != "t" else after.rank2
+                values = ("q" if after.state == "r" else after.state, after.rank1, rank2, *values[3:])
+            else:
+                readied += (after.state == "r") - (before.state == "r")
+            updated.append((*values, pk))
+            if after.payload is not before.payload:
+                data.append((after.payload, pk))
+        self.db.executemany(Q.delete, deleted)
+        self.db.executemany(UPDATE_RECORD, updated)
+        self.db.executemany(UPDATE_DATA, data)
+        if outcomes:
+            self._keep(outcomes)
+        if laned:
+            readied = self._move_queues(tube, rows)
+        flushed.readied[no] = readied
+        self._bump(tube, counts, highest)
 
-    def _arrived(self, id: int, entry: Entry, newest: bool) -> Record:
-        now = self.now
-        group = None if entry.group is None else self.links.group_for(entry)
-        rank1, rank2 = entry.rank1.value(id, now), entry.rank2.value(id, now)
-        expires = None if entry.ttl is None else now + entry.ttl + entry.delay
-        at: int | None = expires
-        if entry.delay:
-            at = now + entry.delay
-        if entry.delay or (group is not None and group.state == OPEN):
-            state = UNSTARTED if group is not None and group.state == OPEN else "~"
-            self._count("delayed", 1)
-        elif self._lanes is None:
-            state = "r"
-        else:
-            place = (rank1, rank2, self.key | id)
-            state, rank2 = self._lanes.arrive(entry.utube or NO_UTUBE, place, newest=newest)
-        self._ready(state == "r")
-        record = Record(
-            id, state, rank1, rank2, entry.pri, entry.utube, 0, 0, now, None, expires, at, entry.ttr,
-            entry.max_attempts, None, None, entry.callback, entry.payload, entry.address, entry.reply_to, entry.group,
-            None if group is None else group.no,
-        )  # fmt: skip
-        self.effects.events.append(Event(self.tube.no, "put", record))
-        return record
+    def _move_queues(self, tube: Tube, rows: list[Row]) -> int:
+        queues = Queues(self.db, tube, self.now)
+        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"]
+        queues.know(row.before for row in moved)
+        for row in moved:
+            queues.move(row.before.utube or NO_UTUBE, row.before.state, row.after.state)
+        return queues.settle()
 
-    def _remove(self, record: Record, change: Change) -> Record:
-        self.execute(Q.delete, (self.key | record.id,))
-        self._highest = max(self._highest, record.id)
-        if self._lanes is not None and record.state in "rqt":
-            self._lanes.left(record.utube or NO_UTUBE, record.state)
-        self.effects.removed[self.tube.no] = self.effects.removed.get(self.tube.no, 0) + 1
-        return altered(record, change, "-")
+    # transfer
 
-    def _move(self, record: Record, change: Change) -> Record:
-        key, lanes, utube = self.key | record.id, self._lanes, record.utube or NO_UTUBE
-        state, rank2 = change.state, 0 if self.tube.fair else record.rank2  # a turn is its lane's: only heads carry it
-        if state == "r" and lanes is not None:
-            state, rank2 = lanes.arrive(utube, (record.rank1, rank2, key), was=record.state)
-        after = altered(record, change, state)
-        row = (key, state, rank2, after.expires, after.at, after.attempts, after.owner, after.reason)
-        self.execute(Q.change, row)
-        if lanes is not None and change.state != "r" and record.state in "rqt":
-            lanes.left(utube, record.state)
-        self._ready(state == "r")
-        return after
+    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+        last, base = self.last_id(tube), first_pk(tube)
+        new = parcel.above(last)
+        rows = [(base | record.id, tube.no, *astuple(record)[1:]) for record in new.records]
+        self.db.executemany(INSERT_RECORD, rows)
+        self.db.executemany(Q.import_members, list(new.members.items()))
+        outcomes = [
+            (base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until) for kept in parcel.outcomes
+        ]
+        self.db.executemany(Q.keep_outcome, outcomes)
+        last_id = max(parcel.upto, last, *(record.id for record in new.records))
+        counts = {
+            "taken": new.count("t"),
+            "delayed": new.count("~", "g"),
+            "buried": new.count("!"),
+            "delay": -new.due,
+            "done": last_id - last - len(new.records),
+        }
+        self._bump(tube, counts, last_id)
 
-    def _tell(self, before: str, change: Change, after: Record) -> None:
-        self._count(STATE_COUNTER[before], -1)
-        self._count(STATE_COUNTER[after.state], 1)
-        for event in change.events:
-            self._count(event, 1)
-            self.effects.events.append(Event(self.tube.no, event, after))
+    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
+        self.must_live(tube)
+        if self.tubes([name]):
+            return False
+        self._bump(tube, {call: getattr(tally.counts, call) for call in _CALLS})
+        self.execute(Q.set_mark, (tube.no, *max(self.tally(tube).mark, tally.mark)))
+        self.db.executemany(Q.set_group_total, list(totals.items()))
+        return self.write_tube(tube, name=name)
 
-    def _count(self, name: str, by: int) -> None:
-        self._deltas[name] = self._deltas.get(name, 0) + by
 
-    def _ready(self, by: int) -> None:
-        if by:
-            readied = self.effects.readied
-            readied[self.tube.no] = max(0, readied.get(self.tube.no, 0) + by)
+def _group_values(before: Group, after: Group) -> dict[str, object]:
+    return {
+        "state": after.state,
+        "total": after.total - before.total,
+        "remaining": after.left - before.left,
+        "end_work": after.end,
+        "cancel_work": after.cancel,
+        "moving": int(after.moving),
+        "until": after.until,
+    }

@@ -5,8 +5,8 @@ CREATE TABLE penstock_meta (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE penstock_tube (
-    no INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again, so the tasks of a dropped tube stay dead
-    name TEXT UNIQUE,                      -- NULL once dropped, while its tasks are removed in steps
+    no INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again; negative once the tube is dropped or moved
+    name TEXT NOT NULL UNIQUE,
     kind TEXT NOT NULL,                    -- the declaration, as JSON
     options TEXT NOT NULL,                 -- as JSON, in the caller's units
     paused INTEGER NOT NULL DEFAULT 0
@@ -32,19 +32,22 @@ CREATE TABLE penstock_counter (
     ttl_calls INTEGER NOT NULL DEFAULT 0,
     ttr_calls INTEGER NOT NULL DEFAULT 0,
     delay_calls INTEGER NOT NULL DEFAULT 0,
-    fail_calls INTEGER NOT NULL DEFAULT 0
+    fail_calls INTEGER NOT NULL DEFAULT 0,
+    last_ms INTEGER NOT NULL DEFAULT 0,    -- the last message id of a reliable tube
+    last_seq INTEGER NOT NULL DEFAULT 0
 ) STRICT;
 
 CREATE TABLE penstock_task (
-    key INTEGER PRIMARY KEY,     -- tube * 2^40 + id: a tube's tasks lie together, in id order
+    pk INTEGER PRIMARY KEY,      -- tube * 2^40 + id: a tube's tasks lie together, in id order
     tube INTEGER NOT NULL,
-    state TEXT NOT NULL,         -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried
+    state TEXT NOT NULL,         -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried,
+                                 -- g delayed until its group is started
     rank1 ANY NOT NULL,
     rank2 ANY NOT NULL,
     pri INTEGER NOT NULL,
     utube TEXT,
-    attempts INTEGER NOT NULL,
-    lease INTEGER NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    lease INTEGER NOT NULL DEFAULT 0,
     created INTEGER NOT NULL,
     taken INTEGER,
     expires INTEGER,
@@ -54,13 +57,18 @@ CREATE TABLE penstock_task (
     owner INTEGER,               -- the session that holds it
     reason TEXT,
     callback TEXT,
+    address TEXT,
+    reply_to TEXT,
+    group_name TEXT,
+    group_no INTEGER,
+    progress REAL,
     data BLOB NOT NULL
 ) STRICT;
 
--- Only takeable tasks stand here: of a micro-queue, its heads. Ends with key, so it is in id order.
+-- Only takeable tasks are in it: of a micro-queue, its heads. Ends with pk, so it is in id order.
 CREATE INDEX penstock_ready ON penstock_task (tube, rank1, rank2) WHERE state = 'r';
 -- Ready tasks by micro-queue: the first to promote, the last to demote.
-CREATE INDEX penstock_laned ON penstock_task (tube, utube, state, rank1, rank2)
+CREATE INDEX penstock_queued ON penstock_task (tube, utube, state, rank1, rank2)
     WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
 -- What a session holds, and what is taken, delayed or buried, without a scan of what is ready.
 CREATE INDEX penstock_aside ON penstock_task (tube, state, owner)
@@ -69,8 +77,18 @@ CREATE INDEX penstock_aside ON penstock_task (tube, state, owner)
 CREATE INDEX penstock_buried ON penstock_task (tube, rank1, rank2) WHERE state = '!';
 -- The next moment of every task that has one: delay, ttr and ttl in one index.
 CREATE INDEX penstock_timer ON penstock_task (tube, at) WHERE at IS NOT NULL;
+-- One live task per address and tube.
+CREATE UNIQUE INDEX penstock_address ON penstock_task (tube, address) WHERE address IS NOT NULL;
+-- A group's tasks. Without their state, so that plain tasks that change theirs need not look at it.
+CREATE INDEX penstock_grouped ON penstock_task (group_no) WHERE group_no IS NOT NULL;
+-- Those that wait for their group's start (state g): in take order, to be moved; in id order, to be listed.
+CREATE INDEX penstock_unstarted ON penstock_task (group_no, rank1, rank2) WHERE state = 'g';
+CREATE INDEX penstock_unstarted_ids ON penstock_task (tube) WHERE state = 'g';
+-- What has no owner is no lease, but delivered: in the order of hand-outs.
+CREATE INDEX penstock_delivered ON penstock_task (tube, rank1) WHERE state = 't' AND owner IS NULL;
 
-CREATE TABLE penstock_lane (
+-- A row per micro-queue that has ready or taken tasks, or whose turn is not over.
+CREATE TABLE penstock_utube (
     tube INTEGER NOT NULL,
     utube TEXT NOT NULL,
     taken INTEGER NOT NULL,
@@ -79,14 +97,14 @@ CREATE TABLE penstock_lane (
     turn INTEGER NOT NULL,
     PRIMARY KEY (tube, utube)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX penstock_idle_lane ON penstock_lane (tube, turn) WHERE taken = 0 AND heads = 0 AND waiting = 0;
+CREATE INDEX penstock_idle_utube ON penstock_utube (tube, turn) WHERE taken = 0 AND heads = 0 AND waiting = 0;
 
 CREATE TABLE penstock_session (
     no INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
     ttr INTEGER NOT NULL,
     until INTEGER,               -- its end, once no handle is left
-    host TEXT,                   -- of the last handle that left, and so on
+    host TEXT,                   -- of the last handle that left, as are pid and beat
     pid INTEGER,
     beat INTEGER
 ) STRICT;
@@ -104,10 +122,40 @@ CREATE TABLE penstock_handle (
 CREATE INDEX penstock_handle_until ON penstock_handle (until);
 CREATE INDEX penstock_handle_session ON penstock_handle (session);
 
-CREATE TABLE penstock_waiting (
+-- Blocked takes.
+CREATE TABLE penstock_waiter (
     handle TEXT NOT NULL,
     tube INTEGER NOT NULL,
     takes INTEGER NOT NULL,
     PRIMARY KEY (handle, tube)
 ) STRICT, WITHOUT ROWID;
-CREATE INDEX penstock_waiting_tube ON penstock_waiting (tube);
+CREATE INDEX penstock_waiter_tube ON penstock_waiter (tube);
+
+CREATE TABLE penstock_outcome (
+    pk INTEGER PRIMARY KEY,      -- the task's
+    tube INTEGER NOT NULL,
+    address TEXT NOT NULL,
+    status TEXT NOT NULL,        -- done, failed, deleted, expired
+    result BLOB,                 -- as data is stored
+    error TEXT,
+    code TEXT,                   -- as JSON
+    until INTEGER NOT NULL       -- forgotten from here on
+) STRICT;
+CREATE INDEX penstock_outcome_address ON penstock_outcome (tube, address);
+CREATE INDEX penstock_outcome_until ON penstock_outcome (tube, until);
+
+CREATE TABLE penstock_group (
+    no INTEGER PRIMARY KEY AUTOINCREMENT,
+    tube INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    state TEXT NOT NULL,         -- open, started, cancelling, done, cancelled
+    total INTEGER NOT NULL,
+    remaining INTEGER NOT NULL,
+    end_work BLOB,
+    cancel_work BLOB,
+    moving INTEGER NOT NULL,     -- tasks must follow a start or a cancel
+    until INTEGER                -- of one that is over: forgotten from here on
+) STRICT;
+CREATE UNIQUE INDEX penstock_live_group ON penstock_group (tube, name) WHERE state = 'open' OR state = 'started';
+CREATE INDEX penstock_moving_group ON penstock_group (tube) WHERE moving = 1;
+CREATE INDEX penstock_over_group ON penstock_group (tube, until) WHERE until IS NOT NULL;

@@ -1,0 +1,394 @@
+"""The part of a step that every SQL store does alike: loads, tubes, groups, outcomes, sessions and audits.
+
+A store gives `rows`, which runs one named query, and what is hot or differs between databases: insert, take, ack,
+flush, counters and waiters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+
+from penstock.core.declared import declared_tube
+from penstock.core.ending import Ending
+from penstock.core.group import Group
+from penstock.core.kind import CLOCK, Kind
+from penstock.core.options import Tube, encode_given
+from penstock.core.refusals import tube_missing
+from penstock.core.results import Lane, Presence, SessionRecord
+from penstock.core.task import Record
+from penstock.core.transfer import Kept, Tally, arriving, gone, hidden
+from penstock.engine import port
+from penstock.engine.integrity import heads_wanted
+from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
+from penstock.errors import NoSuchTube
+from penstock.store.sql.queries import ID_BITS, ID_MASK
+
+Row = tuple[Any, ...]
+
+
+def first_pk(tube: Tube) -> int:
+    """Below the pks of a tube's tasks, which a hidden tube keeps under its old number."""
+    return abs(tube.no) << ID_BITS
+
+
+def span(tube: Tube, after: int = 0, upto: int | None = None) -> dict[str, int]:
+    """The pks above one id and up to another, as parameters."""
+    base = first_pk(tube)
+    return {"low": base | min(max(after, 0), ID_MASK), "high": base | (ID_MASK if upto is None else upto)}
+
+
+class SqlStep:
+    """Keeps most of `engine.port.Step`."""
+
+    #: The named queries of the store.
+    Q: SimpleNamespace
+    now: int
+    optimistic = False
+
+    def rows(self, query: str, **values: object) -> list[Row]:
+        """Run one query. Lists are given as `ids` and `texts`."""
+        raise NotImplementedError
+
+    def change(self, query: str, **values: object) -> int:
+        """Run one statement; how many rows it changed."""
+        raise NotImplementedError
+
+    def record(self, row: Row) -> Record:
+        """The task of a row that has the columns of `queries.RECORD`."""
+        return Record(*row)
+
+    # tubes
+
+    def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:
+        rows = self.rows(self.Q.all_tubes) if names is None else self.rows(self.Q.tubes_named, texts=names)
+        return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in rows]
+
+    def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
+        raise NotImplementedError
+
+    def write_tube(
+        self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
+    ) -> bool:
+        stored = next((stored for stored in self.tubes([tube.name]) if stored.tube.no == tube.no), None)
+        if stored is None:
+            return False
+        values = {
+            "name": tube.name if name is None else name,
+            "options": encode_given(tube.given if given is None else given).decode(),
+            "paused": int(stored.paused if paused is None else paused),
+        }
+        return self.change(self.Q.set_tube, tube=tube.no, **values) > 0
+
+    def hide_tube(
+        self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
+    ) -> tuple[bool, bool, bool] | None:
+        self.must_live(tube)
+        taken = (waiting or tube.kind.leased) and bool(self.rows(self.Q.any_taken, tube=tube.no))
+        waits = waiting and bool(self.rows(self.Q.any_waiting, tube=tube.no))
+        moving = bool(self.rows(self.Q.any_moving, tube=tube.no))
+        if taken or waits or moving:
+            return taken, waits, moving
+        self.change(self.Q.hide_counter, tube=tube.no)
+        self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
+        return None
+
+    def forget_tube(self, tube: Tube) -> None:
+        self._forget_content(tube)
+        self.change(self.Q.forget_counter, tube=tube.no)
+        self.change(self.Q.forget_tube, tube=tube.no)
+
+    def clear_tube(self, tube: Tube) -> None:
+        self._forget_content(tube)
+        self.set_counts(tube, {}, done=0)
+
+    def _forget_content(self, tube: Tube) -> None:
+        Q = self.Q  # noqa: N806
+        for query in (Q.forget_queues, Q.forget_groups, Q.forget_outcomes, Q.forget_waiters):
+            self.change(query, tube=abs(tube.no))
+
+    def must_live(self, tube: Tube) -> None:
+        """NoSuchTube where the tube was dropped or moved."""
+        if not self.rows(self.Q.tube_lives, tube=tube.no):
+            raise self.no_such_tube(tube)
+
+    def no_such_tube(self, tube: Tube) -> NoSuchTube:
+        """The error for a handle whose tube was dropped or moved."""
+        found = self.tubes([arriving(tube.name), gone(tube.name)])
+        return hidden(found[0].tube) if found else tube_missing(tube)
+
+    def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
+        """Set the counters of what is stored, by state, and of what is done."""
+        raise NotImplementedError
+
+    # looking
+
+    def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
+        query, values = self._selected(tube, select)
+        records = [self.record(row) for row in self.rows(query, **values)]
+        if isinstance(select, port.Find) and select.status == "~":
+            more = self.rows(query, **{**values, "state": "g"})
+            records = sorted([*records, *map(self.record, more)], key=lambda record: record.id)[: select.limit]
+        if not records and not isinstance(select, port.Page):
+            self.must_live(tube)
+        groups: dict[int, Group] = {}
+        numbers = {record.group_no for record in records if record.group_no is not None}
+        if numbers:
+            groups = {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(numbers))}
+        if isinstance(select, port.Due):
+            groups |= {group.no: group for group in self._groups(self.Q.moving_groups, tube)}
+        return Loaded(records, groups)
+
+    def _selected(self, tube: Tube, select: port.Select) -> tuple[str, dict[str, object]]:
+        Q, no = self.Q, tube.no  # noqa: N806
+        match select:
+            case port.ByIds(ids):
+                base = first_pk(tube)
+                return Q.by_ids, {"ids": sorted(base | id for id in ids if 0 < id <= ID_MASK)}
+            case port.ByNames(names):
+                return Q.by_names, {"tube": no, "texts": names}
+            case port.Due(limit):
+                return Q.due, {"tube": no, "limit": limit}
+            case port.Taken(after, limit):
+                return Q.taken_after, {"tube": no, "after": first_pk(tube) | after, "limit": limit}
+            case port.Buried(limit):
+                return Q.buried, {"tube": no, "limit": limit}
+            case port.Members(group, limit):
+                return Q.members, {"group": group, "limit": limit}
+            case port.Unstarted(group, limit):
+                return Q.unstarted, {"group": group, "limit": limit}
+            case port.Page(after, limit, upto):
+                return Q.page, {**span(tube, after, upto), "limit": limit}
+            case port.Find(status, after, limit):
+                values: dict[str, object] = {**span(tube, after), "limit": limit}
+                if status in (None, "r"):
+                    return (Q.find_all if status is None else Q.find_ready), values
+                return Q.find_aside, {**values, "tube": no, "state": status}
+            case port.Holders(utube, limit):
+                return Q.holders, {"tube": no, "utube": utube, "limit": limit}
+            case port.Deliveries(start, limit, delivered):
+                query = Q.delivered if delivered else Q.undelivered
+                return query, {"tube": no, "start": start, "limit": limit}
+
+    def groups(
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
+        above: int | None = None, limit: int = 1000,
+    ) -> list[Group]:  # fmt: skip
+        if no is not None:
+            return self._groups(self.Q.groups_by_no, tube, ids=[no])
+        if name is not None:
+            return self._groups(self.Q.live_group, tube, name=name)
+        if after is not None:
+            return self._groups(self.Q.live_groups, tube, after=after, limit=limit)
+        return self._groups(self.Q.groups_above, tube, above=above or 0, limit=limit)
+
+    def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
+        rows = self.rows(query, tube=abs(tube.no), **values)
+        if not rows:
+            self.must_live(tube)
+        return [make_group(row) for row in rows]
+
+    def open_group(self, tube: Tube, name: str) -> Group:
+        self.must_live(tube)
+        found = self.groups(tube, name=name)
+        if not found:
+            self.change(self.Q.add_group, tube=tube.no, name=name)
+            found = self.groups(tube, name=name)
+        return found[0]
+
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+        if id is not None:
+            found = self.rows(self.Q.outcome_by_id, pk=first_pk(tube) | id)
+        else:
+            found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
+        return Ending(*found[0]) if found else None
+
+    def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
+        rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
+        return [Kept(pk & ID_MASK, address, Ending(*ending), until) for pk, address, *ending, until in rows]
+
+    def queue(self, tube: Tube, utube: str) -> Lane:
+        found = self.rows(self.Q.queue, tube=tube.no, utube=utube)
+        return Lane(utube, *found[0]) if found else Lane(utube, 0, 0, 0)
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        place = {"rank1": record.rank1, "rank2": record.rank2, "pk": first_pk(tube) | record.id}
+        return int(self.rows(self.Q.ahead, tube=tube.no, **place)[0][0])
+
+    def sweep(self, tube: Tube, limit: int) -> None:
+        self.change(self.Q.sweep_outcomes, tube=tube.no, limit=limit)
+        self.change(self.Q.sweep_groups, tube=tube.no, limit=limit)
+
+    # sessions
+
+    def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
+        found = self.rows(self.Q.session_by_no, no=no) if id is None else self.rows(self.Q.session_by_id, id=id)
+        return SessionRow(*found[0]) if found else None
+
+    def add_session(self, id: str, ttr: int) -> int:
+        self.change(self.Q.add_session, id=id, ttr=ttr)
+        found = self.find_session(id=id)
+        assert found is not None
+        return found.no
+
+    def add_handle(self, presence: Presence, session: int, until: int) -> None:
+        if not self.change(self.Q.resume_session, no=session):
+            raise Conflict
+        who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}
+        self.change(self.Q.add_handle, session=session, until=until, **who)
+
+    def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
+        self.change(self.Q.beat, texts=handles, lapse=lapse_ms)
+        return {row[0] for row in self.rows(self.Q.beating, texts=handles)}
+
+    def handles(self, ids: Sequence[str]) -> list[HandleRow]:
+        return [HandleRow(*row) for row in self.rows(self.Q.handles, texts=ids)]
+
+    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+        handles = [HandleRow(*row) for row in self.rows(self.Q.lapsed_handles)]
+        return handles, [row[0] for row in self.rows(self.Q.ended_sessions)]
+
+    def remove_handle(self, handle: HandleRow, moment: int) -> None:
+        found = self.rows(self.Q.presence_of, id=handle.id)
+        if not found:
+            return
+        host, pid, beat = found[0]
+        self.change(self.Q.forget_handle_waiters, id=handle.id)
+        self.change(self.Q.forget_handle, id=handle.id)
+        self.change(self.Q.linger, no=handle.session, moment=moment, host=host, pid=pid, beat=beat)
+
+    def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
+        pks: dict[int, list[int]] = {}
+        for no, pk in self.rows(self.Q.held, session=session, limit=limit):
+            pks.setdefault(no, []).append(pk & ID_MASK)
+        tubes = {stored.tube.no: stored.tube for stored in self.tubes()} if pks else {}
+        return [(tubes[no], self.load(tubes[no], port.ByIds(ids))) for no, ids in pks.items()]
+
+    def forget_session(self, session: int) -> None:
+        self.change(self.Q.forget_session, no=session)
+
+    def sessions(self, no: int | None = None) -> list[SessionRecord]:
+        if no is not None:
+            known = self.find_session(no=no)
+            rows: list[Row] = [] if known is None else [(known.no, known.id)]
+        else:
+            rows = self.rows(self.Q.all_sessions)
+        names = {} if no is not None else {stored.tube.no: stored.tube.name for stored in self.tubes()}
+        found = []
+        for number, id in rows:
+            presence = self.rows(self.Q.presences, no=number)
+            if presence:
+                held: list[tuple[str, int]] = []
+                waits: list[str] = []
+                if no is None:
+                    pairs = self.rows(self.Q.held, session=number, limit=ID_MASK)
+                    held = [(names[tube], pk & ID_MASK) for tube, pk in pairs]
+                    waits = [row[0] for row in self.rows(self.Q.waits_of, no=number)]
+                host, pid, beat = presence[0]
+                found.append(SessionRecord(id, host, pid, beat, held, waits))
+        return found
+
+    # integrity
+
+    def damage(self) -> list[str]:
+        return []
+
+    def audit(self, tube: Tube) -> Audit:
+        Q, no = self.Q, tube.no  # noqa: N806
+        leased, clocked = tube.kind.leased, int(tube.kind.hand_out == CLOCK)
+        members: dict[int, dict[str, int]] = {}
+        for group, state, count in self.rows(Q.count_members, tube=no):
+            members.setdefault(group, {})[state] = int(count)
+        newest = self._records(Q.newest_record, **span(tube))
+        return Audit(
+            states={state: int(count) for state, count in self.rows(Q.count_states, tube=no)},
+            stranded=self._records(Q.stranded, tube=no) if leased else [],
+            orphans=self._records(Q.orphans, tube=no) if leased else [],
+            unsound=[] if leased else self._records(Q.unsound, tube=no, clocked=clocked),
+            queues=self._audit_queues(tube) if tube.kind.per_utube else {},
+            groups=self._groups(Q.all_groups, tube),
+            members=members,
+            strays=self._records(Q.strays, tube=no),
+            early=[row[0] & ID_MASK for row in self.rows(Q.early_outcomes, tube=no)],
+            newest=newest[0] if newest else None,
+            tally=self.tally(tube),
+        )
+
+    def _records(self, query: str, **values: object) -> list[Record]:
+        return [self.record(row) for row in self.rows(query, **values)]
+
+    def _audit_queues(self, tube: Tube) -> dict[str, QueueAudit]:
+        Q, empty = self.Q, (0, 0, 0)  # noqa: N806
+        counted = {label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, tube=tube.no)}
+        stored = {label: (tuple(numbers), turn) for label, *numbers, turn in self.rows(Q.stored_queues, tube=tube.no)}
+        ready: dict[str, list[tuple[float, float, int, str]]] = {}
+        for label, pk, state, rank1, rank2 in self.rows(Q.ready_in_queues, tube=tube.no):
+            ready.setdefault(label, []).append((rank1, 0 if tube.fair else rank2, pk & ID_MASK, state))
+        return {
+            label: QueueAudit(
+                counted.get(label, empty),
+                cast("tuple[int, int, int]", stored.get(label, (empty, 0))[0]),
+                stored.get(label, (empty, 0))[1],
+                [(id, state) for *_, id, state in sorted(ready.get(label, []))],
+            )
+            for label in counted.keys() | stored.keys()
+        }
+
+    def restore(self, tube: Tube, record: Record) -> None:
+        values = {field: getattr(record, field) for field in (*port.MUTABLE, "group", "group_no")}
+        self.change(self.Q.restore, pk=first_pk(tube) | record.id, **values)
+
+    def rebuild(self, tube: Tube, audit: Audit) -> None:
+        if tube.kind.per_utube:
+            self.change(self.Q.forget_queues, tube=tube.no)
+            for label, queue in audit.queues.items():
+                self._rebuild_queue(tube, label, queue)
+        states = Counter(audit.states)
+        self.set_counts(tube, states, done=audit.tally.counts.put - states.total())
+        if tube.kind.hand_out != CLOCK and not tube.kind.leased:
+            self.set_mark(tube, audit)
+
+    def _rebuild_queue(self, tube: Tube, label: str, queue: QueueAudit) -> None:
+        wanted, base = heads_wanted(tube, queue), first_pk(tube)
+        if not (queue.counted[0] or queue.ready):
+            return
+        for place, (id, state) in enumerate(queue.ready):
+            now = "r" if place < wanted else "q"
+            if now != state or tube.fair:
+                turn = queue.turn if now == "r" else 0
+                self.change(self.Q.set_ready_state, pk=base | id, state=now, turn=turn, fair=int(tube.fair))
+        numbers = {"taken": queue.counted[0], "heads": wanted, "waiting": len(queue.ready) - wanted}
+        self.change(self.Q.add_queue, tube=tube.no, utube=label, turn=queue.turn, **numbers)
+
+    def set_mark(self, tube: Tube, audit: Audit) -> None:
+        """Keep the newest message id, where the stored one is older."""
+        raise NotImplementedError
+
+    def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
+        self.change(self.Q.drop_outcomes, ids=[first_pk(tube) | id for id in ids])
+
+    def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
+        rows = self.rows(self.Q.stray_waiters)
+        names = {stored.tube.no: stored.tube.name for stored in self.tubes()} if rows else {}
+        for _, handle in rows if forget else ():
+            self.change(self.Q.forget_handle_waiters, id=handle)
+        return [(names.get(no, ""), handle) for no, handle in rows]
+
+    def tally(self, tube: Tube) -> Tally:
+        """The last ids and the counters."""
+        raise NotImplementedError
+
+
+def encoded_kind(kind: Kind) -> str:
+    """A kind's declaration, as it is stored."""
+    return msgspec.json.encode(kind, order="deterministic").decode()
+
+
+def make_group(row: Row) -> Group:
+    """The group of a row that has the columns of the fragment `group`."""
+    no, name, state, total, left, end, cancel, moving, until = row
+    return Group(no, name, state, total, left, end, cancel, bool(moving), until)

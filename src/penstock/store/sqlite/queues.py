@@ -1,0 +1,128 @@
+"""Micro-queues in SQLite: the rows that one step touches, and the heads that they must have.
+
+The rule: the first (limit - taken) ready tasks of a micro-queue are its heads. A step writes tasks that become ready as
+waiting, gathers here what came and went, and `settle` promotes and demotes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import apsw
+import msgspec
+
+from penstock.core.lane import LaneState, next_turn
+from penstock.core.options import Tube
+from penstock.core.task import NO_UTUBE, QUEUED, Record
+from penstock.store.sqlite.queries import Q
+
+_encode = msgspec.json.Encoder().encode
+_COUNTED = {"t": "taken", "r": "heads", QUEUED: "waiting"}
+
+
+class Queues:
+    """The micro-queues of one tube during one transaction; `settle` writes those that were touched."""
+
+    def __init__(self, db: apsw.Connection, tube: Tube, now: int) -> None:
+        self._db = db
+        self._tube = tube
+        self._now = now
+        self._rows: dict[str, LaneState] = {}
+        self._stored: set[str] = set()
+        self._overtaken: set[str] = set()  # where a head may have to give way
+        self._never_overtakes = tube.kind.order[0] == "id"
+
+    def know(self, records: Iterable[Record]) -> None:
+        """Read the rows of these tasks' micro-queues, in one query."""
+        self.know_labels({record.utube or NO_UTUBE for record in records})
+
+    def know_labels(self, names: set[str]) -> None:
+        """The same, of micro-queues by name."""
+        labels = list(names - self._rows.keys())
+        if labels:
+            found = self._db.execute(Q.queues_named, (self._tube.no, _encode(labels).decode()))
+            stored = {label: LaneState(*numbers) for label, *numbers in found}
+            self._stored.update(stored)
+            for label in labels:
+                self._rows[label] = stored.get(label) or LaneState()
+
+    def place(self, record: Record) -> Record:
+        """A new task becomes ready: as a head where there is room and nobody waits, else behind the others."""
+        label = record.utube or NO_UTUBE
+        row = self._rows[label]
+        self._begin_turn(row)
+        if row.waiting or row.room(self._tube.utube_limit) <= 0:
+            row.waiting += 1
+            if not self._never_overtakes:
+                self._overtaken.add(label)
+            return msgspec.structs.replace(record, state=QUEUED, rank2=0 if self._tube.fair else record.rank2)
+        row.heads += 1
+        return msgspec.structs.replace(record, rank2=row.turn) if self._tube.fair else record
+
+    def move(self, label: str, before: str, after: str) -> None:
+        """A task that is there went from one state to another; one that becomes ready was written as waiting."""
+        row = self._rows[label]
+        if after == "r":
+            self._begin_turn(row)
+        if before in _COUNTED:
+            setattr(row, _COUNTED[before], getattr(row, _COUNTED[before]) - 1)
+        if after == "r":
+            row.waiting += 1
+            self._overtaken.add(label)
+        elif after == "t":
+            row.taken += 1
+
+    def serve(self, label: str) -> None:
+        """A head was handed out in a fair tube: its micro-queue goes behind the others, with the heads it has left."""
+        row = self._rows[label]
+        row.heads -= 1
+        row.taken += 1
+        row.turn = next_turn(row.turn, self._now)
+        if row.heads:
+            self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
+
+    def settle(self) -> int:
+        """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
+        gained = sum([self._settle_one(label, row) for label, row in self._rows.items()])
+        no, fair, now = self._tube.no, self._tube.fair, self._now
+        kept, gone = [], []
+        for label, row in self._rows.items():
+            if row.empty and (not fair or row.turn < now):
+                if label in self._stored:
+                    gone.append((no, label))
+            else:
+                kept.append((no, label, row.taken, row.heads, row.waiting, row.turn))
+        self._db.executemany(Q.save_queue, kept)
+        self._db.executemany(Q.forget_queue, gone)
+        self._rows.clear()
+        self._stored.clear()
+        self._overtaken.clear()
+        return gained
+
+    def _begin_turn(self, row: LaneState) -> None:
+        if self._tube.fair and row.empty:
+            row.turn = next_turn(row.turn, self._now)
+
+    def _settle_one(self, label: str, row: LaneState) -> int:
+        room = min(row.room(self._tube.utube_limit), row.waiting)
+        if room > 0:
+            turn = row.turn if self._tube.fair else None
+            self._db.execute(Q.promote, (self._tube.no, label, room, turn))
+            row.heads += room
+            row.waiting -= room
+        if label in self._overtaken:
+            while row.heads and row.waiting and self._swap(label, row):
+                pass
+        return max(room, 0)
+
+    def _swap(self, label: str, row: LaneState) -> bool:
+        """Let the first that waits take the place of the last head, if it comes before it."""
+        fair = self._tube.fair
+        first, worst = (
+            self._db.execute(query, (self._tube.no, label)).get for query in (Q.first_waiting, Q.worst_head)
+        )
+        if (first[0], 0 if fair else first[1], first[2]) > (worst[0], 0 if fair else worst[1], worst[2]):
+            return False
+        self._db.execute(Q.set_head, (worst[2], QUEUED, 0 if fair else worst[1]))
+        self._db.execute(Q.set_head, (first[2], "r", row.turn if fair else first[1]))
+        return True
