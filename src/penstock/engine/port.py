@@ -140,7 +140,8 @@ class Row(msgspec.Struct, frozen=True):
     """One task before and after. State "-" is gone; "r" becomes "q" where its micro-queue has no room.
 
     Guard: state (r and q are the same), lease, at and rank1 are those of `before`, and the database's clock is before
-    `until`. The fields that a database writes are those of `MUTABLE`, and the payload where it differs.
+    `until`. A database writes the fields of `CHANGED`; where the payload is another object, the task was rewritten, and
+    it writes those of `MUTABLE` and the payload.
     """
 
     before: Record
@@ -150,7 +151,8 @@ class Row(msgspec.Struct, frozen=True):
     until: int | None = None
 
 
-# The fields of a Record that change after its put.
+# The fields of a Record that a change of its state sets; and all that may change after its put, beside the payload.
+CHANGED = ("state", "rank2", "attempts", "expires", "at", "owner", "reason", "progress")
 MUTABLE = (
     "state", "rank1", "rank2", "pri", "attempts", "lease", "created", "taken", "expires", "at", "owner", "reason",
     "progress",

@@ -219,11 +219,18 @@ class EngineStore:
                 return puts.put_linked(Work(step, tube, effects), entries, guess=guess)
 
             return Stored(self._run(put, (tube,), now=now), effects)
-        records = self._run(lambda step, _: step.insert(tube, entries), (tube,), now=now)
+        records = self._put_one(tube, entries[0]) if now is None and len(entries) == 1 else None
+        if records is None:
+            records = self._run(lambda step, _: step.insert(tube, entries), (tube,), now=now)
         effects.events = [Event(tube.no, "put", record) for record in records]
         if ready := sum(record.state == "r" for record in records):
             effects.readied[tube.no] = ready
         return Stored(records, effects)
+
+    def _put_one(self, tube: Tube, entry: Entry) -> list[Record] | None:
+        put = self._db.plain_put(tube, entry)
+        record = None if put is None else put(entry.payload)
+        return None if record is None else [record]
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -265,10 +272,9 @@ class EngineStore:
         self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
     ) -> Sequence[int]:
         """Ack without reading what can be; the places of the moves that are left."""
-        hot = [move for move in moves if move.verb == "ack"]
-        if len(hot) < len(moves) or len({move.shown for move in moves}) < len(moves):
+        if any(move.verb != "ack" for move in moves) or len({move.shown for move in moves}) < len(moves):
             return range(len(moves))
-        acked = step.ack(tube, hot)
+        acked = step.ack(tube, moves)
         if not acked.keys:
             return range(len(moves))
         effects.removed[tube.no] = len(acked.keys)

@@ -66,6 +66,9 @@ DELETE FROM penstock_task WHERE pk > :low AND pk <= :high;
 
 -- tasks
 
+-- name: by_id
+SELECT $record FROM penstock_task WHERE pk = :pk;
+
 -- name: by_ids
 SELECT $record FROM penstock_task WHERE pk IN $ids ORDER BY pk;
 

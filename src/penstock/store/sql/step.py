@@ -148,6 +148,8 @@ class SqlStep:
         match select:
             case port.ByIds(ids):
                 base = first_pk(tube)
+                if len(ids) == 1:
+                    return Q.by_id, {"pk": base | ids[0] if 0 < ids[0] <= ID_MASK else 0}
                 return Q.by_ids, {"ids": sorted(base | id for id in ids if 0 < id <= ID_MASK)}
             case port.ByNames(names):
                 return Q.by_names, {"tube": no, "texts": names}

@@ -47,8 +47,9 @@ class SqliteDatabase:
     def _transaction(self, tubes: Sequence[Tube], *, write: bool, size: int = 1) -> Transaction:
         if not write:
             return self._connection.reading
-        relaxed = tubes and all(tube.temporary for tube in tubes)
-        transaction = self._connection.relaxed if relaxed else self._connection.durable
+        transaction = self._connection.durable
+        if tubes and tubes[0].temporary and all(tube.temporary for tube in tubes):
+            transaction = self._connection.relaxed
         return transaction.patient if size > 1 else transaction
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:

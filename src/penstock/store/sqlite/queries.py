@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from penstock.engine.port import MUTABLE
+from collections.abc import Sequence
+
+from penstock.engine.port import CHANGED, MUTABLE
 from penstock.store.sql.queries import COLUMNS, load_queries
 
 # A ready task as it is once session ?5 has it at ?3.
@@ -25,6 +27,12 @@ INSERT_RECORD = (
     f"INSERT INTO penstock_task (pk, tube, {', '.join(COLUMNS[field] for field in _STORED)}) "
     f"VALUES (?, ?, {', '.join('?' * len(_STORED))})"
 )
-#: The fields that change, in the order of MUTABLE, then the pk.
-UPDATE_RECORD = f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in MUTABLE)} WHERE pk = ?"
-UPDATE_DATA = "UPDATE penstock_task SET data = ? WHERE pk = ?"
+
+
+def _update(fields: Sequence[str]) -> str:
+    return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} WHERE pk = ?"
+
+
+#: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
+UPDATE_STATE = _update(CHANGED)
+UPDATE_RECORD = _update((*MUTABLE, "payload"))

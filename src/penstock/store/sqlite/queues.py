@@ -40,7 +40,10 @@ class Queues:
         """The same, of micro-queues by name."""
         labels = list(names - self._rows.keys())
         if labels:
-            found = self._db.execute(Q.queues_named, (self._tube.no, _encode(labels).decode()))
+            if len(labels) == 1:
+                found = self._db.execute(Q.queue_named, (self._tube.no, labels[0]))
+            else:
+                found = self._db.execute(Q.queues_named, (self._tube.no, _encode(labels).decode()))
             stored = {label: LaneState(*numbers) for label, *numbers in found}
             self._stored.update(stored)
             for label in labels:
@@ -85,15 +88,17 @@ class Queues:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
         gained = sum([self._settle_one(label, row) for label, row in self._rows.items()])
         no, fair, now = self._tube.no, self._tube.fair, self._now
-        kept, gone = [], []
+        kept: list[tuple[int | str, ...]] = []
+        gone: list[tuple[int | str, ...]] = []
         for label, row in self._rows.items():
             if row.empty and (not fair or row.turn < now):
                 if label in self._stored:
                     gone.append((no, label))
             else:
                 kept.append((no, label, row.taken, row.heads, row.waiting, row.turn))
-        self._db.executemany(Q.save_queue, kept)
-        self._db.executemany(Q.forget_queue, gone)
+        for query, values in ((Q.save_queue, kept), (Q.forget_queue, gone)):
+            if values:
+                self._db.executemany(query, values)
         self._rows.clear()
         self._stored.clear()
         self._overtaken.clear()

@@ -23,14 +23,26 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Blocked, Counts
 from penstock.core.soundness import needed_mark
-from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import Parcel, Tally
-from penstock.engine.port import MUTABLE, Acked, Audit, Conflict, Delta, Flushed, GroupRow, Handed, Request, Row
+from penstock.engine.port import (
+    CHANGED,
+    MUTABLE,
+    Acked,
+    Audit,
+    Conflict,
+    Delta,
+    Flushed,
+    GroupRow,
+    Handed,
+    Request,
+    Row,
+)
 from penstock.errors import StoreFull
 from penstock.store.sql.queries import ID_BITS, ID_MASK
 from penstock.store.sql.step import SqlStep, encoded_kind, first_pk
 from penstock.store.sqlite.connection import Transaction
-from penstock.store.sqlite.queries import INSERT_RECORD, UPDATE_DATA, UPDATE_RECORD, Q
+from penstock.store.sqlite.queries import INSERT_RECORD, UPDATE_RECORD, UPDATE_STATE, Q
 from penstock.store.sqlite.queues import Queues
 
 # Above every rank, for a take without max_pri.
@@ -44,7 +56,8 @@ _CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "t
 _BUMPED = (*_STORED, *_CALLS)
 
 _encode = msgspec.json.Encoder().encode
-_mutable = attrgetter(*MUTABLE)
+_changed = attrgetter(*CHANGED)
+_rewritten = attrgetter(*MUTABLE, "payload")
 
 
 def _json(values: Sequence[object]) -> str:
@@ -129,7 +142,7 @@ class SqliteStep(SqlStep):
 
     def next_at(self, tube: Tube) -> int | None:
         at, lapse, end, _, _, moving = self.execute(Q.look, (tube.no, "")).get
-        return min((moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None), default=None)
+        return _first(0 if moving else at, lapse, end)
 
     def damage(self) -> list[str]:
         return [problem for (problem,) in self.execute("PRAGMA quick_check(10)") if problem != "ok"]
@@ -208,11 +221,11 @@ class SqliteStep(SqlStep):
             if row is None:
                 raise self.no_such_tube(tube)
             at, lapse, end, session, paused, moving = row
-            moments = [moment for moment in (at, lapse, end, 0 if moving else None) if moment is not None]
-            forced = request.forced and tube is request.tubes[0]
-            if moments and min(moments) <= self.now and not forced:
-                return Handed(due=tube)
-            nexts += moments
+            moment = _first(0 if moving else at, lapse, end)
+            if moment is not None:
+                if moment <= self.now and not (request.forced and tube is request.tubes[0]):
+                    return Handed(due=tube)
+                nexts.append(moment)
             if session is None:
                 handed.alive = False
                 break
@@ -244,7 +257,7 @@ class SqliteStep(SqlStep):
             if len(records) < batch or batch == request.count:
                 break
         if leased:
-            self.execute(Q.bump_take, (tube.no, len(leased), len(leased)))
+            self.execute(Q.bump_take, (tube.no, len(leased)))
         return leased
 
     def _lease(self, tube: Tube, records: list[Record], session: int) -> None:
@@ -269,7 +282,7 @@ class SqliteStep(SqlStep):
         if handed:
             base = first_pk(tube)
             self.db.executemany(Q.hand_out, [(base | record.id, "r", self.now, self.now) for record in handed])
-            self.execute(Q.bump_take, (tube.no, 0, len(handed)))
+            self.execute(Q.bump_hand_outs, (tube.no, 0, len(handed)))
         return handed
 
     def _to_hand_out(self, tube: Tube, top: int, count: int) -> list[Record]:
@@ -279,7 +292,7 @@ class SqliteStep(SqlStep):
         if not records:
             return []
         count, base = len(records), first_pk(tube)
-        serial = self.execute(Q.bump_take, (tube.no, count if new else 0, count)).get - count
+        serial = self.execute(Q.bump_hand_outs, (tube.no, count if new else 0, count)).get - count
         handed = [delivered(record, self.now, serial + place) for place, record in enumerate(records, 1)]
         self.db.executemany(Q.hand_out, [(base | record.id, "t", record.rank1, self.now) for record in handed])
         return handed
@@ -322,7 +335,13 @@ class SqliteStep(SqlStep):
         if len(moves) == 1:
             move = moves[0]
             if 0 < move.id <= ID_MASK:
-                gone = self.execute(Q.ack_one, (base | move.id, move.session, move.lease, self.now)).fetchall()
+                values = (base | move.id, move.session, move.lease, self.now)
+                if not tube.kind.per_utube:
+                    self.execute(Q.ack_alone, values)
+                    if self.db.changes():
+                        self._count_acks(tube, (move.id,))
+                        return Acked({move.id})
+                gone = self.execute(Q.ack_one, values).fetchall()
         else:
             guards: dict[tuple[int | None, int | None], list[int]] = {}
             for move in moves:
@@ -400,7 +419,7 @@ class SqliteStep(SqlStep):
     def _write_rows(self, tube: Tube, rows: list[Row], flushed: Flushed) -> None:
         base, no, counts = first_pk(tube), tube.no, Counter[str]()
         laned, fair = tube.kind.per_utube, tube.fair
-        deleted, updated, data, outcomes = [], [], [], []
+        deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
             before, after = row.before, row.after
@@ -415,18 +434,18 @@ class SqliteStep(SqlStep):
                     ending = astuple(row.ending)
                     outcomes.append((pk, no, before.address, *ending, self.now + tube.retention))
                 continue
-            values = _mutable(after)
             if laned:
                 rank2 = 0 if fair and after.state != "t" else after.rank2
-                values = ("q" if after.state == "r" else after.state, after.rank1, rank2, *values[3:])
+                after = replace(after, state=QUEUED if after.state == "r" else after.state, rank2=rank2)
             else:
                 readied += (after.state == "r") - (before.state == "r")
-            updated.append((*values, pk))
-            if after.payload is not before.payload:
-                data.append((after.payload, pk))
-        self.db.executemany(Q.delete, deleted)
-        self.db.executemany(UPDATE_RECORD, updated)
-        self.db.executemany(UPDATE_DATA, data)
+            if after.payload is before.payload:
+                updated.append((*_changed(after), pk))
+            else:
+                rewritten.append((*_rewritten(after), pk))
+        for query, values in ((Q.delete, deleted), (UPDATE_STATE, updated), (UPDATE_RECORD, rewritten)):
+            if values:
+                self.db.executemany(query, values)
         if outcomes:
             self._keep(outcomes)
         if laned:
@@ -484,3 +503,10 @@ def _group_values(before: Group, after: Group) -> dict[str, object]:
         "moving": int(after.moving),
         "until": after.until,
     }
+
+
+def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
+    """The earliest of these moments."""
+    if at is None or (lapse is not None and lapse < at):
+        at = lapse
+    return end if at is None or (end is not None and end < at) else at
