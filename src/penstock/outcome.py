@@ -11,7 +11,7 @@ from penstock.core import codec, names
 from penstock.core.ending import Ending, Sought, decode_code
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import Tube as StoredTube
-from penstock.errors import NoSuchTube, TaskFailed
+from penstock.errors import NoSuchTube, NotFound, TaskFailed
 from penstock.flow import Call, Flow
 from penstock.steps import Seek
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The end of a task: `status` is done, failed, deleted or expired; `result` is what ack gave, `error` and
-    `code` what fail gave."""
+    """The end of a task: `status` is done, failed, cancelled, deleted, expired, or unknown for an address that was
+    never seen or is past its retention; `result` is what ack gave, `error` and `code` what fail gave."""
 
     status: str
     result: object = None
@@ -30,9 +30,13 @@ class Outcome(msgspec.Struct, frozen=True):
     code: str | int | None = None
 
     def unwrap(self) -> object:
-        """The result; TaskFailed when the task did not end well."""
+        """The result; NotFound when nothing is known of the task, TaskFailed when it ended without success."""
         if self.status == "done":
             return self.result
+        if self.status in ("unknown", "gone"):
+            raise NotFound(
+                "nothing is known of the task: it was never put, or its outcome is past the tube's retention"
+            )
         if self.status != "failed":
             raise TaskFailed(f"the task was {self.status} before it was done: put it again if it still matters")
         code = "" if self.code is None else f" (code {self.code})"
@@ -44,7 +48,7 @@ def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | Non
     label, limit = names.label("address", address), check_timeout(timeout)
     first: Sought = yield Seek(hub, tube, label)
     if first.id is None:
-        return _outcome(first)
+        return Outcome("unknown") if first.ending is None else make_outcome(first.ending)
     id = first.id
     return (yield from _await(hub, tube, id, lambda: find_outcome(hub, tube, id), f"of address {label}", limit))
 
@@ -67,7 +71,9 @@ def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Fl
 def find_outcome(hub: Hub, tube: StoredTube, id: int) -> Flow[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
     found: Sought = yield Call(lambda: hub.store.sought(tube, id), ("sought", tube.no))
-    return _outcome(found) if found.id is None else None
+    if found.id is not None:
+        return None
+    return Outcome("done") if found.ending is None else make_outcome(found.ending)
 
 
 def _await(
@@ -81,10 +87,6 @@ def _await(
     if outcome is None:
         raise TimeoutError(f"the task {which} in tube {tube.name} did not end within {limit:g} s")
     return outcome
-
-
-def _outcome(found: Sought) -> Outcome:
-    return Outcome("done") if found.ending is None else make_outcome(found.ending)
 
 
 def make_outcome(ending: Ending) -> Outcome:

@@ -103,8 +103,11 @@ def test_a_late_ack_leaves_no_outcome(broker: penstock.Broker, clock: Clock) -> 
     assert tube.wait("a", 0).result == "right"
 
 
-def test_an_address_never_seen_is_done_without_a_result(broker: penstock.Broker) -> None:
-    assert broker.tube("t").wait("nobody") == penstock.Outcome("done")
+def test_an_address_never_seen_is_unknown(broker: penstock.Broker) -> None:
+    outcome = broker.tube("t").wait("nobody")
+    assert outcome == penstock.Outcome("unknown")
+    with pytest.raises(penstock.NotFound):
+        outcome.unwrap()
 
 
 def test_a_wait_that_runs_out_says_so(broker: penstock.Broker) -> None:
@@ -132,7 +135,7 @@ def test_an_outcome_is_kept_for_the_retention(broker: penstock.Broker, clock: Cl
     clock.advance(9.999)
     assert tube.wait("a", 0).result == "kept"
     clock.advance(0.001)
-    assert tube.wait("a", 0) == penstock.Outcome("done")
+    assert tube.wait("a", 0) == penstock.Outcome("unknown")
 
 
 def test_the_retention_is_a_week_unless_said(broker: penstock.Broker, clock: Clock) -> None:

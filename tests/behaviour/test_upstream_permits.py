@@ -162,7 +162,7 @@ def test_polling_ends_without_an_error_when_the_work_is_done(jobs: penstock.Tube
 
 
 def test_polling_an_address_that_is_not_there_ends_at_once(jobs: penstock.Tube) -> None:
-    assert jobs.wait("nobody", 0) == penstock.Outcome("done")
+    assert jobs.wait("nobody", 0) == penstock.Outcome("unknown")
 
 
 def test_polling_gives_the_recorded_failure(jobs: penstock.Tube) -> None:

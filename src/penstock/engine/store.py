@@ -272,21 +272,22 @@ class EngineStore:
         self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
     ) -> Sequence[int]:
         """Ack without reading what can be; the places of the moves that are left."""
-        if any(move.verb != "ack" for move in moves) or len({move.shown for move in moves}) < len(moves):
-            return range(len(moves))
+        everything = range(len(moves))
+        keys = [move.id if move.name is None else move.name for move in moves]
+        if {move.verb for move in moves} != {"ack"} or len(set(keys)) < len(keys):
+            return everything
         acked = step.ack(tube, moves)
         if not acked.keys:
-            return range(len(moves))
+            return everything
         effects.removed[tube.no] = len(acked.keys)
         if acked.readied > 0:
             effects.readied[tube.no] = acked.readied
-        left = []
-        for place, move in enumerate(moves):
-            if move.shown in acked.keys:
-                records[place] = GONE if move.name is None else replace(GONE, address=move.name)
-            else:
-                left.append(place)
-        return left
+        gone = acked.keys
+        if tube.kind.leased:
+            records[:] = [GONE if key in gone else None for key in keys]
+        else:
+            records[:] = [replace(GONE, address=key) if key in gone else None for key in keys]
+        return () if len(gone) == len(keys) else [place for place in everything if records[place] is None]
 
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],

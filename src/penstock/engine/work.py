@@ -145,11 +145,10 @@ class Work:
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
-        groups = [
-            GroupRow(self._before[no], replace(group))
-            for no, group in sorted(self._groups.items())
-            if group != self._before[no]
-        ]
+        groups = []
+        if self._groups:
+            changed = [(no, group) for no, group in sorted(self._groups.items()) if group != self._before[no]]
+            groups = [GroupRow(self._before[no], replace(group)) for no, group in changed]
         if not (self._rows or self._fresh or groups or self._works or erase_upto is not None):
             return set(), []
         works = [(self._work_tube(name), payloads) for name, payloads in self._works.items()]

@@ -203,9 +203,11 @@ SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = ?1 AN
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube
 WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
 
--- name: save_queue
-INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
+-- name: add_queue_row
+INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: set_queue
+UPDATE penstock_utube SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6 WHERE tube = ?1 AND utube = ?2;
 
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;

@@ -17,7 +17,6 @@ from penstock.core.task import NO_UTUBE, QUEUED, Record
 from penstock.store.sqlite.queries import Q
 
 _encode = msgspec.json.Encoder().encode
-_COUNTED = {"t": "taken", "r": "heads", QUEUED: "waiting"}
 
 
 class Queues:
@@ -67,8 +66,12 @@ class Queues:
         row = self._rows[label]
         if after == "r":
             self._begin_turn(row)
-        if before in _COUNTED:
-            setattr(row, _COUNTED[before], getattr(row, _COUNTED[before]) - 1)
+        if before == "t":
+            row.taken -= 1
+        elif before == "r":
+            row.heads -= 1
+        elif before == QUEUED:
+            row.waiting -= 1
         if after == "r":
             row.waiting += 1
             self._overtaken.add(label)
@@ -88,17 +91,18 @@ class Queues:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
         gained = sum([self._settle_one(label, row) for label, row in self._rows.items()])
         no, fair, now = self._tube.no, self._tube.fair, self._now
-        kept: list[tuple[int | str, ...]] = []
-        gone: list[tuple[int | str, ...]] = []
+        changed: dict[str, list[tuple[int | str, ...]]] = {Q.set_queue: [], Q.add_queue_row: [], Q.forget_queue: []}
         for label, row in self._rows.items():
+            stored = label in self._stored
             if row.empty and (not fair or row.turn < now):
-                if label in self._stored:
-                    gone.append((no, label))
+                if stored:
+                    changed[Q.forget_queue].append((no, label))
             else:
-                kept.append((no, label, row.taken, row.heads, row.waiting, row.turn))
-        for query, values in ((Q.save_queue, kept), (Q.forget_queue, gone)):
-            if values:
-                self._db.executemany(query, values)
+                values = (no, label, row.taken, row.heads, row.waiting, row.turn)
+                changed[Q.set_queue if stored else Q.add_queue_row].append(values)
+        for query, rows in changed.items():
+            if rows:
+                self._db.executemany(query, rows)
         self._rows.clear()
         self._stored.clear()
         self._overtaken.clear()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
 from types import TracebackType
@@ -351,25 +351,27 @@ class SqliteStep(SqlStep):
                 gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now)).fetchall()
         if not gone:
             return Acked(set())
-        readied, ids = 0, [pk & ID_MASK for pk, _, _ in gone]
-        self._count_acks(tube, ids)
+        keys = {row[0] & ID_MASK for row in gone}
+        self._count_acks(tube, keys)
+        readied = 0
         if tube.kind.per_utube:
+            labels = [row[1] or NO_UTUBE for row in gone]
             queues = Queues(self.db, tube, self.now)
-            queues.know_labels({utube or NO_UTUBE for _, utube, _ in gone})
-            for _, utube, _ in gone:
-                queues.move(utube or NO_UTUBE, "t", "-")
+            queues.know_labels(set(labels))
+            for label in labels:
+                queues.move(label, "t", "-")
             readied = queues.settle()
-        addressed = [(pk, address) for pk, _, address in gone if address is not None]
+        addressed = [row for row in gone if row[2] is not None]
         if addressed:
             results = {move.id: move.result for move in moves}
-            until = self.now + tube.retention
+            until, status = self.now + tube.retention, STATUS_OF["ack"]
             self._keep([
-                (pk, tube.no, address, STATUS_OF["ack"], results[pk & ID_MASK], None, None, until)
-                for pk, address in addressed
+                (pk, tube.no, address, status, results[pk & ID_MASK], None, None, until)
+                for pk, _, address in addressed
             ])  # fmt: skip
-        return Acked(set(ids), readied)
+        return Acked(keys, readied)
 
-    def _count_acks(self, tube: Tube, ids: Sequence[int]) -> None:
+    def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
         if ids:
             self.execute(Q.bump_ack, (tube.no, len(ids), max(ids)))
             if not self.db.changes():
@@ -417,16 +419,16 @@ class SqliteStep(SqlStep):
             raise Conflict
 
     def _write_rows(self, tube: Tube, rows: list[Row], flushed: Flushed) -> None:
-        base, no, counts = first_pk(tube), tube.no, Counter[str]()
+        base, no = first_pk(tube), tube.no
+        classes: dict[tuple[str, str, tuple[str, ...]], int] = {}
         laned, fair = tube.kind.per_utube, tube.fair
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
             before, after = row.before, row.after
             pk = base | before.id
-            counts[STATE_COUNTER[before.state]] -= 1
-            counts[STATE_COUNTER[after.state]] += 1
-            counts.update(event for event in row.events if event != "put")
+            sort = (before.state, after.state, row.events)
+            classes[sort] = classes.get(sort, 0) + 1
             if after.state == "-":
                 deleted.append((pk,))
                 highest = max(highest, before.id)
@@ -451,7 +453,7 @@ class SqliteStep(SqlStep):
         if laned:
             readied = self._move_queues(tube, rows)
         flushed.readied[no] = readied
-        self._bump(tube, counts, highest)
+        self._bump(tube, _counted(classes), highest)
 
     def _move_queues(self, tube: Tube, rows: list[Row]) -> int:
         queues = Queues(self.db, tube, self.now)
@@ -503,6 +505,16 @@ def _group_values(before: Group, after: Group) -> dict[str, object]:
         "moving": int(after.moving),
         "until": after.until,
     }
+
+
+def _counted(classes: Mapping[tuple[str, str, tuple[str, ...]], int]) -> dict[str, int]:
+    """What changes of tasks make of the counters, by their states before and after and their events."""
+    counts: dict[str, int] = {}
+    for (before, after, events), number in classes.items():
+        counts[STATE_COUNTER[before]] = counts.get(STATE_COUNTER[before], 0) - number
+        for name in (STATE_COUNTER[after], *events):
+            counts[name] = counts.get(name, 0) + number
+    return counts
 
 
 def _first(at: int | None, lapse: int | None, end: int | None) -> int | None:
