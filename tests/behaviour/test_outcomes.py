@@ -146,7 +146,7 @@ def test_the_retention_is_a_week_unless_said(broker: penstock.Broker, clock: Clo
     clock.advance(WEEK - 0.001)
     assert tube.wait("a", 0).status == "failed"
     clock.advance(0.001)
-    assert tube.wait("a", 0).status == "done"
+    assert tube.wait("a", 0).status == "unknown"
 
 
 def test_a_new_put_clears_the_old_outcome(broker: penstock.Broker) -> None:
