@@ -207,8 +207,9 @@ class Request(msgspec.Struct, frozen=True):
     """A take: up to `count` tasks for the session of a handle.
 
     The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
-    lapsed handle or session), the take stops there without leasing and says so, unless it is `forced`: then it leases
-    from that first tube what can be leased, and passes over tasks past their ttl and tasks of cancelled groups.
+    lapsed handle or session), the take stops there without leasing and says so. The first `forced` tubes are looked at
+    whatever is due: what can be leased is leased, tasks past their ttl and tasks of cancelled groups are passed over.
+    `blocked` counts in all tubes of the request.
     """
 
     tubes: Sequence[Tube]
@@ -216,7 +217,7 @@ class Request(msgspec.Struct, frozen=True):
     handle: str
     max_pri: int | None = None
     blocked: Blocked = None
-    forced: bool = False
+    forced: int = 0
 
 
 class Handed(msgspec.Struct):

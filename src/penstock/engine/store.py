@@ -239,13 +239,12 @@ class EngineStore:
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
-            left = list(tubes)
-            handed = step.take(Request(left, count, handle, max_pri, blocked))
+            handed = step.take(Request(tubes, count, handle, max_pri, blocked))
             while handed.due is not None:
                 sessions.end_lapsed(step, effects)
                 due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
-                left = left[left.index(handed.due) :]
-                handed = step.take(Request(left, count, handle, max_pri, blocked, forced=True))
+                forced = tubes.index(handed.due) + 1
+                handed = step.take(Request(tubes, count, handle, max_pri, blocked, forced))
             return self._taken(step, handed, effects)
 
         return self._run(take, tubes, size=count, now=now)

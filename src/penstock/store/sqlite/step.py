@@ -216,14 +216,14 @@ class SqliteStep(SqlStep):
     def take(self, request: Request) -> Handed:
         nexts: list[int] = []
         handed = Handed()
-        for tube in request.tubes:
+        for place, tube in enumerate(request.tubes):
             row = self.execute(Q.look, (tube.no, request.handle)).get
             if row is None:
                 raise self.no_such_tube(tube)
             at, lapse, end, session, paused, moving = row
             moment = _first(0 if moving else at, lapse, end)
             if moment is not None:
-                if moment <= self.now and not (request.forced and tube is request.tubes[0]):
+                if moment <= self.now and place >= request.forced:
                     return Handed(due=tube)
                 nexts.append(moment)
             if session is None:

@@ -1,0 +1,33 @@
+"""Takes as the store's contract has them, where the clock decides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from penstock.core.entry import make_entry
+from penstock.core.kind import find_kind
+from penstock.core.results import Presence
+from penstock.store.base import Store
+from penstock.store.open import open_store
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+    url = f"memory://{uuid4().hex}" if request.param == "memory" else f"sqlite:///{tmp_path}/jobs.db"
+    opened = open_store(url)
+    yield opened
+    opened.close()
+
+
+def test_a_waiting_take_counts_in_every_tube_though_something_is_due_in_one(store: Store) -> None:
+    first, second = (store.save_tube(name, find_kind("fifottl"), {}, exist_ok=False) for name in ("first", "second"))
+    store.put(first, [make_entry(first, "later", {"delay": 0.05})], now=0)
+    store.put(second, [make_entry(second, "gone", {"ttl": 0.01})], now=0)
+    store.join(Presence("h", "host", 1, "here"), None, 0, now=0)
+    taken = store.take([first, second], 1, "h", blocked="enter", now=20)
+    assert (taken.records, taken.wait_ms) == ([], 30)
+    assert [session.waits for session in store.sessions(now=20)] == [["first", "second"]]
