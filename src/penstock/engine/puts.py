@@ -23,11 +23,11 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     there = [] if guess else work.live(_holders(work, entries))
     work.flush()  # those that are past their ttl make way first; a group may be over with them
     plan = plan_put(entries, {record.address: record for record in there if record.address is not None})
-    fresh = [_in_group(work, entry, guess=guess) for entry in plan.fresh]
-    if not guess:
-        _must_hold(work, len(fresh))
-    for entry in fresh:
-        work.put(entry)
+    if not guess:  # what may be refused comes before a group is begun
+        _must_live(work, plan.fresh)
+        _must_hold(work, len(plan.fresh))
+    for entry in plan.fresh:
+        work.put(_in_group(work, entry, guess=guess))
     before, kept = {record.id: record for record in there}, {record.id: record for record in there}
     for id, entry in plan.replaced.items():
         kept[id] = replaced(before[id], entry, work.now)
@@ -43,7 +43,7 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
 
 
 def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
-    """The entry with the number of its group; NotFound where that has ended."""
+    """The entry with the number of its group, which the work knows."""
     if entry.group is None:
         return entry
     if entry.group_no is None:
@@ -51,9 +51,14 @@ def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
         return replace(entry, group_no=group.no)
     if guess:
         work.know_group(Group(entry.group_no, entry.group))
-    else:
-        rules.must_live(work.group(entry.group_no), entry.group, work.now)
     return entry
+
+
+def _must_live(work: Work, entries: Sequence[Entry]) -> None:
+    """NotFound where an entry is for one group, and that has ended."""
+    for entry in entries:
+        if entry.group is not None and entry.group_no is not None:
+            rules.must_live(work.group(entry.group_no), entry.group, work.now)
 
 
 def _must_hold(work: Work, more: int) -> None:
