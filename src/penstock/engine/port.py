@@ -234,10 +234,12 @@ class Handed(msgspec.Struct):
 
 
 class Acked(msgspec.Struct, frozen=True):
-    """Which tasks a hot ack removed, by id or, in a reliable tube, by name; and how many became takeable by it."""
+    """Which tasks a hot ack removed, by id or, in a reliable tube, by name; how many became takeable by it; and the ids
+    of those whose outcome is kept."""
 
     keys: set[int] | set[str]
     readied: int = 0
+    kept: Sequence[int] = ()
 
 
 class SessionRow(msgspec.Struct, frozen=True):

@@ -281,6 +281,7 @@ class EngineStore:
         effects.removed[tube.no] = len(acked.keys)
         if acked.readied > 0:
             effects.readied[tube.no] = acked.readied
+        effects.ended += [("task", tube.no, id) for id in acked.kept]
         gone = acked.keys
         if tube.kind.leased:
             records[:] = [GONE if key in gone else None for key in keys]

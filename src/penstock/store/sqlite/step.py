@@ -369,7 +369,7 @@ class SqliteStep(SqlStep):
                 (pk, tube.no, address, status, results[pk & ID_MASK], None, None, until)
                 for pk, _, address in addressed
             ])  # fmt: skip
-        return Acked(keys, readied)
+        return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
 
     def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
         if ids:

@@ -1,4 +1,4 @@
-"""Takes as the store's contract has them, where the clock decides."""
+"""Takes and acks by the contract of stores: what their effects say, where no test through a broker can time it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from penstock.core.entry import make_entry
 from penstock.core.kind import find_kind
+from penstock.core.lifecycle import Move
 from penstock.core.results import Presence
 from penstock.store.base import Store
 from penstock.store.open import open_store
@@ -31,3 +32,12 @@ def test_a_waiting_take_counts_in_every_tube_though_something_is_due_in_one(stor
     taken = store.take([first, second], 1, "h", blocked="enter", now=20)
     assert (taken.records, taken.wait_ms) == ([], 30)
     assert [session.waits for session in store.sessions(now=20)] == [["first", "second"]]
+
+
+def test_an_ack_tells_whoever_waits_for_the_task(store: Store) -> None:
+    tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
+    store.put(tube, [make_entry(tube, "x", {"address": "a"}), make_entry(tube, "y", {})])
+    session = store.join(Presence("h", "host", 1, "here"), None, 0).session
+    store.take([tube], 2, "h")
+    settled = store.settle(tube, [Move("ack", id, session, 1) for id in (1, 2)], brief=True)
+    assert settled.effects.ended == [("task", tube.no, 1)]
