@@ -387,9 +387,10 @@ class Step(Protocol):
         """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack those that are held as the moves say and have neither a reply to leave nor a group.
+        """Ack those that are held as the moves say, have no reply to leave, and cannot be the last of their group.
 
-        The outcome of a task with an address is kept. In a reliable tube moves go by name.
+        The outcome of a task with an address is kept. A group that is started and has more tasks left than there are
+        moves is counted down; tasks of other groups are left to the engine. In a reliable tube moves go by name.
         """
 
     # changes

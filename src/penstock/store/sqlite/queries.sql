@@ -73,6 +73,10 @@ UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
 INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback,
 data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
+-- name: insert_linked
+INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback,
+data, address, reply_to, group_name, group_no) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
 -- fragment: moment
 coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 
@@ -149,20 +153,27 @@ DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 -- ack
 
 -- fragment: acked
--- What session ?2 holds at ?4 and nothing but an outcome follows from; a lease of NULL is any.
+-- What session ?2 holds at ?4 and leaves no reply; a lease of NULL is any.
 state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND reply_to IS NULL
-AND group_no IS NULL
+
+-- fragment: not_the_last
+-- ?5 tasks are acked: a started group with more than those left cannot end by them.
+(group_no IS NULL OR group_no IN (SELECT no FROM penstock_group WHERE state = 'started' AND remaining > ?5))
 
 -- name: ack_alone
 -- The same, of a task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
-DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND address IS NULL;
+DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND address IS NULL AND group_no IS NULL;
 
 -- name: ack_one
-DELETE FROM penstock_task WHERE pk = ?1 AND $acked RETURNING pk, utube, address;
+DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND $not_the_last RETURNING pk, utube, address, group_no;
 
 -- name: ack_many
 -- By the primary key.
-DELETE FROM penstock_task WHERE pk IN (SELECT value FROM json_each(?1)) AND $acked RETURNING pk, utube, address;
+DELETE FROM penstock_task WHERE pk IN (SELECT value FROM json_each(?1)) AND $acked AND $not_the_last
+RETURNING pk, utube, address, group_no;
+
+-- name: count_down
+UPDATE penstock_group SET remaining = remaining - ?2 WHERE no = ?1;
 
 -- name: ack_named
 -- penstock_address
@@ -179,9 +190,10 @@ DELETE FROM penstock_task WHERE pk = ?1;
 INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
 
--- name: supersede_outcome
+-- name: supersede_outcomes
 -- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
-UPDATE penstock_outcome SET until = ?3 WHERE tube = ?1 AND address = ?2 AND +until > ?3;
+UPDATE penstock_outcome SET until = ?3
+WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND +until > ?3;
 
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
@@ -212,6 +224,10 @@ UPDATE penstock_utube SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6 WHERE 
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
 
+-- name: serve_queues
+UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1
+WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
+
 -- name: forget_queue
 DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
 
@@ -224,6 +240,11 @@ WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 
 -- penstock_queued; ?4 is the turn of a fair tube's micro-queue, else NULL.
 UPDATE penstock_task SET state = 'r', rank2 = coalesce(?4, rank2) WHERE pk IN (SELECT pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT ?3);
+
+-- name: promote_each
+-- penstock_queued: the first of each of several micro-queues that are not fair
+UPDATE penstock_task SET state = 'r' WHERE pk IN (SELECT (SELECT k.pk FROM penstock_task k
+WHERE k.tube = ?1 AND k.utube = j.value AND k.state = 'q' ORDER BY k.rank1, k.rank2, k.pk LIMIT 1) FROM json_each(?2) j);
 
 -- name: first_waiting
 -- penstock_queued

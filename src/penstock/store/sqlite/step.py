@@ -172,27 +172,32 @@ class SqliteStep(SqlStep):
         if queues is not None:
             queues.know(records)
             records = [queues.place(record) if record.state == "r" else record for record in records]
-        base, no = first_pk(tube), tube.no
-        plain, full = [], []
-        for record in records:
-            if record.address is None and record.reply_to is None and record.group_no is None:
-                plain.append((
-                    base | record.id, no, record.state, record.rank1, record.rank2, record.pri, record.utube,
-                    now, record.expires, record.at, record.ttr, record.max_attempts, record.callback, record.payload,
-                ))  # fmt: skip
-            else:
-                full.append((base | record.id, no, *astuple(record)[1:]))
-        if len(plain) == 1:
-            self.execute(Q.insert, plain[0])
-        elif plain:
-            self.db.executemany(Q.insert, plain)
-        if full:
-            self.db.executemany(INSERT_RECORD, full)
-            if tube.kind.leased:
-                until = now + SUPERSEDED_MS
-                rows = [(no, record.address, until) for record in records if record.address is not None]
-                self.db.executemany(Q.supersede_outcome, rows)
+        self._insert(tube, records)
         return records, 0 if queues is None else queues.settle()
+
+    def _insert(self, tube: Tube, records: Sequence[Record]) -> None:
+        base, no = first_pk(tube), tube.no
+        plain: list[tuple[Any, ...]] = []
+        linked: list[tuple[Any, ...]] = []
+        for record in records:
+            row = (
+                base | record.id, no, record.state, record.rank1, record.rank2, record.pri, record.utube,
+                record.created, record.expires, record.at, record.ttr, record.max_attempts, record.callback,
+                record.payload,
+            )  # fmt: skip
+            if record.address is None and record.reply_to is None and record.group_no is None:
+                plain.append(row)
+            else:
+                linked.append((*row, record.address, record.reply_to, record.group, record.group_no))
+        for query, rows in ((Q.insert, plain), (Q.insert_linked, linked)):
+            if len(rows) == 1:
+                self.execute(query, rows[0])
+            elif rows:
+                self.db.executemany(query, rows)
+        if linked and tube.kind.leased:
+            addresses = [record.address for record in records if record.address is not None]
+            if addresses:
+                self.execute(Q.supersede_outcomes, (no, _json(addresses), self.now + SUPERSEDED_MS))
 
     def _named(self, tube: Tube, entries: Sequence[Entry], first: int) -> list[Entry]:
         """Entries of an unleased kind with their ids."""
@@ -273,7 +278,11 @@ class SqliteStep(SqlStep):
                 queues.serve(record.utube or NO_UTUBE)
             queues.settle()
         elif tube.kind.per_utube:
-            self.db.executemany(Q.serve_queue, [(tube.no, record.utube or NO_UTUBE) for record in records])
+            labels = [record.utube or NO_UTUBE for record in records]
+            if 1 < len(labels) == len(set(labels)):
+                self.execute(Q.serve_queues, (tube.no, _json(labels)))
+            else:
+                self.db.executemany(Q.serve_queue, [(tube.no, label) for label in labels])
 
     def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
         if tube.kind.hand_out != CLOCK:
@@ -341,14 +350,14 @@ class SqliteStep(SqlStep):
                     if self.db.changes():
                         self._count_acks(tube, (move.id,))
                         return Acked({move.id})
-                gone = self.execute(Q.ack_one, values).fetchall()
+                gone = self.execute(Q.ack_one, (*values, 1)).fetchall()
         else:
             guards: dict[tuple[int | None, int | None], list[int]] = {}
             for move in moves:
                 if 0 < move.id <= ID_MASK:
                     guards.setdefault((move.session, move.lease), []).append(base | move.id)
             for (session, lease), pks in guards.items():
-                gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now)).fetchall()
+                gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
         if not gone:
             return Acked(set())
         keys = {row[0] & ID_MASK for row in gone}
@@ -361,13 +370,16 @@ class SqliteStep(SqlStep):
             for label in labels:
                 queues.move(label, "t", "-")
             readied = queues.settle()
+        groups = Counter(row[3] for row in gone if row[3] is not None)
+        if groups:
+            self.db.executemany(Q.count_down, list(groups.items()))
         addressed = [row for row in gone if row[2] is not None]
         if addressed:
             results = {move.id: move.result for move in moves}
             until, status = self.now + tube.retention, STATUS_OF["ack"]
             self._keep([
                 (pk, tube.no, address, status, results[pk & ID_MASK], None, None, until)
-                for pk, _, address in addressed
+                for pk, _, address, _ in addressed
             ])  # fmt: skip
         return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
 
