@@ -204,11 +204,11 @@ class Wired:
 
 
 def test_messages_may_come_in_any_pieces() -> None:
-    message = b"*3\r\n$7\r\nmessage\r\n$13\r\n9penstock:news\r\n$%d\r\n%d\r\n"
+    message = b"*3\r\n$7\r\nmessage\r\n$21\r\n9penstock:tube_changed\r\n$%d\r\n%d\r\n"
     sent = message % (2, 12) + b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" + message % (3, 345)
     for cut in range(1, len(sent)):
         connection = Wired()
-        ear = Ear(cast(Connection, connection), b"9penstock:news")
+        ear = Ear(cast(Connection, connection), b"9penstock:tube_changed")
         heard: list[int] = []
         for piece in (sent[:cut], sent[cut:]):
             connection.far.sendall(piece)

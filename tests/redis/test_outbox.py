@@ -191,7 +191,7 @@ def test_a_drop_whose_maker_died_is_finished_by_another(broker: penstock.Broker,
     tube.put_many(range(1_200), reply_to="replies")
     tube.put("to itself", reply_to="t")
     store = store_of(broker)
-    store._runner.on_tag("drop", tube._stored.no, store._runner.moment(None), "t")
+    store._runner.on_tag("drop_tube", tube._stored.no, store._runner.moment(None), "t")
     assert [info.name for info in other.tubes()] == []
     assert other.tube("t", kind="utube").put("new").id == 1
     look_at_once(other)

@@ -116,7 +116,7 @@ class Mirror:
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
         """Take the marks back. Those that stay are written once more, which changes nothing."""
         with suppress(StoreError):
-            while self._runner.in_epoch(epoch, "clear", tube, version, PAGE, again=True)[1]:
+            while self._runner.in_epoch(epoch, "clear_changes", tube, version, PAGE, again=True)[1]:
                 pass
 
     def tidy(self, tube: Tube) -> None:
@@ -149,7 +149,7 @@ class _Look:
             with self._runner.servers.strictly():
                 page = (after, upto, PAGE)
                 _, version, beside, *marks = self._runner.in_epoch(
-                    self._epoch, "collect", self._tube, *page, again=True
+                    self._epoch, "collect_changes", self._tube, *page, again=True
                 )
             self.version = cast(int, version)
             if marks or self._whole:

@@ -19,7 +19,9 @@ _OTHER_EPOCH = -3
 # The places of the log in an answer, and of what a take handed out.
 _LOG, _LEASED = 3, 7
 # Scripts that change what the database must hear of, without a log.
-_WRITERS = frozenset("put put_laned put_messages put_linked open_group set_group_work turn_group recover adopt".split())
+_WRITERS = frozenset(
+    "put put_micro_queues put_messages put_related open_group set_group_work turn_group recover import_batch".split()
+)
 
 # The tubes that a call changed, each with the epoch it was done in.
 Dirty = dict[int, tuple[Tube, str]]
@@ -72,8 +74,8 @@ class PoolRunner(Runner):
             raise Interrupted
         return reply
 
-    def script(self, name: str, sort: str, linked: bool) -> Script:
-        return load_script(name, sort=sort, linked=linked, modern=self.modern, epoch=self._thread.epoch)
+    def script(self, name: str, sort: str, related: bool) -> Script:
+        return load_script(name, sort=sort, related=related, modern=self.modern, epoch=self._thread.epoch)
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:

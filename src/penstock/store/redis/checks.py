@@ -125,7 +125,7 @@ def _mend_unreadable(runner: Runner, seen: Snapshot, now: int | None) -> None:
         address, group, name = seen.led_to.get(key, ("", None, ""))
         words += [key, address, "" if group is None else group, name]
     for start in range(0, len(words), ADVANCE_STEP):  # a multiple of four
-        runner.on_tube("mend_unreadable", seen.tube, *words[start : start + ADVANCE_STEP], now=now)
+        runner.on_tube("repair_unreadable", seen.tube, *words[start : start + ADVANCE_STEP], now=now)
 
 
 def _mend(runner: Runner, registry: Registry, seen: Snapshot, now: int | None) -> None:
@@ -142,17 +142,17 @@ def _mend(runner: Runner, registry: Registry, seen: Snapshot, now: int | None) -
         for name in there.keys() - wanted.keys():
             pairs += [index, name]
     for start in range(0, len(pairs), ADVANCE_STEP):
-        runner.on_tube("mend", tube, *pairs[start : start + ADVANCE_STEP], now=now)
+        runner.on_tube("repair_indexes", tube, *pairs[start : start + ADVANCE_STEP], now=now)
     for utube, lane in seen.lanes.items():
         if lane.said != lane.numbers or any(_misplaced(tube, lane)) or pairs:
             _mend_lane(runner, tube, utube, lane.taken - lane.said[0], now)
     wrong = {name: there - said for name, (said, there) in seen.counters().items() if name != "total"}
     total, counted = seen.counters()["total"]
-    runner.on_tag("recount", tube.no, *wrong.values(), total - counted, *seen.strays)
+    runner.on_tag("repair_counters", tube.no, *wrong.values(), total - counted, *seen.strays)
 
 
 def _mend_lane(runner: Runner, tube: Tube, utube: str, wrong: int, now: int | None) -> None:
     more = True
     while more:
-        reply = runner.on_tube("mend_lane", tube, utube, wrong, ADVANCE_STEP, now=now)
+        reply = runner.on_tube("repair_micro_queue", tube, utube, wrong, ADVANCE_STEP, now=now)
         more, wrong = bool(reply[5]), 0

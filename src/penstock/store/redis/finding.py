@@ -29,7 +29,7 @@ _STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
 def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list[Record | None]:
     """The tasks with these ids; one past its ttl, unless taken, is None."""
     wanted = [task_key(id) if 0 < id <= MAX_ID else b"" for id in ids]
-    reply = runner.on_tag("get", tube.no, runner.moment(now), *wanted, again=True)
+    reply = runner.on_tag("get_tasks", tube.no, runner.moment(now), *wanted, again=True)
     moment, *values = runner.known(tube, cast("list[Reply]", reply))
     found = zip(ids, cast("list[bytes | None]", values), strict=True)
     return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
@@ -49,7 +49,7 @@ def find(runner: Runner, tube: Tube, status: str | None, after: int, limit: int,
     states, records, place = _STATES.get(status, status), list[Record](), max(after, 0)
     while len(records) < limit and place < MAX_ID:
         arguments = (runner.moment(now), states or "", place, limit - len(records), PAGE)
-        reply = runner.on_tag("find", tube.no, *arguments, again=True)
+        reply = runner.on_tag("find_tasks", tube.no, *arguments, again=True)
         _, place, last, stored = cast("list[int]", runner.known(tube, cast("list[Reply]", reply))[:4])
         records += read_pairs(cast("list[Reply]", reply)[4:])
         left = last - place
@@ -115,7 +115,7 @@ def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: b
 def ahead(runner: Runner, tube: Tube, record: Record) -> int:
     """How many takeable tasks come out before this one, up to a limit."""
     arguments = (runner.shape(tube).letters, repr(float(record.rank1)), repr(float(record.rank2)), task_key(record.id))
-    return min(cast(int, runner.on_tag("ahead", tube.no, *arguments, again=True)), _AHEAD_LIMIT)
+    return min(cast(int, runner.on_tag("count_ahead", tube.no, *arguments, again=True)), _AHEAD_LIMIT)
 
 
 def lane(runner: Runner, tube: Tube, utube: str) -> Lane:

@@ -12,7 +12,7 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.channel = f"{prefix}:news".encode()
+        self.channel = f"{prefix}:tube_changed".encode()
 
     def name(self, tag: str | int, part: str) -> bytes:
         """One key: `{penstock:7}:tasks`."""

@@ -68,11 +68,11 @@ class Links:
         for name in self._endless():
             pairs += ["outcome", name]
         for start in range(0, len(pairs), ADVANCE_STEP):
-            steps.run("mend_links", self.tube, Effects(), *pairs[start : start + ADVANCE_STEP], now=now)
+            steps.run("repair_relations", self.tube, Effects(), *pairs[start : start + ADVANCE_STEP], now=now)
         for no in self._groups():
             early = [task_key(tie.id) for tie in self.ties if tie.group_no == no and tie.state not in (UNSTARTED, "!")]
             for start in range(0, max(1, len(early)), ADVANCE_STEP):
-                steps.run("mend_group", self.tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
+                steps.run("repair_group", self.tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
 
     def _tasks(self) -> Iterator[tuple[int, str, str]]:
         for tie in self.ties:

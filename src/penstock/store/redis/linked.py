@@ -39,7 +39,7 @@ class LinkedCalls:
             self._outbox.register(tube)
         capacity = "" if tube.capacity is None else tube.capacity
         effects, packed = Effects(), putting.pack_linked(tube, entries)
-        records, rest = self._steps.attempt("put_linked", tube, effects, capacity, *packed, now=now)
+        records, rest = self._steps.attempt("put_related", tube, effects, capacity, *packed, now=now)
         if records is None:
             raise self._refusal(tube, entries, rest)
         return Stored([records[place - 1] for place in cast("list[int]", rest[0])], effects)
@@ -58,7 +58,7 @@ class LinkedCalls:
 
     def _seek(self, tube: Tube, address: str, now: int | None) -> tuple[Sought, int]:
         """The same, and the id of the task."""
-        reply = self._runner.on_tag("seek", tube.no, self._runner.moment(now), address, again=True)
+        reply = self._runner.on_tag("find_address", tube.no, self._runner.moment(now), address, again=True)
         _, id, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         if id:
             return Sought(cast(int, id)), cast(int, id)
@@ -67,7 +67,7 @@ class LinkedCalls:
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""
         self._listener.interests.add(tube.no)  # before anybody may tell
-        reply = self._runner.on_tag("sought", tube.no, self._runner.moment(now), key, again=True)
+        reply = self._runner.on_tag("outcome_by_id", tube.no, self._runner.moment(now), key, again=True)
         _, there, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         return Sought(id) if there else _ended(outcome)
 

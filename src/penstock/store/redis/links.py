@@ -1,4 +1,4 @@
-"""Groups and outcomes as the scripts store them: see lua/group.lua and lua/outcomes.lua."""
+"""Groups and outcomes as the scripts store them: see lua/groups.lua and lua/addresses.lua."""
 
 from __future__ import annotations
 

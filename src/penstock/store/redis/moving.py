@@ -34,7 +34,7 @@ log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
 # The counters that landing adds to; the first four are of tasks that are gone.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
-# What lua/seal.lua says of a tube that was paused, or let go on, since.
+# What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
 
 
@@ -68,7 +68,7 @@ class MovingCalls:
         return int(cast("bytes | None", self._runner.servers.command(key, b"HGET", key, b"turn")) or 0)
 
     def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
-        reply = self._runner.on_tag("seal", stored.no, to, turn, int(checked), again=True)
+        reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), again=True)
         refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:
             raise TubeBusy(f"tube {stored.name} was paused or resumed meanwhile: move it again")
@@ -77,7 +77,7 @@ class MovingCalls:
 
     def erase_tube(self, tube: Tube) -> None:
         for stored in reversed(self._shards.of(tube)):
-            self._runner.on_tag("erase", stored.no, again=True)
+            self._runner.on_tag("erase_tube", stored.no, again=True)
 
     def load_sealed(self) -> list[Tube]:
         return self._tubes.sealed()
@@ -149,7 +149,7 @@ class MovingCalls:
         results = [kept.ending.result for kept in parcel.outcomes if kept.ending.result is not None]
         data = [record.payload for record in parcel.records] + results
         packed: list[Argument] = [facts, parcel.upto, _encode(tasks), _encode(outcomes), *data]
-        self._runner.on_tube("adopt", stored, *packed, again=True)
+        self._runner.on_tube("import_batch", stored, *packed, again=True)
 
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         """As the contract says; the calls of a sharded tube are its first shard's."""
@@ -172,7 +172,7 @@ class MovingCalls:
         gone = sum(calls.get(call, 0) for call in _CALLS[:4])
         words = [word for pairs in (calls, totals) for pair in pairs.items() for word in pair]
         arguments = (putting.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
-        self._runner.on_tube("land", stored, *arguments, again=True)
+        self._runner.on_tube("activate_tube", stored, *arguments, again=True)
 
 
 def _number(group: Group) -> int:
@@ -186,7 +186,7 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
         log.warning("tube %s: %s", tube.name, error)
         if not tube.kind.leased:
             return None
-    # As bury_unreadable of lua/step.lua makes it: with its first byte the data is never taken for what was put.
+    # As bury_unreadable of lua/tasks.lua makes it: with its first byte the data is never taken for what was put.
     return Record(
         id, "!", 0, 0, 0, "" if tube.kind.per_utube else None, 0, 0, 0, None, None, None, None, None, None, UNREADABLE,
         None, b"\xff" + value,

@@ -33,7 +33,7 @@ _PAGE = 1000
 # that a node that is down does not slow down the tubes of the others.
 _LOOK_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
-# What lua/outbox.lua says of a dropped tube.
+# What read_outbox in lua/replies.lua returns for a dropped tube.
 _MORE, _GONE = 1, 2
 
 
@@ -64,7 +64,7 @@ class Outbox:
     def register(self, tube: Tube) -> None:
         """Tasks of this tube are about to have reply tubes."""
         if tube.no not in self._senders:
-            self._runner.on_tag("sender", TUBES, tube.no, again=True)
+            self._runner.on_tag("register_sender", TUBES, tube.no, again=True)
             self._senders.add(tube.no)
 
     def deliver(self, source: int, letters: Sequence[bytes], effects: Effects, now: int | None) -> None:
@@ -88,7 +88,7 @@ class Outbox:
                     last, found = self._put(source, letters, stuck, effects, now), True
                 elif state != _MORE:
                     if state == _GONE:
-                        self._runner.on_tag("unsender", TUBES, source, again=True)
+                        self._runner.on_tag("unregister_sender", TUBES, source, again=True)
                     break
         except StoreError as error:
             self._postpone(error)
@@ -114,7 +114,7 @@ class Outbox:
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> tuple[int, list[bytes]]:
         moment = self._runner.moment(now)
-        reply = cast("list[Reply]", self._runner.on_tag("outbox", source, moment, after, int(every), again=True))
+        reply = cast("list[Reply]", self._runner.on_tag("read_outbox", source, moment, after, int(every), again=True))
         return cast(int, reply[1]), cast("list[bytes]", reply[2:])
 
     def _put(self, source: int, letters: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
@@ -127,7 +127,7 @@ class Outbox:
             if name not in stuck:
                 try:
                     self._receive(source, name, batch, effects, now)
-                    self._runner.on_tag("sent", source, *(letter.no for letter in batch), again=True)
+                    self._runner.on_tag("remove_sent_replies", source, *(letter.no for letter in batch), again=True)
                 except (StoreError, NoSuchTube) as error:  # the tube may have been moved to another store
                     stuck.add(name)
                     self._postpone(error)
@@ -141,7 +141,7 @@ class Outbox:
             try:
                 spec = putting.pack_plain(tube)
                 stored = self._tubes.shards.for_replies(tube, source)
-                reply = self._runner.on_tube("receive", stored, source, spec, *words, again=True, now=now)
+                reply = self._runner.on_tube("receive_replies", stored, source, spec, *words, again=True, now=now)
             except NoSuchTube:
                 del self._by_name[name]  # dropped since it was found
             else:

@@ -33,7 +33,7 @@ _LINKED = 32768
 _HEAD = ">B2xHI"
 _STATES = {ord(letter): letter for letter in "rqt~g!-"} | {ord("p"): "t"}
 _TOLD = ord("p")
-# The reason of a task that stands for bytes that could not be read: see lua/step.lua.
+# The reason of a task that stands for bytes that could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
 
 

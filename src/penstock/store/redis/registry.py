@@ -55,26 +55,26 @@ class Registry:
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
-        reply = self._call("join", now, *where, session or "", ttr, str(uuid4()))
+        reply = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
         if not reply[1]:
             raise lapsed(session)
         _, no, id, over, tubes, unfinished = cast("tuple[int, int, bytes, int, list[int], list[Reply]]", tuple(reply))
         if tubes:
-            requests = [self._runner.tag_request("mirror", tube, "", 0, no, over) for tube in tubes]
+            requests = [self._runner.tag_request("extend_sessions", tube, "", 0, no, over) for tube in tubes]
             self._runner.servers.run_all(requests)
         self.complete(unfinished)
         return Joined(no, id.decode())
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
-        _, unfinished, *found = self._call("beat", now, *handles)
+        _, unfinished, *found = self._call("heartbeat", now, *handles)
         alive: set[str] = set()
         by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
             alive.add(handle.decode())
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
-        requests = [self._runner.tag_request("mirror", tube, *told) for tube, told in by_tube.items()]
+        requests = [self._runner.tag_request("extend_sessions", tube, *told) for tube, told in by_tube.items()]
         self._runner.servers.run_all(requests)
         self.complete(unfinished)
         return alive
@@ -82,7 +82,7 @@ class Registry:
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
         """As the contract says."""
         effects = Effects()
-        _, unfinished, *left = self._call("leave", now, int(locus is not None), locus or "", *handles)
+        _, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
             for tube in self._named(tubes):
                 self._part(tube, no, over, handle, now, effects)
@@ -91,7 +91,7 @@ class Registry:
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """A handle comes to a new tube: its session, its lapse and the session's end; None when it is gone."""
-        _, no, *moments = self._call("enlist", now, handle, tube.no)
+        _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
         return cast("tuple[int, int, int]", (no, *moments)) if no else None
 
     def complete(self, unfinished: Reply) -> None:
@@ -99,12 +99,14 @@ class Registry:
         pairs = cast("list[object]", unfinished)
         for place in range(0, len(pairs), 2):
             no, tubes = cast(int, pairs[place]), cast("list[int]", pairs[place + 1])
-            self._runner.servers.run_all([self._runner.tag_request("mirror", tube, "", 0, no, _PAST) for tube in tubes])
-            self._runner.on_tag("told", SESSIONS, no, again=True)
+            self._runner.servers.run_all(
+                [self._runner.tag_request("extend_sessions", tube, "", 0, no, _PAST) for tube in tubes]
+            )
+            self._runner.on_tag("forget_ended_session", SESSIONS, no, again=True)
 
     def all(self, now: int | None) -> dict[int, Stored]:
         """The live sessions by number, oldest first."""
-        _, unfinished = self._call("expire", now)
+        _, unfinished = self._call("expire_sessions", now)
         self.complete(unfinished)
         key = self._runner.keys.name(SESSIONS, "sessions")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
@@ -157,7 +159,7 @@ class Registry:
         while True:
             try:
                 part = (session, over, ADVANCE_STEP, handle)
-                _, rest = self._steps.run("part", tube, effects, *part, again=True, now=now)
+                _, rest = self._steps.run("end_session", tube, effects, *part, again=True, now=now)
             except NoSuchTube:
                 self._by_no.pop(tube.no, None)
                 return

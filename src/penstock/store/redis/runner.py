@@ -14,13 +14,13 @@ from penstock.store.moving import erased_options, gone, hidden, sealed_options
 from penstock.store.redis.keys import Keys
 from penstock.store.redis.link import Argument, Reply
 from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many
 from penstock.store.redis.servers import Request, Servers
 from penstock.store.refusals import tube_missing
 
 # How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
 _NO_TUBE = -1
-_LINKED = -2
+_RELATED = -2
 
 
 class Shape(NamedTuple):
@@ -45,7 +45,7 @@ class Runner:
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, Shape] = {}
-        self._linked: set[int] = set()
+        self._related: set[int] = set()
 
     def moment(self, now: int | None) -> int | str:
         """What scripts are told of the time: '' lets them read the server's clock."""
@@ -60,9 +60,9 @@ class Runner:
         while True:
             request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, again=again))
-            if reply[0] != _LINKED:
+            if reply[0] != _RELATED:
                 return self.known(tube, reply)
-            self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
+            self._related.add(tube.no)  # for good: from now on it is asked by scripts that know of them
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         """The reply, unless it says that the tube is gone."""
@@ -93,7 +93,7 @@ class Runner:
         found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         return [
             self.known(tube, reply)
-            if reply[0] != _LINKED
+            if reply[0] != _RELATED
             else self.on_tube(name, tube, *arguments, again=True, now=now)
             for tube, reply in found
         ]
@@ -101,19 +101,19 @@ class Runner:
     def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
         """The script that takes from several tubes, to be run on the one server that has them."""
         requests = [self.tube_request("take", tube) for tube in tubes]
-        sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
+        sorts = [(self.shape(tube).sort, tube.no in self._related) for tube in tubes]
         kinds = tuple(sorted(set(sorts)))  # so that there are few such scripts
         words: list[Argument] = [len(tubes), self.moment(now), *wanted]
         for tube, sort, request in zip(tubes, sorts, requests, strict=True):
             shape = self.shape(tube)
             words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
         keys = [key for request in requests for key in request.keys]
-        return Request(load_several(kinds, modern=self.modern), keys, words)
+        return Request(load_take_from_many(kinds, modern=self.modern), keys, words)
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""
         shape = self.shape(tube)
-        script = self.script(name, shape.sort, tube.no in self._linked)
+        script = self.script(name, shape.sort, tube.no in self._related)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
@@ -125,9 +125,9 @@ class Runner:
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
 
-    def script(self, name: str, sort: str, linked: bool) -> Script:
+    def script(self, name: str, sort: str, related: bool) -> Script:
         """The script of that name for such a tube."""
-        return load_script(name, sort=sort, linked=linked, modern=self.modern)
+        return load_script(name, sort=sort, related=related, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""
@@ -138,7 +138,7 @@ class Runner:
 
     def is_plain(self, tube: Tube) -> bool:
         """Whether it is a tube of leased tasks without micro-queues, and no links are known of."""
-        return self.shape(tube).sort == PLAIN and tube.no not in self._linked
+        return self.shape(tube).sort == PLAIN and tube.no not in self._related
 
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
         names = self._names.get((script, tag))
@@ -152,7 +152,7 @@ def _shape(tube: Tube) -> Shape:
     second = tube.fair or (len(kind.order) > 1 and kind.order[1] != "id")
     clocked = kind.hand_out == CLOCK
     letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
-    sort = UNLEASED if not kind.leased else LANED if kind.per_utube else PLAIN
+    sort = UNLEASED if not kind.leased else MICRO_QUEUES if kind.per_utube else PLAIN
     return Shape(letters, tube.period if clocked else tube.utube_limit, sort)
 
 

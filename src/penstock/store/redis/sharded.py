@@ -65,7 +65,7 @@ class ShardedStore(RedisStore):
         first, *others = self._shards.of(tube)
         turn = self._pause(first, paused)
         for shard in others:
-            self._runner.on_tag("unseal", shard.no, turn, again=True)
+            self._runner.on_tag("unfreeze_tube", shard.no, turn, again=True)
             self._pause(shard, paused)
 
     def paused(self, tube: Tube) -> bool:
@@ -192,7 +192,7 @@ class ShardedStore(RedisStore):
             return self._seen(super().advance(tube, limit=limit, now=now))
         more, waits, effects, shards = 0, list[int](), Effects(), self._shards.of(tube)
         self._outbox.rescue(effects, now)
-        for shard, reply in zip(shards, self._runner.on_tubes("advance", shards, limit, now=now), strict=True):
+        for shard, reply in zip(shards, self._runner.on_tubes("advance_tube", shards, limit, now=now), strict=True):
             due, wait_ms = cast("tuple[int, int]", tuple(self._steps.read(shard, reply, effects, now)[1]))
             more |= due
             waits += [wait_ms] if wait_ms >= 0 else []

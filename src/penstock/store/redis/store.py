@@ -42,7 +42,7 @@ from penstock.store.sql.migrations import Schema
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 6
+SCHEMA = 7
 
 
 class RedisStore(UnleasedCalls, MovingCalls):
@@ -102,7 +102,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def _open(self) -> str:
         """The store's identity; SchemaMismatch when a newer penstock wrote it, or it is the index of a pool."""
-        reply = self._runner.on_tag("open", TUBES, str(uuid4()), SCHEMA, again=True)
+        reply = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, again=True)
         id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
         if pool is not None:
             raise SchemaMismatch(
@@ -173,7 +173,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
         """Remove what is stored of a tube that is not busy, or anyhow; whether its tasks have yet to reply."""
-        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name, int(anyhow))
+        reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(None), tube.name, int(anyhow))
         found = self._runner.known(tube, cast("list[Reply]", reply))
         _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
         if not anyhow:
@@ -185,7 +185,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
     def _pause(self, tube: Tube, paused: bool) -> int:
         """The same; how often that was done."""
-        reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
+        reply = self._runner.on_tag("pause_tube", tube.no, self._runner.moment(None), int(paused), again=True)
         return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
 
     def paused(self, tube: Tube) -> bool:
@@ -204,7 +204,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         laned = tube.kind.per_utube
         capacity = "" if tube.capacity is None else tube.capacity
         packed = putting.pack_entries(entries)
-        reply = self._runner.on_tube("put_laned" if laned else "put", tube, capacity, *packed, now=now)
+        reply = self._runner.on_tube("put_micro_queues" if laned else "put", tube, capacity, *packed, now=now)
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
             self._listener.interests.add(tube.no)
@@ -247,7 +247,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return Advanced(bool(more), None if wait_ms < 0 else wait_ms, effects)
 
     def _advance(self, tube: Tube, effects: Effects, limit: int, now: int | None) -> tuple[int, int]:
-        _, rest = self._steps.run("advance", tube, effects, limit, again=True, now=now)
+        _, rest = self._steps.run("advance_tube", tube, effects, limit, again=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
 
     def _catch_up(self, tube: Tube, effects: Effects) -> None:

@@ -44,14 +44,14 @@ class Tubes:
         if tube is None:
             made = self._numbered(make_tube(0, name, kind, given))
             for stored in self.shards.of(made):
-                self._runner.on_tag("create", stored.no, again=True)
+                self._runner.on_tag("create_tube", stored.no, again=True)
             declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-            tube = self._tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
+            tube = self._tube(self._runner.on_tag("name_tube", TUBES, name, made.no, declared, again=True))
             assert tube is not None
             if tube.no == made.no:
                 return tube
             for stored in self.shards.of(made):
-                self._runner.on_tag("uncreate", stored.no, again=True)  # another came first
+                self._runner.on_tag("delete_unnamed_tube", stored.no, again=True)  # another came first
         if not exist_ok:
             raise tube_exists(name)
         return tube
@@ -80,12 +80,12 @@ class Tubes:
         return sealed if sealed is not None and sealed.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
-        return self._tube(self._runner.on_tag("lookup", TUBES, name, again=True))
+        return self._tube(self._runner.on_tag("find_tube", TUBES, name, again=True))
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
         """Give a tube another name, and the last id that came with it; False where the name is in use."""
         declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode(), floor))
-        return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
+        return bool(self._runner.on_tag("rename_tube", TUBES, tube.name, name, tube.no, declared, again=True))
 
     def sealed(self) -> list[Tube]:
         """All tubes that were moved, by name."""
@@ -115,13 +115,13 @@ class Tubes:
     def forget(self, tube: Tube) -> None:
         """A dropped tube loses its name, after the shards that are left of it; it goes with the first one."""
         for shard in self.shards.of(tube)[1:]:
-            self._runner.on_tag("drop", shard.no, self._runner.moment(None), tube.name, 1, again=True)
-        self._runner.on_tag("unname", TUBES, tube.name, tube.no, again=True)
+            self._runner.on_tag("drop_tube", shard.no, self._runner.moment(None), tube.name, 1, again=True)
+        self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, again=True)
 
     def _numbered(self, tube: Tube) -> Tube:
         """The tube with its number, which those of its shards follow."""
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
-        last = cast(int, self._runner.on_tag("number", TUBES, wanted))
+        last = cast(int, self._runner.on_tag("next_tube_number", TUBES, wanted))
         return replace(tube, no=last - wanted + 1)
 
     def _lives(self, tube: Tube) -> bool:

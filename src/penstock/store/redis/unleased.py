@@ -42,7 +42,7 @@ class UnleasedCalls(LinkedCalls):
         return Stored(records, Effects(events, {tube.no: len(records)} if records else {}))
 
     def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        reply = self._runner.on_tag("named", tube.no, self._runner.moment(now), *names, again=True)
+        reply = self._runner.on_tag("get_by_name", tube.no, self._runner.moment(now), *names, again=True)
         moment, *found = self._runner.known(tube, cast("list[Reply]", reply))
         pairs = zip(cast("list[int]", found[::2]), cast("list[bytes | None]", found[1::2]), strict=True)
         return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in pairs]
@@ -55,5 +55,5 @@ class UnleasedCalls(LinkedCalls):
         return Settled(list(records), effects)
 
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
-        reply = self._runner.on_tag("inspect", tube.no, start, count, int(pending), again=True)
+        reply = self._runner.on_tag("list_messages", tube.no, start, count, int(pending), again=True)
         return read_pairs(self._runner.known(tube, cast("list[Reply]", reply))[1:])

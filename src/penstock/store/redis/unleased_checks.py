@@ -34,7 +34,7 @@ def check_unleased(runner: Runner, tube: Tube, repair: bool, now: int | None) ->
         if wrong is not None:
             yield Finding(tube.name, record.address, wrong[0], "repair puts it right")
             if repair:
-                runner.on_tube("mend_unleased", tube, task_key(record.id), now=now)
+                runner.on_tube("repair_unleased", tube, task_key(record.id), now=now)
     if tube.kind.hand_out == DELIVER:
         yield from _last_mark(runner, tube, newest, repair)
 
@@ -49,4 +49,4 @@ def _last_mark(runner: Runner, tube: Tube, newest: Record | None, repair: bool) 
         what = f"the last id is kept as {shown_mark(last)}, there is {shown_mark(mark)}"
         yield Finding(tube.name, None, what, "repair keeps the newest")
         if repair:
-            runner.on_tag("mend_mark", tube.no, *mark, again=True)
+            runner.on_tag("repair_last_message_id", tube.no, *mark, again=True)
