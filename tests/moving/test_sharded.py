@@ -180,8 +180,8 @@ class _Scripts:
         self._servers = servers
         self._death = death
 
-    def run(self, request: Request, *, again: bool) -> object:
-        return self._death.meet(self._servers.run, request, again=again)
+    def run(self, request: Request, *, idempotent: bool) -> object:
+        return self._death.meet(self._servers.run, request, idempotent=idempotent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._servers, name)

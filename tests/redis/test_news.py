@@ -13,10 +13,9 @@ import pytest
 import penstock
 from penstock.bridge import Bridge
 from penstock.flow import flow_of
-from penstock.store.redis.ear import Ear
-from penstock.store.redis.link import Connection
-from penstock.store.redis.listener import Listener
+from penstock.store.redis.connection import Connection
 from penstock.store.redis.store import RedisStore
+from penstock.store.redis.subscriber import Subscriber, Subscription
 from penstock.store.wake import Wake
 from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
@@ -27,7 +26,7 @@ from tests.threads import begin, until
 def test_news_that_came_while_nobody_slept_is_told_at_once(broker: penstock.Broker, watch: bool) -> None:
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    store._listener._tell()  # and whoever was awake has cleared the wake-up
+    store._subscriber._notify()  # and whoever was awake has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
@@ -38,7 +37,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
     run = store._runner.servers.run
 
     def spied(request: object, **options: object) -> object:
-        seen.append(tube._stored.no in store._listener.interests)
+        seen.append(tube._stored.no in store._subscriber.interests)
         return run(request, **options)  # type: ignore[arg-type]
 
     tube.put("x", address="a")
@@ -59,16 +58,16 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
     wake.on_news = note
     waiting = begin(lambda: broker._hub.store.wait(wake, 60, watch=True))
     assert heard.wait(30), "whoever begins to listen looks once"
-    assert told == ["penstock-redis-news"]
+    assert told == ["penstock-redis-subscriber"]
     assert not waiting.done()
     wake.set()
     assert waiting.result(30) is False
 
 
-def listener_of(broker: penstock.Broker) -> Listener:
+def subscriber_of(broker: penstock.Broker) -> Subscriber:
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    return store._listener
+    return store._subscriber
 
 
 @pytest.fixture
@@ -82,8 +81,8 @@ def other(url: str) -> Iterator[penstock.Broker]:
 @pytest.fixture
 def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Whether a sleeper reads the news itself, as it does however long the thread takes to stop reading."""
-    monkeypatch.setattr("penstock.store.redis.listener.YIELD_SECONDS", 30.0)
-    listener, readers = listener_of(broker), list[float | None]()
+    monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
+    listener, readers = subscriber_of(broker), list[float | None]()
     hear = listener.hear
 
     def noted(seconds: float | None) -> bool:
@@ -117,7 +116,7 @@ def test_who_waits_alone_hears_in_its_own_thread(
         assert task is not None
         assert task.data == data
     assert len(threads) == 3
-    assert [name for name in threads if name.startswith("penstock")] == ["penstock-redis-news"]
+    assert [name for name in threads if name.startswith("penstock")] == ["penstock-redis-subscriber"]
 
 
 @pytest.mark.usefixtures("unscanned")
@@ -130,7 +129,7 @@ def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
     until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
     other.tube("a").put(1)
     assert first.result(30) is not None
-    until(lambda: not listener_of(broker)._lent)
+    until(lambda: not subscriber_of(broker)._lent)
     for name, waiting in zip("bc", others, strict=True):
         other.tube(name).put(2)
         assert waiting.result(30) is not None
@@ -164,9 +163,9 @@ def test_a_connection_that_breaks_under_its_reader_is_renewed(
 ) -> None:
     waiting = begin(broker.tube("t").take)
     until(hearing)
-    ear = listener_of(broker)._ear
+    subscription = subscriber_of(broker)._subscription
     server.ask("CLIENT", "KILL", "TYPE", "pubsub")
-    until(lambda: listener_of(broker)._ear not in (None, ear))
+    until(lambda: subscriber_of(broker)._subscription not in (None, subscription))
     other.tube("t").put("x")
     assert waiting.result(30) is not None
 
@@ -208,17 +207,17 @@ def test_messages_may_come_in_any_pieces() -> None:
     sent = message % (2, 12) + b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" + message % (3, 345)
     for cut in range(1, len(sent)):
         connection = Wired()
-        ear = Ear(cast(Connection, connection), b"9penstock:tube_changed")
+        subscription = Subscription(cast(Connection, connection), b"9penstock:tube_changed")
         heard: list[int] = []
         for piece in (sent[:cut], sent[cut:]):
             connection.far.sendall(piece)
-            heard += sorted(ear.hear(30))
+            heard += sorted(subscription.poll(30))
         assert heard == [12, 345]
-        assert ear.hear(0) == set()
-        ear.stir.set()
-        assert ear.hear(None) == set()
+        assert subscription.poll(0) == set()
+        subscription.wake.set()
+        assert subscription.poll(None) == set()
         connection.far.close()
-        ear.stir.clear()
+        subscription.wake.clear()
         with pytest.raises(ConnectionError):
-            ear.hear(30)
-        ear.close()
+            subscription.poll(30)
+        subscription.close()

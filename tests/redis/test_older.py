@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.store.redis import promise
+from penstock.store.redis import durability
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.verbs import drain
 from tests.redis import test_links, test_settings
@@ -17,13 +17,13 @@ from tests.servers.redis import Redis
 
 @pytest.fixture(autouse=True)
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promise, "is_modern", lambda facts: False)
+    monkeypatch.setattr(durability, "is_modern", lambda facts: False)
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not promise.is_modern({"redis_version": "6.2.14"})
-    assert promise.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
+    assert not durability.is_modern({"redis_version": "6.2.14"})
+    assert durability.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
 
 
 def test_elements_and_messages_are_handed_out(server: Redis) -> None:

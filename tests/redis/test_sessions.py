@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.store.base import Presence
-from penstock.store.redis.keys import SESSIONS
+from penstock.store.redis.runner import SESSIONS
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.redis.still import broker as broker

@@ -20,7 +20,8 @@ from penstock.store.pool.mirror import PAGE, read_beside
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
 from penstock.store.pool.vault import Shelf, Vault
-from penstock.store.redis.keys import SESSIONS, TUBES, task_id, task_key
+from penstock.store.redis.encoding import task_id, task_key
+from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
@@ -96,7 +97,7 @@ class Index:
         if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
             return False
         if shelf.beside is None:
-            self._runner.on_tag("begin_index", tube.no, epoch, again=True)
+            self._runner.on_tag("begin_index", tube.no, epoch, idempotent=True)
         if not is_sealed(tube) and is_closed(self._runner, tube, epoch):
             return not was_sealed(self._runner, self._vault, tube, epoch)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
@@ -136,7 +137,7 @@ class Index:
     def _begin(self, epoch: int) -> None:
         """From here on nobody finds it whole, and no session is left."""
         found = cast(
-            "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, again=True)
+            "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
         )
         if found[0].decode() != self._vault.name:
             raise BadValue(
@@ -175,7 +176,7 @@ class Index:
             self._runner.in_epoch(f"{epoch}~", "repair_group", tube, no)
 
     def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:
-        if not self._runner.on_tag("reset_index", no, epoch, *meta, again=True):
+        if not self._runner.on_tag("reset_index", no, epoch, *meta, idempotent=True):
             raise Interrupted
 
     def _load_beside(self, tube: Tube, stored: bytes, epoch: int) -> None:
@@ -186,7 +187,7 @@ class Index:
             for start in range(0, len(words), _WORDS):
                 self._write(command, self._runner.keys.name(tube.no, part), *words[start : start + _WORDS])
         if b"posted" in meta[::2]:
-            self._runner.on_tag("register_sender", TUBES, tube.no, again=True)
+            self._runner.on_tag("register_sender", TUBES, tube.no, idempotent=True)
 
     def _say_building(self) -> None:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)

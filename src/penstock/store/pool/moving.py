@@ -54,7 +54,7 @@ class PoolMoving(TakingCalls):
             raise seal_refused(tube, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
-        self._runner.on_tag("erase_tube", tube.no, again=True)
+        self._runner.on_tag("erase_tube", tube.no, idempotent=True)
         self._vault.erase_tube(tube.no, PAGE)
         if is_sealed(tube):
             declared = declaration(tube.name, tube.kind, erased_options(tube))

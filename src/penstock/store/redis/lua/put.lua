@@ -14,7 +14,7 @@ end
 
 -- script: put_plain
 -- Store one task that has nothing but data, ready at once, in a tube without micro-queues and capacity. Its record comes in
--- pieces: see new_pieces in penstock.store.redis.record.
+-- pieces: see new_pieces in penstock.store.redis.encoding.
 -- KEYS: meta tasks ready due
 -- ARGV: now, record up to created, from there to expires, ttl or '', record up to the data, first rank, second rank as
 --   stored in the ready index or '', data

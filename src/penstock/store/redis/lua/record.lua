@@ -1,4 +1,4 @@
--- Tasks as they are stored. penstock.store.redis.record documents the layout and reads it too.
+-- Tasks as they are stored. penstock.store.redis.encoding documents the layout and reads it too.
 
 -- part: encode
 -- State letter, flags, created, then the fields that the flags name, then the payload.

@@ -99,7 +99,7 @@ local function log_change(events, key, rec)
   return last / 3 + 1
 end
 
--- penstock.store.redis.record knows the reason. The first byte keeps the data from being mistaken for what was put.
+-- penstock.store.redis.encoding knows the reason. The first byte keeps the data from being mistaken for what was put.
 local function unreadable(value)
   return {
     state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,

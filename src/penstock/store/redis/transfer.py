@@ -1,6 +1,6 @@
-"""The store's calls by which tubes leave and arrive.
+"""The store's calls for moving tubes between stores.
 
-A sealed tube keeps its name, and its keys without `last` of meta, so that no script finds it.
+A sealed tube keeps its name and its keys, but not `last` of meta, so that no script finds it.
 """
 
 from __future__ import annotations
@@ -18,27 +18,24 @@ from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
-from penstock.store.redis import finding, putting
-from penstock.store.redis.keys import task_id, task_key
-from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.links import read_group, read_outcome
-from penstock.store.redis.listing import Listing
+from penstock.store.redis import puts, queries
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import UNREADABLE, decode, read_group, read_outcome, task_id, task_key
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.record import UNREADABLE, decode
+from penstock.store.redis.queries import Listing
 from penstock.store.redis.runner import Runner
-from penstock.store.redis.shards import Shards
-from penstock.store.redis.tubes import Tubes
+from penstock.store.redis.tubes import Shards, Tubes
 from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
 _encode = msgspec.msgpack.Encoder().encode
-# The counters that landing adds to; the first four are of tasks that are gone.
+# The counters that activate_tube adds to; the first four are of removed tasks.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
 
 
-class MovingCalls:
+class TransferCalls:
     """Keeps the contract of `store.moving`."""
 
     _runner: Runner
@@ -48,10 +45,10 @@ class MovingCalls:
     _listing: Listing
 
     def seal_tube(self, tube: Tube, to: str) -> None:
-        """As the contract says; the first shard is sealed last, and with that the tube.
+        """As the contract says; the first shard is sealed last, which seals the tube.
 
-        One who dies on the way leaves shards that are sealed before their time: whoever pauses the tube, or lets it go
-        on, unseals them. That is his turn, and who would seal the tube in an earlier one is refused.
+        A client that dies on the way leaves some shards sealed: whoever pauses or resumes the tube unseals them. That
+        begins a new turn, and a call that tries to seal the tube in an earlier turn is refused.
         """
         first, *others = self._shards.of(tube)
         turn = self._at_rest(tube) if others else 0
@@ -60,7 +57,7 @@ class MovingCalls:
         self._seal(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube of which nothing is leased; so that mostly nothing is sealed in vain."""
+        """The turn of a sharded tube without leases; checked first, so that shards are rarely sealed in vain."""
         keys = [self._runner.keys.name(shard.no, "taken") for shard in self._shards.of(tube)]
         if any(self._runner.servers.command_all([(key, (b"EXISTS", key)) for key in keys])):
             raise seal_refused(tube, True)
@@ -68,7 +65,7 @@ class MovingCalls:
         return int(cast("bytes | None", self._runner.servers.command(key, b"HGET", key, b"turn")) or 0)
 
     def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
-        reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), again=True)
+        reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
         refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:
             raise TubeBusy(f"tube {stored.name} was paused or resumed meanwhile: move it again")
@@ -77,7 +74,7 @@ class MovingCalls:
 
     def erase_tube(self, tube: Tube) -> None:
         for stored in reversed(self._shards.of(tube)):
-            self._runner.on_tag("erase_tube", stored.no, again=True)
+            self._runner.on_tag("erase_tube", stored.no, idempotent=True)
 
     def load_sealed(self) -> list[Tube]:
         return self._tubes.sealed()
@@ -89,12 +86,12 @@ class MovingCalls:
             self._runner.servers.command(key, b"DEL", key)
 
     def tally(self, tube: Tube) -> Tally:
-        """As the contract says; of a sharded tube that is arriving, the last id up to which every shard has all."""
+        """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
         keys = [self._runner.keys.name(stored.no, "meta") for stored in shards]
         words = (b"last", b"sealed", b"ms", b"seq")
         replies = self._runner.servers.command_all([(key, (b"HMGET", key, *words)) for key in keys])
-        counts = finding.count(self._runner, shards, sealed=True)
+        counts = queries.count(self._runner, shards, sealed=True)
         found = cast("list[list[bytes | None]]", replies)
         ids = [
             self._shards.public_id(stored.no, int(last or sealed or 0))
@@ -104,7 +101,7 @@ class MovingCalls:
         return Tally(min(ids) if is_arriving(tube.name) else max(ids), mark, counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
-        """As the contract says; what cannot be read is buried with its bytes, or, where nothing is, left out."""
+        """As the contract says; unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
         for page in self._listing.pages(tube, "tasks", after, limit):
             read = (_read(tube, found.id, found.value) for found in page)
             if records := [record for record in read if record is not None]:
@@ -112,7 +109,7 @@ class MovingCalls:
         return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
-        fields = dict(finding.scan(self._runner, tube, "groups"))  # a scan may show one twice
+        fields = dict(queries.scan(self._runner, tube, "groups"))  # a scan may return a field twice
         groups = (read_group(task_id(field[1:]), value) for field, value in fields.items() if field[:1] == b"g")
         found = sorted((group for group in groups if group.no > after and group.state not in OVER), key=_number)
         for group in found[:limit]:
@@ -133,7 +130,7 @@ class MovingCalls:
         return []
 
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
-        """As the contract says; of a sharded tube each shard gets its part, and learns up to which id all came."""
+        """As the contract says; each shard of a sharded tube gets its part, and the id up to which all is imported."""
         shards = self._shards.of(tube)
         parts = [parcel] if len(shards) == 1 else _parts(tube, parcel)
         for stored, part in zip(shards, parts, strict=True):
@@ -143,16 +140,16 @@ class MovingCalls:
         if any(record.reply_to is not None for record in parcel.records):
             self._outbox.register(stored)
         tied = parcel.outcomes or any(_tied(record) for record in parcel.records)
-        facts = putting.pack_facts(stored) if tied and stored.kind.leased else b""
+        facts = puts.pack_facts(stored) if tied and stored.kind.leased else b""
         tasks = [_task(record) for record in parcel.records]
         outcomes = [_outcome(kept) for kept in parcel.outcomes]
         results = [kept.ending.result for kept in parcel.outcomes if kept.ending.result is not None]
         data = [record.payload for record in parcel.records] + results
         packed: list[Argument] = [facts, parcel.upto, _encode(tasks), _encode(outcomes), *data]
-        self._runner.on_tube("import_batch", stored, *packed, again=True)
+        self._runner.on_tube("import_batch", stored, *packed, idempotent=True)
 
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
-        """As the contract says; the calls of a sharded tube are its first shard's."""
+        """As the contract says; the counters of a sharded tube go to its first shard."""
         self._land(tube, name, tally, totals)
         if not self._tubes.rename(tube, name, tally.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)
@@ -162,7 +159,7 @@ class MovingCalls:
         first, *others = self._shards.of(msgspec.structs.replace(tube, name=name))
         for shard in others:
             self._land_stored(shard, "", (0, 0), {}, {})
-        here = finding.count(self._runner, others).put if others else 0
+        here = queries.count(self._runner, others).put if others else 0
         calls = {call: getattr(tally.counts, call) for call in _CALLS}
         self._land_stored(first, tally.last_id - tally.counts.put + here, tally.mark, calls, totals)
 
@@ -171,8 +168,8 @@ class MovingCalls:
     ) -> None:
         gone = sum(calls.get(call, 0) for call in _CALLS[:4])
         words = [word for pairs in (calls, totals) for pair in pairs.items() for word in pair]
-        arguments = (putting.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
-        self._runner.on_tube("activate_tube", stored, *arguments, again=True)
+        arguments = (puts.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
+        self._runner.on_tube("activate_tube", stored, *arguments, idempotent=True)
 
 
 def _number(group: Group) -> int:
@@ -186,7 +183,7 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
         log.warning("tube %s: %s", tube.name, error)
         if not tube.kind.leased:
             return None
-    # As bury_unreadable of lua/tasks.lua makes it: with its first byte the data is never taken for what was put.
+    # As bury_unreadable in lua/tasks.lua: the first byte keeps the data from being mistaken for what was put.
     return Record(
         id, "!", 0, 0, 0, "" if tube.kind.per_utube else None, 0, 0, 0, None, None, None, None, None, None, UNREADABLE,
         None, b"\xff" + value,
@@ -194,7 +191,7 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
 
 
 def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
-    """What of a parcel goes to each shard of a tube."""
+    """The part of a parcel that goes to each shard of a tube."""
     count, laned = tube.shards, tube.kind.per_utube
     records: list[list[Record]] = [[] for _ in range(count)]
     outcomes: list[list[Kept]] = [[] for _ in range(count)]
@@ -202,7 +199,7 @@ def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
         utube = (record.utube or NO_UTUBE) if laned else None
         records[home_of(record.id, utube, record.address, count)].append(record)
     for kept in parcel.outcomes:
-        # Where there are micro-queues, an address is looked for in all shards.
+        # With micro-queues, an address is looked up in all shards.
         outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
     return [Parcel(own, parcel.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
 

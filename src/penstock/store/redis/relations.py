@@ -13,32 +13,31 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry
 from penstock.errors import PenstockError
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored
-from penstock.store.redis import putting
-from penstock.store.redis.finding import scan
-from penstock.store.redis.keys import MAX_ID, task_id, task_key
-from penstock.store.redis.link import Reply
-from penstock.store.redis.links import LETTERS, read_group, read_outcome
-from penstock.store.redis.listener import Listener
+from penstock.store.redis import puts
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, read_group, read_outcome, task_id, task_key
 from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.queries import scan
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.steps import Steps
+from penstock.store.redis.subscriber import Subscriber
 from penstock.store.refusals import tube_full
 
 
-class LinkedCalls:
+class RelationCalls:
     """Keeps the contract of `store.linked`."""
 
     _runner: Runner
     _steps: Steps
     _outbox: Outbox
-    _listener: Listener
+    _subscriber: Subscriber
 
-    def _put_linked(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
-        """A put of which some have addresses, reply tubes or groups."""
+    def _put_related(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
+        """A put of entries of which some have addresses, reply tubes or groups."""
         if any(entry.reply_to is not None for entry in entries):
             self._outbox.register(tube)
         capacity = "" if tube.capacity is None else tube.capacity
-        effects, packed = Effects(), putting.pack_linked(tube, entries)
+        effects, packed = Effects(), puts.pack_related(tube, entries)
         records, rest = self._steps.attempt("put_related", tube, effects, capacity, *packed, now=now)
         if records is None:
             raise self._refusal(tube, entries, rest)
@@ -46,7 +45,7 @@ class LinkedCalls:
 
     def _refusal(self, tube: Tube, entries: Sequence[Entry], why: list[Reply]) -> PenstockError:
         if why[0] == b"full":
-            self._listener.interests.add(tube.no)
+            self._subscriber.interests.add(tube.no)
             return tube_full(tube, cast(int, why[1]), len(entries))
         entry = entries[cast(int, why[1]) - 1]
         if why[0] == b"ended":
@@ -58,7 +57,7 @@ class LinkedCalls:
 
     def _seek(self, tube: Tube, address: str, now: int | None) -> tuple[Sought, int]:
         """The same, and the id of the task."""
-        reply = self._runner.on_tag("find_address", tube.no, self._runner.moment(now), address, again=True)
+        reply = self._runner.on_tag("find_address", tube.no, self._runner.moment(now), address, idempotent=True)
         _, id, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         if id:
             return Sought(cast(int, id)), cast(int, id)
@@ -66,22 +65,22 @@ class LinkedCalls:
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""
-        self._listener.interests.add(tube.no)  # before anybody may tell
-        reply = self._runner.on_tag("outcome_by_id", tube.no, self._runner.moment(now), key, again=True)
+        self._subscriber.interests.add(tube.no)  # before anybody may notify
+        reply = self._runner.on_tag("outcome_by_id", tube.no, self._runner.moment(now), key, idempotent=True)
         _, there, *outcome = self._runner.known(tube, cast("list[Reply]", reply))
         return Sought(id) if there else _ended(outcome)
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        reply = self._runner.on_tube("open_group", tube, name, putting.pack_facts(tube), again=True, now=now)
+        reply = self._runner.on_tube("open_group", tube, name, puts.pack_facts(tube), idempotent=True, now=now)
         return read_group(cast(int, reply[1]), cast(bytes, reply[2]))
 
     def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
-        self._listener.interests.add(tube.no)  # before anybody may tell
-        reply = self._runner.on_tube("get_group", tube, no, again=True, now=now)
+        self._subscriber.interests.add(tube.no)  # before anybody may notify
+        reply = self._runner.on_tube("get_group", tube, no, idempotent=True, now=now)
         return None if len(reply) == 1 else read_group(no, cast(bytes, reply[1]))
 
     def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
-        """As the contract says; reads the records of all groups, in pages."""
+        """As the contract says; reads all groups, in pages."""
         fields = scan(self._runner, tube, "groups")
         groups = (read_group(task_id(field[1:]), record) for field, record in fields if field[:1] == b"g")
         live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
@@ -90,12 +89,12 @@ class LinkedCalls:
     def set_group_work(
         self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
     ) -> bool:
-        reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", again=True, now=now)
+        reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", idempotent=True, now=now)
         return bool(reply[1])
 
     def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
         effects, capacity = Effects(), "" if tube.capacity is None else tube.capacity
-        turn = (no, LETTERS[to], capacity, ADVANCE_STEP)
+        turn = (no, GROUP_LETTERS[to], capacity, ADVANCE_STEP)
         records, rest = self._steps.attempt("turn_group", tube, effects, *turn, now=now)
         if records is None:
             raise tube_full(tube, cast(int, rest[0]), 1)
