@@ -173,7 +173,7 @@ def test_a_taker_of_another_process_is_woken_by_news(server: Redis, delay: float
             task.ack()
 
 
-def test_the_listener_goes_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_subscriber_ends_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 0.2)
     with penstock.connect(server.fresh_url()) as broker:
         broker.tube("t").take(0.5)

@@ -11,7 +11,7 @@ import penstock
 from penstock.store.redis import durability
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.verbs import drain
-from tests.redis import test_links, test_settings
+from tests.redis import test_relations, test_settings
 from tests.servers.redis import Redis
 
 
@@ -80,4 +80,4 @@ def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Red
 
 
 def test_a_full_server_ends_tasks_with_links(own_server: Redis) -> None:
-    test_links.test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server)
+    test_relations.test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server)

@@ -5,7 +5,8 @@
 -- `sealed_in` the turn in which it was frozen.
 -- KEYS: meta taken moving waits
 -- ARGV: where it goes, the turn, 1: only while that is the tube's turn
--- Returns: now, 0: frozen, 1: tasks are leased, 2: tasks must still follow their groups, 3: the tube is in another turn
+-- Returns: 0 (-1: no such tube), and 0: frozen, 1: tasks are leased, 2: tasks must still follow their groups, 3: the tube
+--   is in another turn
 -- FLAGS: allow-oom
 local last, turn = unpack(redis.call('HMGET', k_meta, 'last', 'turn'))
 if not last then

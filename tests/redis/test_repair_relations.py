@@ -1,4 +1,4 @@
-"""check finds what must not exist among addresses, outcomes and groups, and repair mends it."""
+"""check finds what must not exist among addresses, outcomes and groups, and repair corrects it."""
 
 from __future__ import annotations
 

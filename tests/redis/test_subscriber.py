@@ -1,4 +1,4 @@
-"""News is not lost on its way to those who wait."""
+"""Notifications reach those who wait, whoever reads them."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def other(url: str) -> Iterator[penstock.Broker]:
 def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
     """Whether a sleeper reads the news itself, as it does however long the thread takes to stop reading."""
     monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
-    listener, readers = subscriber_of(broker), list[float | None]()
-    hear = listener.hear
+    subscriber, readers = subscriber_of(broker), list[float | None]()
+    hear = subscriber.hear
 
     def noted(seconds: float | None) -> bool:
         readers.append(seconds)
@@ -92,7 +92,7 @@ def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callabl
         finally:
             readers.pop()
 
-    monkeypatch.setattr(listener, "hear", noted)
+    monkeypatch.setattr(subscriber, "hear", noted)
     return lambda: readers != []
 
 
