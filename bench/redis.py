@@ -16,7 +16,7 @@ from bench.rates import DATA, PUT_BATCH, Ours, Rates, alternate
 from bench.report import Line, Size, Target
 from penstock.core import codec
 from penstock.core.entry import plain_entry
-from penstock.store.redis.plain import plain_words
+from penstock.store.redis.puts import plain_words
 from penstock.store.redis.store import RedisStore
 from tests.servers.base import Server
 

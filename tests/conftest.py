@@ -209,7 +209,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
     # Which scans refresh.
-    monkeypatch.setattr("penstock.store.redis.listener.LINGER_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 600.0)
 
 
 @pytest.fixture

@@ -180,8 +180,8 @@ class _Scripts:
         self._servers = servers
         self._death = death
 
-    def run(self, request: Request, *, again: bool) -> object:
-        return self._death.meet(self._servers.run, request, again=again)
+    def run(self, request: Request, *, idempotent: bool) -> object:
+        return self._death.meet(self._servers.run, request, idempotent=idempotent)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._servers, name)
@@ -237,11 +237,11 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed meanwhile"):
             store._seal(shards[0], "sqlite:///elsewhere.db", 0, checked=True)
         store._seal(shards[2], "sqlite:///elsewhere.db", 7)
-        store._runner.on_tag("unseal", shards[2].no, 7)  # by one who was slow
+        store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by one who was slow
         assert store.load_tube("split") is not None
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             store.count(shards[2])
-        store._runner.on_tag("unseal", shards[2].no, 8)
+        store._runner.on_tag("unfreeze_tube", shards[2].no, 8)
         store._seal(shards[1], "sqlite:///elsewhere.db", 1)
         assert len(broker.check(repair=True)) == 1
 

@@ -8,8 +8,8 @@ import time
 import pytest
 
 import penstock
-from penstock.store.redis.cluster import Cluster
-from penstock.store.redis.link import Link
+from penstock.store.redis.connection import Connections
+from penstock.store.redis.servers import Cluster
 from penstock.store.redis.store import RedisStore
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
@@ -149,11 +149,11 @@ def test_a_broker_is_closed_while_a_call_meets_another_node(
         assert isinstance(store, RedisStore)
         servers = store._servers
         assert isinstance(servers, Cluster)
-        first = next(iter(servers._links.values()))
+        first = next(iter(servers._nodes.values()))
 
         def close() -> None:
-            servers._link(("127.0.0.1", 1))  # as the call of another thread does
-            Link.close(first)
+            servers._node(("127.0.0.1", 1))  # as the call of another thread does
+            Connections.close(first)
 
         monkeypatch.setattr(first, "close", close)
         broker.close()

@@ -66,14 +66,14 @@ def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Bro
     tube.put("a")
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    wire = store._servers._link._idle[-1]  # type: ignore[attr-defined]
-    original = wire.connection.read_response
-    wire.connection.read_response = _interrupted
+    idle = store._servers._connections._idle[-1]  # type: ignore[attr-defined]
+    original = idle.connection.read_response
+    idle.connection.read_response = _interrupted
     with pytest.raises(KeyboardInterrupt):
         tube.put("b")
-    wire.connection.read_response = original
-    assert wire not in store._servers._link._idle  # type: ignore[attr-defined]
-    assert wire.connection._sock is None
+    idle.connection.read_response = original
+    assert idle not in store._servers._connections._idle  # type: ignore[attr-defined]
+    assert idle.connection._sock is None
     assert tube.put("c").id == 3
 
 
@@ -173,13 +173,13 @@ def test_a_taker_of_another_process_is_woken_by_news(server: Redis, delay: float
             task.ack()
 
 
-def test_the_listener_goes_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.store.redis.listener.LINGER_SECONDS", 0.2)
+def test_the_subscriber_ends_when_nobody_waits(server: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 0.2)
     with penstock.connect(server.fresh_url()) as broker:
         broker.tube("t").take(0.5)
         store = broker._hub.store
         assert isinstance(store, RedisStore)
-        until(lambda: store._listener._thread is None)
+        until(lambda: store._subscriber._thread is None)
 
 
 def _prefix(broker: penstock.Broker) -> str:

@@ -8,22 +8,22 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.store.redis import promise
+from penstock.store.redis import durability
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.verbs import drain
-from tests.redis import test_links, test_settings
+from tests.redis import test_relations, test_settings
 from tests.servers.redis import Redis
 
 
 @pytest.fixture(autouse=True)
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promise, "is_modern", lambda facts: False)
+    monkeypatch.setattr(durability, "is_modern", lambda facts: False)
 
 
 def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    assert not promise.is_modern({"redis_version": "6.2.14"})
-    assert promise.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
+    assert not durability.is_modern({"redis_version": "6.2.14"})
+    assert durability.is_modern({"redis_version": "7.2.4", "valkey_version": "8.0.1"})
 
 
 def test_elements_and_messages_are_handed_out(server: Redis) -> None:
@@ -80,4 +80,4 @@ def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Red
 
 
 def test_a_full_server_ends_tasks_with_links(own_server: Redis) -> None:
-    test_links.test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server)
+    test_relations.test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_groups(own_server)

@@ -10,8 +10,8 @@ import pytest
 import penstock
 from penstock.core.lifecycle import Move
 from penstock.store.base import Effects
-from penstock.store.redis.outbox import Outbox, read_letter
-from penstock.store.redis.settling import pack_moves
+from penstock.store.redis.outbox import Outbox, read_entry
+from penstock.store.redis.steps import pack_moves
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
@@ -66,7 +66,7 @@ def in_outbox(broker: penstock.Broker, tube: penstock.Tube) -> object:
 
 def look_at_once(broker: penstock.Broker) -> None:
     """As if the last look for what was left behind were long ago."""
-    store_of(broker)._outbox._next_look = 0.0
+    store_of(broker)._outbox._next_scan = 0.0
 
 
 def drain_fast(tube: penstock.Tube) -> list[object]:
@@ -98,7 +98,7 @@ def test_what_was_left_behind_is_put_once_by_whoever_comes_by(broker: penstock.B
     tube.put_many(["x", "y"], reply_to="replies")
     if look == "an ack with a reply":
         tube.put("z", reply_to="replies")
-    assert [read_letter(letter).tube for letter in end_and_die(broker, tube, [1, 2])] == ["replies"] * 2
+    assert [read_entry(letter).tube for letter in end_and_die(broker, tube, [1, 2])] == ["replies"] * 2
     clock.advance(1)
     look_at_once(broker)
     LOOKS[look](broker)
@@ -139,7 +139,7 @@ def test_letters_that_two_put_at_once_are_put_once(broker: penstock.Broker) -> N
     assert (len(early), len(late)) == (2, 4)
     outbox = store_of(broker)._outbox
     for letters in (late, early, late):
-        outbox._receive(tube._stored.no, "replies", [read_letter(letter) for letter in letters], Effects(), None)
+        outbox._receive(tube._stored.no, "replies", [read_entry(letter) for letter in letters], Effects(), None)
     tube.delete(5)
     assert ids(drain(replies)) == [1, 2, 3, 4, 5]
     assert in_outbox(broker, tube) == 0
@@ -191,7 +191,7 @@ def test_a_drop_whose_maker_died_is_finished_by_another(broker: penstock.Broker,
     tube.put_many(range(1_200), reply_to="replies")
     tube.put("to itself", reply_to="t")
     store = store_of(broker)
-    store._runner.on_tag("drop", tube._stored.no, store._runner.moment(None), "t")
+    store._runner.on_tag("drop_tube", tube._stored.no, store._runner.moment(None), "t")
     assert [info.name for info in other.tubes()] == []
     assert other.tube("t", kind="utube").put("new").id == 1
     look_at_once(other)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import penstock
-from penstock.store.redis.keys import task_key
+from penstock.store.redis.encoding import task_key
 from penstock.store.redis.store import RedisStore
 from tests.redis.test_check import run
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import penstock
-from penstock.store.redis.link import Command, Link, Reply
+from penstock.store.redis.connection import Command, Connections, Reply
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.quiet import quiet
@@ -21,13 +21,13 @@ from tests.servers.redis import Redis, RedisCluster
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Every exchange with a server: how many commands it had."""
     seen: list[int] = []
-    original = Link.exchange
+    original = Connections.exchange
 
-    def exchange(link: Link, commands: Sequence[Command]) -> list[Reply]:
+    def exchange(link: Connections, commands: Sequence[Command]) -> list[Reply]:
         seen.append(len(commands))
         return original(link, commands)
 
-    monkeypatch.setattr(Link, "exchange", exchange)
+    monkeypatch.setattr(Connections, "exchange", exchange)
     return seen
 
 
@@ -147,7 +147,7 @@ def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[i
     """Of whatever sorts they are, and wherever something is."""
     store = broker._hub.store
     assert isinstance(store, RedisStore)
-    store._outbox._next_look = float("inf")
+    store._outbox._next_scan = float("inf")
     tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
     names = [tube.name for tube in tubes]
     for tube in tubes:
@@ -175,7 +175,7 @@ def test_shards_are_asked_together_where_they_stand_together(cluster: RedisClust
         tube.stats()  # the first look at a node loads its script
         store = broker._hub.store
         assert isinstance(store, RedisStore)
-        store._outbox._next_look = float("inf")  # no look for what was left behind in between
+        store._outbox._next_scan = float("inf")  # no look for what was left behind in between
         trips.clear()
         assert tube.stats().tasks.ready == 12
         assert sum(trips) == 24

@@ -9,48 +9,57 @@ import pytest
 
 import penstock
 from penstock.store.redis import store as module
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, load_script
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script, script_names
 from tests.servers.redis import Redis, RedisCluster
 
 FOLDER = Path(module.__file__).parent / "lua"
-SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.lua") if not path.read_text().startswith("-- Part"))
-# mend names the index of micro-queues, which it uses only where there are any.
-SORTS = {"put_laned": LANED, "mend_lane": LANED, "mend": LANED}
-SORTS |= dict.fromkeys(("put_messages", "recover", "mend_unleased"), UNLEASED)
-UNLEASED_TOO = ("take", "settle", "advance", "part", "truncate", "receive", "put_linked", "mend_links")
+SECTIONS = [
+    text
+    for path in FOLDER.glob("*.lua")
+    for text in re.split(r"^-- (?=(?:script|part): )", path.read_text(), flags=re.M)
+]
+SCRIPTS = script_names()
+# repair_indexes names the index of micro-queues, which it uses only where there are any.
+SORTS = dict.fromkeys(("put_micro_queues", "repair_micro_queue", "repair_indexes"), MICRO_QUEUES)
+SORTS |= dict.fromkeys(("put_messages", "recover", "repair_unleased"), UNLEASED)
+UNLEASED_TOO = "take settle advance_tube end_session truncate receive_replies put_related repair_relations".split()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_script_says_first_what_it_is_and_takes(name: str) -> None:
-    text = (FOLDER / f"{name}.lua").read_text()
-    assert re.match(rf"-- {name.replace('_laned', '')}", text)
+    [text] = [text for text in SECTIONS if text.startswith(f"script: {name}\n")]
+    header = re.match(r"script: .*\n(-- .*\n)+", text)
+    assert header, "the first lines say what it does"
     if "ARGV[" in text:
-        assert re.search(r"^-- ARGV: ", text, re.MULTILINE)
+        assert "\n-- ARGV: " in header[0]
+    if re.search(r"\bk_[a-z_]+", text):
+        assert re.search(r"\n-- (KEYS|WITH): ", header[0])
 
 
 @pytest.mark.parametrize("modern", [True, False])
-@pytest.mark.parametrize("linked", [True, False])
+@pytest.mark.parametrize("related", [True, False])
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_a_script_has_its_keys_and_flags(name: str, linked: bool, modern: bool) -> None:
-    script = load_script(name, sort=SORTS.get(name, PLAIN), linked=linked, modern=modern)
+def test_a_script_has_its_keys_and_flags(name: str, related: bool, modern: bool) -> None:
+    script = load_script(name, sort=SORTS.get(name, PLAIN), related=related, modern=modern)
     assert script.keys
     assert (script.text[:5] == b"#!lua") == modern
-    used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
+    used = set(re.findall(rb"\bk_[a-z_]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
     assert used <= {f"k_{key}".encode() for key in script.keys}
 
 
 @pytest.mark.parametrize("name", UNLEASED_TOO)
 def test_a_script_for_tubes_without_leases_has_its_keys(name: str) -> None:
     script = load_script(name, sort=UNLEASED)
-    used = set(re.findall(rb"\bk_[a-z]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
+    used = set(re.findall(rb"\bk_[a-z_]+\b", re.sub(rb"--[^\n]*", b"", script.text)))
     assert used <= {f"k_{key}".encode() for key in script.keys}
     assert "delivered" in script.keys
     assert "delivered" not in load_script(name).keys
 
 
 def test_scripts_that_free_memory_run_at_the_limit() -> None:
-    needs_room = {"put", "put_plain", "put_laned", "put_linked", "put_messages", "set_group_work"}
-    needs_room |= {"name", "number", "create", "sender", "begin", "load", "load_links", "adopt", "land", "rename"}
+    needs_room = {"put", "put_plain", "put_micro_queues", "put_related", "put_messages", "set_group_work"}
+    needs_room |= {"name_tube", "next_tube_number", "create_tube", "rename_tube", "register_sender", "begin_index"}
+    needs_room |= {"load_tasks", "load_relations", "import_batch", "activate_tube"}
     for name in SCRIPTS:
         text = load_script(name, sort=SORTS.get(name, PLAIN)).text
         flagged = text.startswith((b"#!lua flags=allow-oom", b"#!lua flags=no-writes"))

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.store.base import Presence
-from penstock.store.redis.keys import SESSIONS
+from penstock.store.redis.runner import SESSIONS
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.redis.still import broker as broker
@@ -37,7 +37,7 @@ def test_an_end_that_its_tubes_were_not_told_of_is_completed_by_anyone(
     tube.put("x")
     handle = joined(store)
     assert store.take([tube._stored], 1, handle).records
-    store._registry._call("leave", None, 0, "", handle)  # and there it crashed
+    store._registry._call("leave_session", None, 0, "", handle)  # and there it crashed
     assert tube.take(0) is None
     store.beat(["someone else's"])
     task = tube.take(0)
@@ -54,7 +54,7 @@ def test_without_anyone_it_ends_by_its_lapse(broker: penstock.Broker, store: Red
     tube.put("x")
     handle = joined(store)
     store.take([tube._stored], 1, handle)
-    store._registry._call("leave", None, 0, "", handle)
+    store._registry._call("leave_session", None, 0, "", handle)
     clock.advance(15)
     assert store.advance(tube._stored).effects.readied == {tube._stored.no: 1}
 
@@ -117,6 +117,6 @@ def test_an_end_is_done_in_bounded_steps(broker: penstock.Broker, store: RedisSt
 
 def test_a_tube_dropped_by_one_who_crashed_is_gone(broker: penstock.Broker, store: RedisStore, server: Redis) -> None:
     tube = broker.tube("t")
-    store._runner.on_tag("drop", tube._stored.no, "")
+    store._runner.on_tag("drop_tube", tube._stored.no, "")
     assert broker.tubes() == []
     assert broker.tube("t", kind="fifo").put("x").id == 1

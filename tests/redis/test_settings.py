@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.open import open_store
-from penstock.store.redis.promise import promise
+from penstock.store.redis.durability import durability_of
 from penstock.store.redis.store import SCHEMA, RedisStore
 from penstock.testing import Clock
 from tests.redis.ends import hung_up
@@ -168,4 +168,4 @@ def test_every_node_of_a_cluster_is_looked_at(cluster: RedisCluster) -> None:
     ],
 )
 def test_the_promise_follows_from_the_settings(facts: dict[str, str], word: str) -> None:
-    assert word in promise(facts)
+    assert word in durability_of(facts)

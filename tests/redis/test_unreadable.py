@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.moving.exporting import export_tube
-from penstock.store.redis.keys import task_key
+from penstock.store.redis.encoding import task_key
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain

@@ -18,7 +18,7 @@ from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import WatchedServer
 from penstock.store.pool.tubes import PoolTubes, Whole
 from penstock.store.pool.vault import Vault
-from penstock.store.redis import promise
+from penstock.store.redis import durability
 from penstock.store.redis.location import Location
 from penstock.store.redis.store import SCHEMA, RedisStore
 
@@ -41,7 +41,7 @@ class PoolCalls(RedisStore):
         self._data = Data(vault)
         super().__init__(where, clock)
 
-    def _reach(self, where: Location) -> WatchedServer:
+    def _connect(self, where: Location) -> WatchedServer:
         return WatchedServer(where)
 
     def _make_runner(self, modern: bool) -> PoolRunner:
@@ -58,9 +58,9 @@ class PoolCalls(RedisStore):
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)
 
-    def _warnings(self, facts: promise.Facts) -> list[str]:
+    def _warnings(self, settings: durability.Settings) -> list[str]:
         """What Redis forgets is built anew, but not while it forgets by itself."""
-        return promise.warnings({**facts, "aof_enabled": "1"})
+        return durability.warnings({**settings, "aof_enabled": "1"})
 
     def _open(self) -> str:
         self._mirror = Mirror(self._runner, self._vault)

@@ -12,8 +12,8 @@ from penstock.store.base import Finding
 from penstock.store.pool.mirror import PAGE
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Vault
-from penstock.store.redis.finding import all_ids, scan
-from penstock.store.redis.keys import task_id
+from penstock.store.redis.encoding import task_id
+from penstock.store.redis.queries import all_ids, scan
 
 # A tube in which something changes during each of so many looks is left to the next check.
 _LOOKS = 5

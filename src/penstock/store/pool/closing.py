@@ -35,7 +35,7 @@ def was_sealed(runner: PoolRunner, vault: Vault, tube: Tube, epoch: int | str) -
     def open_again(shelf: Shelf) -> None:
         if not is_sealed_in(shelf):
             with runner.servers.strictly():
-                runner.on_tag("reopen", shelf.no, closed(epoch), epoch, again=True)
+                runner.on_tag("reopen_index", shelf.no, closed(epoch), epoch, idempotent=True)
 
     shelf = vault.settle_down(tube.no, open_again)
     return shelf is None or is_sealed_in(shelf)

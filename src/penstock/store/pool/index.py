@@ -20,7 +20,8 @@ from penstock.store.pool.mirror import PAGE, read_beside
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
 from penstock.store.pool.vault import Shelf, Vault
-from penstock.store.redis.keys import SESSIONS, TUBES, task_id, task_key
+from penstock.store.redis.encoding import task_id, task_key
+from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
@@ -96,7 +97,7 @@ class Index:
         if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
             return False
         if shelf.beside is None:
-            self._runner.on_tag("begin", tube.no, epoch, again=True)
+            self._runner.on_tag("begin_index", tube.no, epoch, idempotent=True)
         if not is_sealed(tube) and is_closed(self._runner, tube, epoch):
             return not was_sealed(self._runner, self._vault, tube, epoch)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
@@ -124,7 +125,7 @@ class Index:
                         progress(done, total)
                 tubes += [tube] if tube else []
             for tube in tubes:
-                self._runner.in_epoch(f"{epoch}~", "open_loaded", tube, epoch_of(tube, epoch))
+                self._runner.in_epoch(f"{epoch}~", "open_index", tube, epoch_of(tube, epoch))
         except Interrupted:
             return False
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
@@ -135,7 +136,9 @@ class Index:
 
     def _begin(self, epoch: int) -> None:
         """From here on nobody finds it whole, and no session is left."""
-        found = cast("list[bytes]", self._runner.on_tag("open", TUBES, self._vault.name, self._schema, again=True))
+        found = cast(
+            "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
+        )
         if found[0].decode() != self._vault.name:
             raise BadValue(
                 f"prefix {self._runner.keys.prefix} of {self._servers.label} belongs to another store: give the URL "
@@ -163,17 +166,17 @@ class Index:
         for links in self._vault.links(tube.no, PAGE):
             self._say_building()
             groups += [task_id(name) for name, value in links if name[:1] == b"g" and value[:1] in _UNENDED]
-            self._runner.in_epoch(f"{epoch}~", "load_links", tube, *(word for link in links for word in link))
+            self._runner.in_epoch(f"{epoch}~", "load_relations", tube, *(word for link in links for word in link))
         for tasks in self._vault.tasks(tube.no, PAGE):
             self._say_building()
             words = [word for id, record in tasks for word in (task_key(id), record)]
-            self._runner.in_epoch(f"{epoch}~", "load", tube, *words)
+            self._runner.in_epoch(f"{epoch}~", "load_tasks", tube, *words)
             yield len(tasks)
         for no in groups:
-            self._runner.in_epoch(f"{epoch}~", "mend_group", tube, no)
+            self._runner.in_epoch(f"{epoch}~", "repair_group", tube, no)
 
     def _wipe(self, no: int, epoch: int, *meta: bytes) -> None:
-        if not self._runner.on_tag("wipe", no, epoch, *meta, again=True):
+        if not self._runner.on_tag("reset_index", no, epoch, *meta, idempotent=True):
             raise Interrupted
 
     def _load_beside(self, tube: Tube, stored: bytes, epoch: int) -> None:
@@ -184,7 +187,7 @@ class Index:
             for start in range(0, len(words), _WORDS):
                 self._write(command, self._runner.keys.name(tube.no, part), *words[start : start + _WORDS])
         if b"posted" in meta[::2]:
-            self._runner.on_tag("sender", TUBES, tube.no, again=True)
+            self._runner.on_tag("register_sender", TUBES, tube.no, idempotent=True)
 
     def _say_building(self) -> None:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)

@@ -23,9 +23,8 @@ from penstock.store.pool.closing import is_closed, was_sealed
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Changes, Session, Vault
-from penstock.store.redis.keys import task_id
-from penstock.store.redis.link import Reply
-from penstock.store.redis.record import decode
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.encoding import decode, task_id
 
 log = logging.getLogger("penstock")
 
@@ -116,7 +115,7 @@ class Mirror:
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
         """Take the marks back. Those that stay are written once more, which changes nothing."""
         with suppress(StoreError):
-            while self._runner.in_epoch(epoch, "clear", tube, version, PAGE, again=True)[1]:
+            while self._runner.in_epoch(epoch, "clear_changes", tube, version, PAGE, idempotent=True)[1]:
                 pass
 
     def tidy(self, tube: Tube) -> None:
@@ -149,7 +148,7 @@ class _Look:
             with self._runner.servers.strictly():
                 page = (after, upto, PAGE)
                 _, version, beside, *marks = self._runner.in_epoch(
-                    self._epoch, "collect", self._tube, *page, again=True
+                    self._epoch, "collect_changes", self._tube, *page, idempotent=True
                 )
             self.version = cast(int, version)
             if marks or self._whole:

@@ -49,12 +49,12 @@ class PoolMoving(TakingCalls):
 
     def _close(self, tube: Tube, epoch: int) -> None:
         with self._servers.strictly():
-            refused = self._runner.in_epoch(str(epoch), "close", tube, closed(epoch))[1]
+            refused = self._runner.in_epoch(str(epoch), "close_index", tube, closed(epoch))[1]
         if refused:
             raise seal_refused(tube, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
-        self._runner.on_tag("erase", tube.no, again=True)
+        self._runner.on_tag("erase_tube", tube.no, idempotent=True)
         self._vault.erase_tube(tube.no, PAGE)
         if is_sealed(tube):
             declared = declaration(tube.name, tube.kind, erased_options(tube))

@@ -1,11 +1,11 @@
-"""Replies between the tubes of a pool: a letter leaves its outbox once the vault has the reply."""
+"""Replies between the tubes of a pool: an entry leaves its outbox once the vault has the reply."""
 
 from __future__ import annotations
 
 from penstock.store.base import Effects
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
-from penstock.store.redis.outbox import Letter, Outbox
+from penstock.store.redis.outbox import Outbox, OutboxEntry
 from penstock.store.redis.tubes import Tubes
 
 
@@ -17,7 +17,7 @@ class PoolOutbox(Outbox):
         self._mirror = mirror
         self._pool_runner = runner
 
-    def _receive(self, source: int, name: str, batch: list[Letter], effects: Effects, now: int | None) -> None:
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
         epoch = str(self._pool_runner.epoch)
         super()._receive(source, name, batch, effects, now)
         tube = self._by_name[name]

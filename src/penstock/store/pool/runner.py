@@ -9,9 +9,8 @@ from contextlib import contextmanager
 from penstock.core.options import Tube
 from penstock.errors import NoSuchTube
 from penstock.store.pool.server import Interrupted, WatchedServer
-from penstock.store.redis.keys import Keys
-from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.runner import Keys, Runner
 from penstock.store.redis.scripts import Script, load_script
 
 # How a script answers that the tube's index is of another epoch.
@@ -19,7 +18,9 @@ _OTHER_EPOCH = -3
 # The places of the log in an answer, and of what a take handed out.
 _LOG, _LEASED = 3, 7
 # Scripts that change what the database must hear of, without a log.
-_WRITERS = frozenset("put put_laned put_messages put_linked open_group set_group_work turn_group recover adopt".split())
+_WRITERS = frozenset(
+    "put put_micro_queues put_messages put_related open_group set_group_work turn_group recover import_batch".split()
+)
 
 # The tubes that a call changed, each with the epoch it was done in.
 Dirty = dict[int, tuple[Tube, str]]
@@ -42,13 +43,13 @@ class PoolRunner(Runner):
         return None if self.sealed_as is None or self.servers.strict else self.sealed_as(tube)
 
     def on_tube(
-        self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
+        self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """As of every store; a tube whose index is lost is restored first."""
         while True:
             epoch = str(self.epoch)
             try:
-                reply = self.in_epoch(epoch, name, tube, *arguments, again=again, now=now)
+                reply = self.in_epoch(epoch, name, tube, *arguments, idempotent=idempotent, now=now)
             except Interrupted:
                 if self.servers.strict or self.restore is None:
                     raise
@@ -60,20 +61,20 @@ class PoolRunner(Runner):
             return reply
 
     def in_epoch(
-        self, epoch: str, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
+        self, epoch: str, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
         """The same in that epoch alone; Interrupted when it is over, or the tube is not there."""
         self._thread.epoch = epoch
         try:
-            reply = super().on_tube(name, tube, *arguments, again=again, now=now)
+            reply = super().on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
         except NoSuchTube as error:
             raise Interrupted from error
         if reply[0] == _OTHER_EPOCH:
             raise Interrupted
         return reply
 
-    def script(self, name: str, sort: str, linked: bool) -> Script:
-        return load_script(name, sort=sort, linked=linked, modern=self.modern, epoch=self._thread.epoch)
+    def script(self, name: str, sort: str, related: bool) -> Script:
+        return load_script(name, sort=sort, related=related, modern=self.modern, epoch=self._thread.epoch)
 
     @contextmanager
     def gathering(self) -> Iterator[Dirty]:

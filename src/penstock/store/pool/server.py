@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from penstock.errors import StoreUnavailable
-from penstock.store.redis.link import Argument, Command, Connection, Reply, exchange_on
+from penstock.store.redis.connection import Argument, Command, Connection, Reply, exchange_on
+from penstock.store.redis.durability import parse_info
 from penstock.store.redis.location import Location
-from penstock.store.redis.promise import read_facts
 from penstock.store.redis.servers import OneServer, Request
 
 T = TypeVar("T")
@@ -31,14 +31,14 @@ class WatchedServer(OneServer):
     """One server; `recover` is called, and what was to be sent is sent again, when it is not the run that it was."""
 
     #: A script of several tubes would have to know the epochs of all of them.
-    together = False
+    one_server = False
 
     def __init__(self, where: Location) -> None:
         super().__init__(where)
         self.run_id: str | None = None
         self.recover: Callable[[], object] | None = None
         self._thread = threading.local()
-        self._link.greet = self._greet
+        self._connections.on_connect = self._greet
 
     @contextmanager
     def trusted(self) -> Iterator[None]:
@@ -65,10 +65,10 @@ class WatchedServer(OneServer):
 
     def run_now(self) -> str:
         """The id of the server's run."""
-        return read_facts(cast(bytes, self.command(b"", b"INFO", b"server")))["run_id"]
+        return parse_info(cast(bytes, self.command(b"", b"INFO", b"server")))["run_id"]
 
-    def run(self, request: Request, *, again: bool) -> Reply:
-        return self._watched(lambda: super(WatchedServer, self).run(request, again=again))
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
+        return self._watched(lambda: super(WatchedServer, self).run(request, idempotent=idempotent))
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
         return self._watched(lambda: super(WatchedServer, self).run_all(requests))
@@ -79,8 +79,8 @@ class WatchedServer(OneServer):
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         return self._watched(lambda: super(WatchedServer, self).command_all(commands))
 
-    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
-        return self._watched(lambda: super(WatchedServer, self).each(commands))
+    def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        return self._watched(lambda: super(WatchedServer, self).ask_each(commands))
 
     def _watched(self, call: Callable[[], T]) -> T:
         while True:
@@ -95,5 +95,5 @@ class WatchedServer(OneServer):
         if self.run_id is None or getattr(self._thread, "trusts", False):
             return
         [reply] = exchange_on(connection, [(b"INFO", b"server")])
-        if isinstance(reply, bytes) and read_facts(reply).get("run_id") != self.run_id:
+        if isinstance(reply, bytes) and parse_info(reply).get("run_id") != self.run_id:
             raise Interrupted

@@ -22,7 +22,7 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled
 from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.index import Progress
 from penstock.store.pool.moving import PoolMoving
-from penstock.store.redis import promise
+from penstock.store.redis import durability
 
 
 class PoolStore(PoolMoving):
@@ -37,14 +37,14 @@ class PoolStore(PoolMoving):
 
     def describe(self) -> base.Description:
         found = super().describe()
-        [facts] = promise.gather(self._servers).values()
+        [settings] = durability.read_settings(self._servers).values()
         return base.Description(
             f"pool behind {found.store}",
             found.version,
             f"{found.where}, database {self._vault.label}",
             f"{self._vault.promise()}; all of Redis may be lost",
             found.schema,
-            self._warnings(facts),
+            self._warnings(settings),
         )
 
     # tubes

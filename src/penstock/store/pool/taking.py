@@ -14,8 +14,8 @@ from penstock.store.base import Blocked, Effects, Settled, Taken
 from penstock.store.pool.calls import PoolCalls
 from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Session
-from penstock.store.redis.link import Reply
-from penstock.store.redis.taking import Takes, Wanted
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.takes import Takes, Wanted
 
 T = TypeVar("T")
 # Whether the session lives, how long to wait, and id, record, …
@@ -53,7 +53,7 @@ class TakingCalls(PoolCalls):
             return taken
 
     def _make_takes(self) -> Takes:
-        parts = (self._runner, self._steps, self._registry, self._outbox, self._listener)
+        parts = (self._runner, self._steps, self._registry, self._outbox, self._subscriber)
         return PoolTakes(*parts, hand_out=self._hand_out)
 
     def _hand_out(self, tube: Tube, call: Callable[[], T], ids: Callable[[T], Sequence[int]]) -> T:

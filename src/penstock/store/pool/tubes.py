@@ -9,8 +9,7 @@ from penstock.core.options import Tube, encode_given
 from penstock.store.moving import arriving, gone, is_hidden, is_sealed, named, plain_name
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.runner import Runner
-from penstock.store.redis.shards import Shards
-from penstock.store.redis.tubes import Declared, Tubes, encode_declared, make_declared
+from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared, make_declared
 from penstock.store.refusals import tube_exists
 
 

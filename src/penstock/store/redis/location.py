@@ -1,4 +1,4 @@
-"""Redis URLs: which server, sentinel or cluster they name, and with which settings. Knows no network."""
+"""Redis URLs: the server, sentinels or cluster that they name, and the settings. No network access."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """For messages: never with the password."""
+        """For messages, without the password."""
         return f"{self.scheme}://{','.join(f'{host}:{port}' for host, port in self.hosts)}"
 
 
 def locate(url: str) -> Location:
-    """The location that a URL names; BadValue where it names none."""
+    """The location that a URL names; BadValue if it names none."""
     parts = urlsplit(url)
     given = _parameters(url, parts.scheme, parts.query)
     credentials, _, places = parts.netloc.rpartition("@")
@@ -93,7 +93,7 @@ def _path(url: str, scheme: str, path: str) -> tuple[str | None, int]:
 
 
 def _safe(url: str) -> str:
-    """A URL for messages, without what may be a password."""
+    """A URL for messages, without anything that may be a password."""
     scheme, _, rest = url.partition("?")[0].partition("://")
     authority, slash, path = rest.partition("/")
     return shown(f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}")

@@ -1,9 +1,9 @@
 """Replies on their way from one tube to another, which may be on another node of a cluster.
 
-The step that ends a task leaves its reply in the outbox of the task's tube. Whoever made the step then puts what is in
-there into the reply tubes, always from the first one on, and takes it out; a reply tube knows the last number that it
-got from each other tube, so nothing is put twice. What someone who died between left behind is put by the next who
-calls that tube, or who finds nothing to do in any other.
+The script that ends a task puts its reply into the outbox of the task's tube. Its caller then puts all entries of the
+outbox into the reply tubes, in order, and removes them; a reply tube knows the last number that it received from each
+other tube, so nothing is put twice. Entries that a dead client left behind are put by the next client that calls the
+tube, or that finds nothing to do elsewhere.
 """
 
 from __future__ import annotations
@@ -19,36 +19,35 @@ from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
 from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.store.base import Effects
-from penstock.store.redis import putting
-from penstock.store.redis.keys import TUBES
-from penstock.store.redis.link import Reply
-from penstock.store.redis.runner import Runner, read_log
+from penstock.store.redis import puts
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.runner import TUBES, Runner, read_log
 from penstock.store.redis.tubes import Tubes
 
 log = logging.getLogger("penstock")
 
-# Letters that a script gives at once.
+# Entries that a script returns at once.
 _PAGE = 1000
-# Between two looks for what was left behind: no longer than the scan of whoever waits; and after one that failed, so
+# Between two scans for overdue entries: at most the scan interval of waiting calls; and after a scan that failed, so
 # that a node that is down does not slow down the tubes of the others.
-_LOOK_SECONDS = 1.0
+_SCAN_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
-# What lua/outbox.lua says of a dropped tube.
+# The states that read_outbox in lua/replies.lua returns for a dropped tube.
 _MORE, _GONE = 1, 2
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """One reply that is not put yet."""
+class OutboxEntry(msgspec.Struct, frozen=True):
+    """A reply that was not put yet."""
 
     no: int
     tube: str
     data: bytes
 
 
-def read_letter(stored: bytes) -> Letter:
-    """A letter, as lua/replies.lua writes it."""
+def read_entry(stored: bytes) -> OutboxEntry:
+    """Decode an entry, as lua/replies.lua writes it."""
     end = 13 + stored[12]
-    return Letter(int.from_bytes(stored[:6], "big"), stored[13:end].decode(), stored[end:])
+    return OutboxEntry(int.from_bytes(stored[:6], "big"), stored[13:end].decode(), stored[end:])
 
 
 class Outbox:
@@ -59,46 +58,46 @@ class Outbox:
         self._tubes = tubes
         self._by_name: dict[str, Tube] = {}
         self._senders: set[int] = set()
-        self._next_look = 0.0
+        self._next_scan = 0.0
 
     def register(self, tube: Tube) -> None:
-        """Tasks of this tube are about to have reply tubes."""
+        """Register a tube whose tasks are about to have reply tubes."""
         if tube.no not in self._senders:
-            self._runner.on_tag("sender", TUBES, tube.no, again=True)
+            self._runner.on_tag("register_sender", TUBES, tube.no, idempotent=True)
             self._senders.add(tube.no)
 
-    def deliver(self, source: int, letters: Sequence[bytes], effects: Effects, now: int | None) -> None:
-        """Put what a step found in the outbox of its tube, and what it left there for want of room in its answer."""
+    def deliver(self, source: int, entries: Sequence[bytes], effects: Effects, now: int | None) -> None:
+        """Put the entries that a script returned, and those that did not fit into its answer."""
         stuck: set[str] = set()
         try:
-            while letters:
-                last = self._put(source, letters, stuck, effects, now)
-                letters = self._read(source, last, now, every=True)[1] if len(letters) >= _PAGE else []
+            while entries:
+                last = self._put(source, entries, stuck, effects, now)
+                entries = self._read(source, last, now, every=True)[1] if len(entries) >= _PAGE else []
         except StoreError as error:
             self._postpone(error)
 
     def drain(self, source: int, effects: Effects, now: int | None) -> bool:
-        """Put what was left behind in a tube, and what a dropped tube's tasks leave; whether there was anything."""
+        """Put a tube's overdue entries, and the replies of a dropped tube's tasks. Returns whether there were any."""
         stuck: set[str] = set()
         last, found = 0, False
         try:
             while True:
-                state, letters = self._read(source, last, now)
-                if letters:
-                    last, found = self._put(source, letters, stuck, effects, now), True
+                state, entries = self._read(source, last, now)
+                if entries:
+                    last, found = self._put(source, entries, stuck, effects, now), True
                 elif state != _MORE:
                     if state == _GONE:
-                        self._runner.on_tag("unsender", TUBES, source, again=True)
+                        self._runner.on_tag("unregister_sender", TUBES, source, idempotent=True)
                     break
         except StoreError as error:
             self._postpone(error)
         return found
 
-    def rescue(self, effects: Effects, now: int | None) -> bool:
-        """Put what was left behind in any tube, looked for once a second at most; whether there was anything."""
-        if time.monotonic() < self._next_look:
+    def deliver_overdue(self, effects: Effects, now: int | None) -> bool:
+        """Put the overdue entries of all tubes, at most once a second. Returns whether there were any."""
+        if time.monotonic() < self._next_scan:
             return False
-        self._next_look = time.monotonic() + _LOOK_SECONDS
+        self._next_scan = time.monotonic() + _SCAN_SECONDS
         key = self._runner.keys.name(TUBES, "senders")
         try:
             senders = cast("list[bytes]", self._runner.servers.command(key, b"SMEMBERS", key))
@@ -108,40 +107,41 @@ class Outbox:
         return True in [self.drain(int(no), effects, now) for no in senders]
 
     def _postpone(self, error: PenstockError) -> None:
-        """What is in an outbox is safe there, and the task that left it has ended: nobody's call fails for it."""
-        self._next_look = time.monotonic() + _FAILED_SECONDS
-        log.warning("replies are put later (%s)", error)
+        """Log the error and pause scans. No call fails: entries are safe in their outbox, and their tasks ended."""
+        self._next_scan = time.monotonic() + _FAILED_SECONDS
+        log.warning("replies could not be put (%s); retrying later", error)
 
     def _read(self, source: int, after: int, now: int | None, *, every: bool = False) -> tuple[int, list[bytes]]:
         moment = self._runner.moment(now)
-        reply = cast("list[Reply]", self._runner.on_tag("outbox", source, moment, after, int(every), again=True))
-        return cast(int, reply[1]), cast("list[bytes]", reply[2:])
+        reply = self._runner.on_tag("read_outbox", source, moment, after, int(every), idempotent=True)
+        _, state, *entries = cast("list[Reply]", reply)
+        return cast(int, state), cast("list[bytes]", entries)
 
-    def _put(self, source: int, letters: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
-        """Put a page of letters; the number of the last. A tube that cannot be reached gets none of the later ones."""
-        found = [read_letter(stored) for stored in letters]
-        by_name: dict[str, list[Letter]] = {}
-        for letter in found:
-            by_name.setdefault(letter.tube, []).append(letter)
+    def _put(self, source: int, entries: Sequence[bytes], stuck: set[str], effects: Effects, now: int | None) -> int:
+        """Put a page of entries and return the last number. A tube that cannot be reached gets none of later pages."""
+        found = [read_entry(stored) for stored in entries]
+        by_name: dict[str, list[OutboxEntry]] = {}
+        for entry in found:
+            by_name.setdefault(entry.tube, []).append(entry)
         for name, batch in by_name.items():
             if name not in stuck:
                 try:
                     self._receive(source, name, batch, effects, now)
-                    self._runner.on_tag("sent", source, *(letter.no for letter in batch), again=True)
+                    self._runner.on_tag("remove_sent_replies", source, *(entry.no for entry in batch), idempotent=True)
                 except (StoreError, NoSuchTube) as error:  # the tube may have been moved to another store
                     stuck.add(name)
                     self._postpone(error)
         return found[-1].no
 
-    def _receive(self, source: int, name: str, batch: list[Letter], effects: Effects, now: int | None) -> None:
-        words = [word for letter in batch for word in (letter.no, letter.data)]
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
+        words = [word for entry in batch for word in (entry.no, entry.data)]
         while True:
             tube = self._by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._by_name[name] = tube
             try:
-                spec = putting.pack_plain(tube)
+                spec = puts.pack_plain_spec(tube)
                 stored = self._tubes.shards.for_replies(tube, source)
-                reply = self._runner.on_tube("receive", stored, source, spec, *words, again=True, now=now)
+                reply = self._runner.on_tube("receive_replies", stored, source, spec, *words, idempotent=True, now=now)
             except NoSuchTube:
                 del self._by_name[name]  # dropped since it was found
             else:

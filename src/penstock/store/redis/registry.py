@@ -1,9 +1,8 @@
-"""Sessions: one registry of all in one slot, mirrored in every tube they take from.
+"""The registry of all sessions, in a slot of its own, and their mirrors in the tubes they take from.
 
-A tube must decide by itself who may take and whose tasks come back, because a script sees one slot only. So the
-registry says first what becomes of a session and which tubes know it, then each of these is told; every such step may
-be done twice. What a crash left untold is told by whoever calls the registry next, and after its lapse each tube acts
-by itself.
+A tube must decide by itself who may take and whose leases end, because a script sees one slot only. So the registry
+decides first what becomes of a session, and then tells the tubes that know it; each of these calls is idempotent. What
+a crash left undone is done by the next caller of the registry, and after its lapse each tube acts by itself.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ import msgspec
 from penstock.core.options import Tube
 from penstock.errors import NoSuchTube
 from penstock.store.base import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord, lapsed
-from penstock.store.redis.keys import SESSIONS, task_id
-from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import task_id
+from penstock.store.redis.runner import SESSIONS, Runner
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 
-# A moment that is over on every clock.
+# A time that has passed on every clock.
 _PAST = 1
 
 
-class Stored(msgspec.Struct):
+class StoredSession(msgspec.Struct):
     """A session as the registry keeps it."""
 
     id: str
@@ -40,7 +39,7 @@ class Stored(msgspec.Struct):
     over: int | None = None
 
 
-_session = msgspec.msgpack.Decoder(Stored).decode
+_session = msgspec.msgpack.Decoder(StoredSession).decode
 
 
 class Registry:
@@ -55,67 +54,69 @@ class Registry:
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
-        reply = self._call("join", now, *where, session or "", ttr, str(uuid4()))
+        reply = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
         if not reply[1]:
             raise lapsed(session)
         _, no, id, over, tubes, unfinished = cast("tuple[int, int, bytes, int, list[int], list[Reply]]", tuple(reply))
         if tubes:
-            requests = [self._runner.tag_request("mirror", tube, "", 0, no, over) for tube in tubes]
+            requests = [self._runner.tag_request("extend_sessions", tube, "", 0, no, over) for tube in tubes]
             self._runner.servers.run_all(requests)
-        self.complete(unfinished)
+        self.announce_ended(unfinished)
         return Joined(no, id.decode())
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
-        _, unfinished, *found = self._call("beat", now, *handles)
+        _, unfinished, *found = self._call("heartbeat", now, *handles)
         alive: set[str] = set()
         by_tube: dict[int, list[Argument]] = {}
         for handle, no, lapse, over, tubes in cast("list[tuple[bytes, int, int, int, list[int]]]", found):
             alive.add(handle.decode())
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
-        requests = [self._runner.tag_request("mirror", tube, *told) for tube, told in by_tube.items()]
+        requests = [self._runner.tag_request("extend_sessions", tube, *words) for tube, words in by_tube.items()]
         self._runner.servers.run_all(requests)
-        self.complete(unfinished)
+        self.announce_ended(unfinished)
         return alive
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
         """As the contract says."""
         effects = Effects()
-        _, unfinished, *left = self._call("leave", now, int(locus is not None), locus or "", *handles)
+        _, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
             for tube in self._named(tubes):
-                self._part(tube, no, over, handle, now, effects)
-        self.complete(unfinished)
+                self._end_in(tube, no, over, handle, now, effects)
+        self.announce_ended(unfinished)
         return effects
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
-        """A handle comes to a new tube: its session, its lapse and the session's end; None when it is gone."""
-        _, no, *moments = self._call("enlist", now, handle, tube.no)
+        """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is gone."""
+        _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
         return cast("tuple[int, int, int]", (no, *moments)) if no else None
 
-    def complete(self, unfinished: Reply) -> None:
-        """Tell the tubes that a session of theirs has ended; whoever looks after them next releases its tasks."""
+    def announce_ended(self, unfinished: Reply) -> None:
+        """Tell the tubes that these sessions have ended; the next advance of each tube releases their tasks."""
         pairs = cast("list[object]", unfinished)
         for place in range(0, len(pairs), 2):
             no, tubes = cast(int, pairs[place]), cast("list[int]", pairs[place + 1])
-            self._runner.servers.run_all([self._runner.tag_request("mirror", tube, "", 0, no, _PAST) for tube in tubes])
-            self._runner.on_tag("told", SESSIONS, no, again=True)
+            self._runner.servers.run_all(
+                [self._runner.tag_request("extend_sessions", tube, "", 0, no, _PAST) for tube in tubes]
+            )
+            self._runner.on_tag("forget_ended_session", SESSIONS, no, idempotent=True)
 
-    def all(self, now: int | None) -> dict[int, Stored]:
+    def all(self, now: int | None) -> dict[int, StoredSession]:
         """The live sessions by number, oldest first."""
-        _, unfinished = self._call("expire", now)
-        self.complete(unfinished)
+        _, unfinished = self._call("expire_sessions", now)
+        self.announce_ended(unfinished)
         key = self._runner.keys.name(SESSIONS, "sessions")
         pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
         found = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
         return dict(sorted(found.items()))
 
-    def one(self, no: int) -> SessionRecord | None:
+    def find(self, no: int) -> SessionRecord | None:
         """The session of that number, without held and waits."""
         key = self._runner.keys.name(SESSIONS, "sessions")
         stored = cast("bytes | None", self._runner.servers.command(key, b"HGET", key, no))
-        return None if stored is None else shown(_session(stored), [], [])
+        return None if stored is None else session_record(_session(stored), [], [])
 
     def describe(self, now: int | None) -> list[SessionRecord]:
         """All live sessions with what they hold and wait for."""
@@ -131,10 +132,10 @@ class Registry:
             for handle in waiting:
                 if handle in of_handle and tube.name not in waits[of_handle[handle]]:
                     waits[of_handle[handle]].append(tube.name)
-        return [shown(session, sorted(held[no]), sorted(waits[no])) for no, session in sessions.items()]
+        return [session_record(session, sorted(held[no]), sorted(waits[no])) for no, session in sessions.items()]
 
     def taken(self, tubes: Sequence[Tube]) -> list[list[tuple[int, int]]]:
-        """For each tube, who holds which task."""
+        """For each tube, which session holds which task."""
         keys = [self._runner.keys.name(tube.no, "taken") for tube in tubes]
         replies = self._runner.servers.command_all([(key, (b"ZRANGE", key, 0, -1, b"WITHSCORES")) for key in keys])
         return [
@@ -150,32 +151,32 @@ class Registry:
 
     def _call(self, name: str, now: int | None, *arguments: Argument) -> list[Reply]:
         moment = self._runner.moment(now)
-        return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, again=True))
+        return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True))
 
-    def _part(self, tube: Tube, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
-        """In one tube a handle goes, and its session if its end has come, in bounded steps."""
+    def _end_in(self, tube: Tube, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
+        """Remove a handle in one tube, and end its session there if its time has come, in bounded steps."""
         while True:
             try:
-                part = (session, over, ADVANCE_STEP, handle)
-                _, rest = self._steps.run("part", tube, effects, *part, again=True, now=now)
+                arguments = (session, over, ADVANCE_STEP, handle)
+                _, rest = self._steps.run("end_session", tube, effects, *arguments, idempotent=True, now=now)
             except NoSuchTube:
                 self._by_no.pop(tube.no, None)
                 return
             if not rest[0]:
                 return
 
-    def end_in(self, tube: Tube, session: int, now: int | None) -> None:
-        """Release what a session that is nowhere holds in a tube."""
-        self._part(tube, session, _PAST, b"", now, Effects())
+    def end_session(self, tube: Tube, session: int, now: int | None) -> None:
+        """Release the tasks that a session which does not exist holds in a tube."""
+        self._end_in(tube, session, _PAST, b"", now, Effects())
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
-        """Those of these tubes that are there, by name: in this order they reply for what expires with a session."""
+        """The existing tubes among these, by name: they reply in this order for tasks that expire with a session."""
         if not self._by_no.keys() >= set(numbers):
             self._by_no = {tube.no: tube for tube in self._tubes.stored()}
         found = [self._by_no[no] for no in numbers if no in self._by_no]
         return sorted(found, key=lambda tube: tube.name)
 
 
-def shown(session: Stored, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
-    """A session for people."""
+def session_record(session: StoredSession, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
+    """A session in the form of the contract."""
     return SessionRecord(session.id, session.host, session.pid, session.beat, held, waits)

@@ -1,4 +1,4 @@
-"""Scripts called by name, with the keys of their tube; what they answer, as the contract's values."""
+"""Runs scripts by name, with the keys of their tube, and reads what they return."""
 
 from __future__ import annotations
 
@@ -11,23 +11,39 @@ from penstock.core.task import Record
 from penstock.errors import NoSuchTube
 from penstock.store.base import Effects, Event
 from penstock.store.moving import erased_options, gone, hidden, sealed_options
-from penstock.store.redis.keys import Keys
-from penstock.store.redis.link import Argument, Reply
-from penstock.store.redis.record import decode
-from penstock.store.redis.scripts import LANED, PLAIN, UNLEASED, Script, load_script, load_several
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import decode
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many
 from penstock.store.redis.servers import Request, Servers
 from penstock.store.refusals import tube_missing
 
-# How a script of a tube answers that there is no such tube; and that its tasks have links that the script knows not.
+# Hash tags. A cluster keeps all keys with one tag on one node, so a script may use them together.
+TUBES = "tubes"
+SESSIONS = "sessions"
+
+
+class Keys:
+    """The key names of one store. Its prefix keeps them apart from others on the server."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+        self.channel = f"{prefix}:tube_changed".encode()
+
+    def name(self, tag: str | int, part: str) -> bytes:
+        """One key: `{penstock:7}:tasks`."""
+        return f"{{{self.prefix}:{tag}}}:{part}".encode()
+
+
+# Answers of scripts: the tube does not exist; its tasks have relations, which the script does not know.
 _NO_TUBE = -1
-_LINKED = -2
+_RELATED = -2
 
 
 class Shape(NamedTuple):
     """What scripts must know of a tube.
 
-    Letters: `2` where a second rank orders it, `f` where it is fair, `n` where a new task always comes last, `c` where
-    a hand-out sets a clock. The limit is that of its micro-queues; where there are clocks, the period.
+    Letters: `2` if a second rank orders it, `f` if it is fair, `n` if new tasks always come last, `c` if hand-outs set
+    a clock. The limit is that of its micro-queues; with clocks, the period.
     """
 
     letters: str
@@ -36,7 +52,7 @@ class Shape(NamedTuple):
 
 
 class Runner:
-    """Runs scripts on the servers of one store, at the store's clock or the caller's."""
+    """Runs scripts on the servers of one store, by the store's clock or the caller's."""
 
     def __init__(self, servers: Servers, keys: Keys, clock: Callable[[], int] | None, *, modern: bool) -> None:
         self.servers = servers
@@ -45,39 +61,39 @@ class Runner:
         self._clock = clock
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, Shape] = {}
-        self._linked: set[int] = set()
+        self._related: set[int] = set()
 
     def moment(self, now: int | None) -> int | str:
-        """What scripts are told of the time: '' lets them read the server's clock."""
+        """The time as an argument of scripts: '' makes them read the server's clock."""
         if now is not None:
             return now
         return "" if self._clock is None else self._clock()
 
     def on_tube(
-        self, name: str, tube: Tube, *arguments: Argument, again: bool = False, now: int | None = None
+        self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
     ) -> list[Reply]:
-        """Run a script of a tube: its first arguments are the moment, the tube's shape and its limit."""
+        """Run a script of a tube: its first arguments are the time, the tube's shape and its limit."""
         while True:
             request = self.tube_request(name, tube, *arguments, now=now)
-            reply = cast("list[Reply]", self.servers.run(request, again=again))
-            if reply[0] != _LINKED:
+            reply = cast("list[Reply]", self.servers.run(request, idempotent=idempotent))
+            if reply[0] != _RELATED:
                 return self.known(tube, reply)
-            self._linked.add(tube.no)  # for good: from now on it is asked by scripts that know of them
+            self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
-        """The reply, unless it says that the tube is gone."""
+        """The reply; raises NoSuchTube if it says that the tube is gone."""
         if reply[0] == _NO_TUBE:
             raise self.missing(tube)
         return reply
 
     def missing(self, tube: Tube) -> NoSuchTube:
-        """The error for a tube that is gone: it says where it went."""
+        """The error for a tube that is gone: it says where it was moved."""
         if (sealed := self.sealed(tube)) is not None:
             return hidden(sealed)
         return tube_missing(tube)
 
     def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
-        """The tube as one that was moved, if it was; the stored tube of that number tells, if not its own."""
+        """The tube as one that was moved away, or None; the stored tube with that number tells, by default its own."""
         key = self.keys.name(tube.no if no is None else no, "meta")
         to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
         if to is None:
@@ -88,46 +104,46 @@ class Runner:
     def on_tubes(
         self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None
     ) -> list[list[Reply]]:
-        """The same in several tubes, of a script that may run twice, in as few round trips as there are servers."""
+        """Run an idempotent script on several tubes, in as few round trips as there are servers."""
         replies = self.servers.run_all([self.tube_request(name, tube, *arguments, now=now) for tube in tubes])
         found = zip(tubes, cast("list[list[Reply]]", replies), strict=True)
         return [
             self.known(tube, reply)
-            if reply[0] != _LINKED
-            else self.on_tube(name, tube, *arguments, again=True, now=now)
+            if reply[0] != _RELATED
+            else self.on_tube(name, tube, *arguments, idempotent=True, now=now)
             for tube, reply in found
         ]
 
-    def several_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
-        """The script that takes from several tubes, to be run on the one server that has them."""
+    def take_from_many_request(self, tubes: Sequence[Tube], *wanted: Argument, now: int | None = None) -> Request:
+        """A request to take from several tubes, for the one server that has them."""
         requests = [self.tube_request("take", tube) for tube in tubes]
-        sorts = [(self.shape(tube).sort, tube.no in self._linked) for tube in tubes]
-        kinds = tuple(sorted(set(sorts)))  # so that there are few such scripts
+        sorts = [(self.shape(tube).sort, tube.no in self._related) for tube in tubes]
+        kinds = tuple(sorted(set(sorts)))  # sorted, so that there are few such scripts
         words: list[Argument] = [len(tubes), self.moment(now), *wanted]
         for tube, sort, request in zip(tubes, sorts, requests, strict=True):
             shape = self.shape(tube)
             words += [kinds.index(sort) + 1, len(request.keys), shape.letters, shape.limit]
         keys = [key for request in requests for key in request.keys]
-        return Request(load_several(kinds, modern=self.modern), keys, words)
+        return Request(load_take_from_many(kinds, modern=self.modern), keys, words)
 
     def tube_request(self, name: str, tube: Tube, *arguments: Argument, now: int | None = None) -> Request:
         """A script of a tube, to be run later."""
         shape = self.shape(tube)
-        script = self.script(name, shape.sort, tube.no in self._linked)
+        script = self.script(name, shape.sort, tube.no in self._related)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
-    def on_tag(self, name: str, tag: str | int, *arguments: Argument, again: bool = False) -> Reply:
+    def on_tag(self, name: str, tag: str | int, *arguments: Argument, idempotent: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""
-        return self.servers.run(self.tag_request(name, tag, *arguments), again=again)
+        return self.servers.run(self.tag_request(name, tag, *arguments), idempotent=idempotent)
 
     def tag_request(self, name: str, tag: str | int, *arguments: Argument) -> Request:
         """The same, to be run later."""
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
 
-    def script(self, name: str, sort: str, linked: bool) -> Script:
+    def script(self, name: str, sort: str, related: bool) -> Script:
         """The script of that name for such a tube."""
-        return load_script(name, sort=sort, linked=linked, modern=self.modern)
+        return load_script(name, sort=sort, related=related, modern=self.modern)
 
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""
@@ -137,8 +153,8 @@ class Runner:
         return shape
 
     def is_plain(self, tube: Tube) -> bool:
-        """Whether it is a tube of leased tasks without micro-queues, and no links are known of."""
-        return self.shape(tube).sort == PLAIN and tube.no not in self._linked
+        """Whether the tube has leases, no micro-queues, and no known relations."""
+        return self.shape(tube).sort == PLAIN and tube.no not in self._related
 
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
         names = self._names.get((script, tag))
@@ -152,12 +168,12 @@ def _shape(tube: Tube) -> Shape:
     second = tube.fair or (len(kind.order) > 1 and kind.order[1] != "id")
     clocked = kind.hand_out == CLOCK
     letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
-    sort = UNLEASED if not kind.leased else LANED if kind.per_utube else PLAIN
+    sort = UNLEASED if not kind.leased else MICRO_QUEUES if kind.per_utube else PLAIN
     return Shape(letters, tube.period if clocked else tube.utube_limit, sort)
 
 
 def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:
-    """Add what a step did to the effects; its changes as records, in order."""
+    """Add what a script did to the effects. Returns its changes as records, in order."""
     _, readied, removed, log, *_ = cast("tuple[int, int, int, list[bytes | int], object]", tuple(reply))
     if readied > 0:
         effects.readied[tube.no] = effects.readied.get(tube.no, 0) + readied
@@ -175,6 +191,6 @@ def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Recor
 
 
 def read_pairs(pairs: list[Reply]) -> list[Record]:
-    """Records from a reply of id, record, id, record, …"""
+    """Records from a reply of id, record, id, record, ..."""
     found = cast("list[int | bytes]", pairs)
     return [decode(cast(int, found[i]), cast(bytes, found[i + 1])) for i in range(0, len(found), 2)]

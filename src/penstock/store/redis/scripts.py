@@ -1,8 +1,10 @@
-"""The Lua scripts: read from their files, put together from parts, known to servers by their digests.
+"""The Lua scripts: split out of their files, put together from parts, and known to servers by their digests.
 
-A file names in its first lines the keys it uses (`KEYS`), the parts it is built on (`WITH`; `lanes?` only for tubes
-with micro-queues, `unleased?` and `handout?` only for those that lease nothing, `a|b|c` for others, for these and for
-those, `links?` for tubes with addresses, replies or groups) and its flags (`FLAGS`).
+A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
+a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
+In `WITH`, `micro_queues?` is included only for tubes with micro-queues, `unleased?` and `hand_over?` only for kinds
+without leases, `relations?` only for tubes whose tasks have addresses, replies or groups; `a|b|c` is a for plain tubes,
+b for tubes with micro-queues, c for kinds without leases.
 """
 
 from __future__ import annotations
@@ -12,64 +14,74 @@ import re
 from functools import cache
 from importlib.resources import files
 
-# What parts may define for others; nil where the part is not there.
+# What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local moved, save_lanes, forget_idle, spot_of, lease, leavers, save_last, gate, left, cancelled, hold, unhold, "
-    "follow, is_moving, put_works, follow_up, sweep, key_named, delivered, name_reply, next_hand_out, bury_unreadable, "
-    "mark, lease_floor"
+    "local update_lane, save_lanes, forget_idle, queue_member_of, lease, removals, save_last, apply_group, "
+    "task_removed, cancelled, hold, unhold, follow_groups, groups_are_turning, put_pending_work, finish_relations, "
+    "forget_expired, key_named, delivered, name_reply, next_hand_out, bury_unreadable, mark_changed, lease_floor"
 )
 # The sorts of tubes that scripts are built for.
-PLAIN, LANED, UNLEASED = "plain", "laned", "unleased"
-_CHOICES = (PLAIN, LANED, UNLEASED)
-_OPTIONAL = {"lanes?": LANED, "unleased?": UNLEASED, "handout?": UNLEASED}
-# What `links` stands for. A tube that never had any runs scripts without it, which pay nothing for it.
-_LINKS = ("made", "add", "replies", "outcomes", "group", "links")
+PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
+_CHOICES = (PLAIN, MICRO_QUEUES, UNLEASED)
+_OPTIONAL = {"micro_queues?": MICRO_QUEUES, "unleased?": UNLEASED, "hand_over?": UNLEASED}
+# What `relations` stands for. A tube that never had any runs scripts without these parts, and pays nothing for them.
+_RELATIONS = ("new_record", "add_task", "replies", "outcomes", "groups", "relations")
+_SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
 
 
 class Script:
-    """One script for one sort of server."""
+    """One script, as it is loaded into a server."""
 
-    __slots__ = ("digest", "keys", "name", "reads", "text")
+    __slots__ = ("digest", "keys", "name", "text")
 
-    def __init__(self, name: str, keys: tuple[str, ...], text: str, *, reads: bool) -> None:
+    def __init__(self, name: str, keys: tuple[str, ...], text: str) -> None:
         self.name = name
         self.keys = keys
         self.text = text.encode()
         self.digest = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
-        self.reads = reads
 
 
 @cache
 def load_script(
-    name: str, *, sort: str = PLAIN, linked: bool = False, modern: bool = True, epoch: str | None = None
+    name: str, *, sort: str = PLAIN, related: bool = False, modern: bool = True, epoch: str | None = None
 ) -> Script:
-    """The script for a sort of tubes; `linked` for those whose tasks have addresses, replies or groups, `modern` for
-    servers that know script flags (7 and later), `epoch` for the index of a pool in that epoch."""
-    keys, body = _body(name, sort, linked, epoch)
-    flags = _words("FLAGS", _file(name))
-    return Script(name, keys, "\n".join([*_head(flags, modern), body]), reads="no-writes" in flags)
+    """Build a script for a sort of tubes.
+
+    `related`: for tubes whose tasks have addresses, replies or groups; `modern`: for servers that know script flags (7
+    and later); `epoch`: for the index of a pool in that epoch.
+    """
+    keys, body = _body(name, sort, related, epoch)
+    flags = _words("FLAGS", _section(name))
+    return Script(name, keys, "\n".join([*_head(flags, modern), body]))
 
 
 @cache
-def load_several(sorts: tuple[tuple[str, bool], ...], *, modern: bool = True) -> Script:
-    """The script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
+def load_take_from_many(sorts: tuple[tuple[str, bool], ...], *, modern: bool = True) -> Script:
+    """Build the script that takes from several tubes of these sorts; its keys are those of their takes, in order."""
     lines = [*_head(["allow-oom"], modern), "local takes = {}"]
-    for place, (sort, linked) in enumerate(sorts, 1):
-        keys, body = _body("take", sort, linked)
+    for place, (sort, related) in enumerate(sorts, 1):
+        keys, body = _body("take", sort, related)
         # As functions, the scripts find the keys and arguments that they are given under the names that they know.
         lines.append(f"takes[{place}] = {{ run = function(KEYS, ARGV)\n{body}\nend,")
         meta, handles = keys.index("meta") + 1, keys.index("handles") + 1
-        unlinked = "true" if not linked and sort != UNLEASED else "false"
-        lines.append(f"meta = {meta}, handles = {handles}, unlinked = {unlinked} }}")
-    return Script("several", (), "\n".join([*lines, _file("several")]), reads=False)
+        unrelated = "true" if not related and sort != UNLEASED else "false"
+        lines.append(f"meta = {meta}, handles = {handles}, unrelated = {unrelated} }}")
+    return Script("take_from_many", (), "\n".join([*lines, _section("take_from_many")]))
 
 
-def _body(name: str, sort: str, linked: bool, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
-    """A script without its head, and its keys."""
-    own = _file(name)
-    parts = [_file(part) for part in _parts(own, sort, linked)]
-    if epoch is not None and "base" in _words("WITH", own):
-        parts.insert(parts.index(_file("base")) + 1, f"local EPOCH = '{epoch}'\n{_file('pooled')}")
+def script_names() -> list[str]:
+    """The names of all scripts that servers run by themselves."""
+    return sorted(name for name, text in _sections().items() if text.startswith("-- script: "))
+
+
+def _body(name: str, sort: str, related: bool, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
+    """The keys of a script, and its text without the head."""
+    own = _section(name)
+    parts: list[str] = []
+    for part in _parts(own, sort, related):
+        parts.append(_section(part))
+        if part == "tube" and epoch is not None:
+            parts.append(f"local EPOCH = '{epoch}'\n{_section('pool_epoch')}")
     keys = tuple(dict.fromkeys(key for text in (*parts, own) for key in _words("KEYS", text)))
     names = ", ".join(f"k_{key}" for key in keys)
     values = ", ".join(f"KEYS[{place}]" for place in range(1, len(keys) + 1))
@@ -79,25 +91,34 @@ def _body(name: str, sort: str, linked: bool, epoch: str | None = None) -> tuple
 def _head(flags: list[str], modern: bool) -> list[str]:
     if modern:
         return [f"#!lua flags={','.join(flags)}" if flags else "#!lua"]
-    return [_file("before_7"), *([_file("frees_before_7")] if "allow-oom" in flags else [])]
+    return [_section("redis_6"), *([_section("redis_6_allow_oom")] if "allow-oom" in flags else [])]
+
+
+def _section(name: str) -> str:
+    return _sections()[name]
 
 
 @cache
-def _file(name: str) -> str:
-    return (files("penstock.store.redis") / "lua" / f"{name}.lua").read_text()
+def _sections() -> dict[str, str]:
+    """The text of every section, by its name."""
+    found: dict[str, str] = {}
+    for file in (files("penstock.store.redis") / "lua").iterdir():
+        for text in _SECTION.split(file.read_text())[1:]:  # a comment on the file precedes the first
+            found[text.split(maxsplit=3)[2]] = text.rstrip("\n")
+    return found
 
 
 def _words(label: str, text: str) -> list[str]:
     return [word for line in re.findall(rf"^-- {label}: (.*)$", text, re.MULTILINE) for word in line.split()]
 
 
-def _parts(text: str, sort: str, linked: bool) -> list[str]:
+def _parts(text: str, sort: str, related: bool) -> list[str]:
     parts: list[str] = []
     for word in _words("WITH", text):
-        if word == "links" or (word == "links?" and linked):
-            parts += _LINKS
-        elif word == "links?":
-            parts += ["unlinked"] if sort != UNLEASED else []
+        if word == "relations" or (word == "relations?" and related):
+            parts += _RELATIONS
+        elif word == "relations?":
+            parts += ["no_relations"] if sort != UNLEASED else []
         elif word.endswith("?"):
             parts += [word[:-1]] if sort == _OPTIONAL[word] else []
         else:

@@ -1,12 +1,13 @@
-"""Where a script runs: one server (perhaps found through sentinels), or the node of a cluster that has its slot.
+"""Where scripts run: on one server (perhaps found through sentinels), or on the cluster node that has their slot.
 
-Decides what is sent again: a call the server never had, or refused for the moment, always; one whose answer was lost
-only when doing it twice is the same as once.
+Calls that the server never received or refused for the moment are always retried; calls whose answer was lost only if
+they are idempotent.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -15,28 +16,41 @@ from typing import Protocol, cast
 import msgspec
 import redis
 from redis.backoff import NoBackoff
+from redis.crc import key_slot
 from redis.retry import Retry
 
-from penstock.store.redis.faults import Unheard, Unsent, not_now, translated
-from penstock.store.redis.link import Argument, Command, Connection, Link, Reply, packed
+from penstock.store.redis.connection import (
+    AnswerLost,
+    Argument,
+    Command,
+    Connection,
+    Connections,
+    NotSent,
+    Reply,
+    is_temporary,
+    packed,
+    translate,
+)
 from penstock.store.redis.location import Location
 from penstock.store.redis.scripts import Script
 
 CONNECT_SECONDS = 5.0
-# A call that takes longer than any script of ours means that the server or the way to it is stuck.
+# Longer than any of our scripts takes: the server or the network is stuck.
 ANSWER_SECONDS = 30.0
-# How often a call is sent again, and the longest pause between: some three seconds in all, which is a failover.
+# How often a call is tried, and the longest pause between: some three seconds in all, which is a failover.
 TRIES = 8
 LONGEST_PAUSE = 0.8
-# No new try after so long, when each takes its time to fail.
+# No further try after this time, when each try is slow to fail.
 PATIENCE_SECONDS = 10.0
-# redis-py 7.1 and later look their version up among the installed packages, for every connection that is not told it:
-# half a millisecond each.
+_REDIRECTIONS = 5
+_MISSING = LookupError("a node did not answer")
+# Without driver_info, redis-py 7.1 and later look up their version among the installed packages: half a millisecond for
+# each connection.
 _DRIVER: dict[str, object] = {"driver_info": redis.DriverInfo()} if hasattr(redis, "DriverInfo") else {}
 
 
 class Request(msgspec.Struct, frozen=True):
-    """One script with its keys and arguments; `packed` is the whole command as it is sent, where that is known."""
+    """A script with its keys and arguments; `packed` is the complete command, if the caller has built it."""
 
     script: Script
     keys: Sequence[bytes]
@@ -44,37 +58,42 @@ class Request(msgspec.Struct, frozen=True):
     packed: bytes | None = None
 
 
+Address = tuple[str, int]
+# The slot of the keys, the command, and the script that it runs.
+Call = tuple[int, Command, Request | None]
+
+
 class Servers(Protocol):
-    """One server or a cluster of them."""
+    """One server, or a cluster of them."""
 
     label: str
-    #: Whether a script may use the keys of several tubes.
-    together: bool
+    #: Whether one script may use the keys of several tubes.
+    one_server: bool
 
-    def run(self, request: Request, *, again: bool) -> Reply:
-        """Run a script; `again` says that running it twice is the same as once."""
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
+        """Run a script; `idempotent`: running it twice has the same effect as once."""
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        """Run scripts that may each run twice, in as few round trips as there are servers."""
+        """Run idempotent scripts, in as few round trips as there are servers."""
 
     def command(self, key: bytes, *words: Argument) -> Reply:
-        """A command that only reads."""
+        """Send a command that only reads, or that is idempotent."""
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        """Many of them, each with its key, in as few round trips as can be."""
+        """Send many of these, each with its key, in as few round trips as possible."""
 
-    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
-        """What every server that has keys answers to commands that only read, errors too, by its name."""
+    def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """The answers of every server that has keys to commands that only read, errors included, by server."""
 
-    def listen(self) -> Connection:
-        """A connection for a subscriber."""
+    def open_subscription(self) -> Connection:
+        """A new connection, for a subscription."""
 
     def close(self) -> None: ...
-    def forsake(self) -> None: ...
+    def after_fork(self) -> None: ...
 
 
 def command_of(request: Request) -> Command:
-    """EVALSHA, whatever the server has loaded."""
+    """The EVALSHA command of a request."""
     if request.packed is not None:
         return request.packed
     keys, arguments = tuple(request.keys), request.arguments
@@ -84,39 +103,41 @@ def command_of(request: Request) -> Command:
 
 @lru_cache(maxsize=1024)
 def _head(digest: bytes, keys: tuple[bytes, ...]) -> bytes:
-    """What a script's calls for a tube begin with; packing it anew would be half of what a call costs here."""
+    """The part that all calls of a script on a tube have in common; packing it is half of a call's cost here."""
     return packed(b"EVALSHA", digest, len(keys), *keys)
 
 
-def ask(link: Link, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
-    """All answers; scripts that the server does not know are loaded, and those calls made again."""
-    replies = link.exchange(commands)
+def exchange_scripts(node: Connections, commands: Sequence[Command], requests: Sequence[Request | None]) -> list[Reply]:
+    """Send commands and return all answers; load scripts that the server does not know, and repeat their calls."""
+    replies = node.exchange(commands)
     unknown = [i for i, reply in enumerate(replies) if isinstance(reply, redis.exceptions.NoScriptError)]
     if unknown:
         scripts = {request.script for i in unknown if (request := requests[i]) is not None}
         loads: list[Command] = [(b"SCRIPT", b"LOAD", script.text) for script in scripts]
-        renewed = link.exchange([*loads, *(commands[i] for i in unknown)])
+        renewed = node.exchange([*loads, *(commands[i] for i in unknown)])
         for i, reply in zip(unknown, renewed[len(loads) :], strict=True):
             replies[i] = reply
     return replies
 
 
-def persist(attempt: Callable[[], Reply], label: str, *, again: bool, renew: Callable[[], None]) -> Reply:
-    """What the attempt answers, made again while that is safe; `renew` is called before each new one."""
+def unwrap(reply: Reply) -> Reply:
+    """Return the reply, or raise it if it is an error."""
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
+
+
+def retry(attempt: Callable[[], Reply], label: str, *, idempotent: bool, renew: Callable[[], None]) -> Reply:
+    """Call `attempt` until it succeeds or must not be repeated; `renew` is called before each further attempt."""
     ends = time.monotonic() + PATIENCE_SECONDS
     for left in reversed(range(TRIES)):
         try:
             return attempt()
-        except (Unsent, Unheard, redis.RedisError) as error:
-            safe = again or not isinstance(error, Unheard)
-            if (
-                not (isinstance(error, (Unsent, Unheard)) or not_now(error))
-                or not safe
-                or not left
-                or time.monotonic() > ends
-            ):
-                raise translated(error, label) from error
-        # Half to full of 50, 100, 200 ms …, so that many callers do not come back at once.
+        except (NotSent, AnswerLost, redis.RedisError) as error:
+            safe = isinstance(error, NotSent) or is_temporary(error) or (idempotent and isinstance(error, AnswerLost))
+            if not safe or not left or time.monotonic() > ends:
+                raise translate(error, label) from error
+        # Half to full of 50, 100, 200 ms ..., so that many callers do not come back at once.
         time.sleep(min(LONGEST_PAUSE, 0.05 * 2 ** (TRIES - 1 - left)) * random.uniform(0.5, 1))
         renew()
     raise AssertionError("the last try returns or raises")
@@ -137,15 +158,15 @@ def connect_options(where: Location) -> dict[str, object]:
     }
 
 
-def maker(where: Location, host: str, port: int) -> Callable[[], Connection]:
-    """Makes connections to one server."""
+def connection_maker(where: Location, host: str, port: int) -> Callable[[], Connection]:
+    """A function that makes connections to one server."""
     kind = redis.SSLConnection if where.tls else redis.Connection
     options = connect_options(where)
     return lambda: cast(Connection, kind(host=host, port=port, db=where.db, **options))  # type: ignore[arg-type]
 
 
 def sentinel_maker(where: Location) -> Callable[[], Connection]:
-    """Makes connections to whichever server the sentinels call the master at that moment."""
+    """A function that makes connections to the server that the sentinels currently call the master."""
     options = connect_options(where)
     own = {name: options.pop(f"sentinel_{name}", None) for name in ("username", "password")}
     sentinels = redis.Sentinel(  # type: ignore[no-untyped-call]
@@ -158,69 +179,213 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
         },
     )
     pool = sentinels.master_for(where.master or "", db=where.db, **options).connection_pool  # type: ignore[no-untyped-call]
-    # Not by the pool's own `make_connection`, which counts them, up to a limit, and is never told of one that ended.
+    # The pool's own `make_connection` counts connections up to a limit, and never learns that one was closed.
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
 class OneServer:
     """A single server."""
 
-    together = True
+    one_server = True
 
     def __init__(self, where: Location) -> None:
         self.label = where.label
-        make = sentinel_maker(where) if where.master else maker(where, *where.hosts[0])
-        self._link = Link(make, self.label)
+        make = sentinel_maker(where) if where.master else connection_maker(where, *where.hosts[0])
+        self._connections = Connections(make, self.label)
 
-    def run(self, request: Request, *, again: bool) -> Reply:
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
         commands = [command_of(request)]
-        return persist(
-            lambda: raised(ask(self._link, commands, [request])[0]), self.label, again=again, renew=self._link.reset
+        return self._retry(
+            lambda: unwrap(exchange_scripts(self._connections, commands, [request])[0]), idempotent=idempotent
         )
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
         commands = [command_of(request) for request in requests]
 
         def attempt() -> Reply:
-            replies = ask(self._link, commands, requests)
-            for reply in replies:
-                raised(reply)
-            return replies
+            return [unwrap(reply) for reply in exchange_scripts(self._connections, commands, requests)]
 
-        return cast("list[Reply]", persist(attempt, self.label, again=True, renew=self._link.reset)) if requests else []
+        return cast("list[Reply]", self._retry(attempt)) if requests else []
 
     def command(self, key: bytes, *words: Argument) -> Reply:
-        return persist(lambda: self._link.call(words), self.label, again=True, renew=self._link.reset)
+        return self._retry(lambda: self._connections.call(words))
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         words = [command for _, command in commands]
 
         def attempt() -> Reply:
-            return [raised(reply) for reply in self._link.exchange(words)]
+            return [unwrap(reply) for reply in self._connections.exchange(words)]
 
-        return cast("list[Reply]", persist(attempt, self.label, again=True, renew=self._link.reset)) if words else []
+        return cast("list[Reply]", self._retry(attempt)) if words else []
 
-    def each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+    def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         def attempt() -> Reply:
-            replies = self._link.exchange(commands)
-            raised(replies[0])
+            replies = self._connections.exchange(commands)
+            unwrap(replies[0])
             return replies
 
-        reply = persist(attempt, self.label, again=True, renew=self._link.reset)
-        return {self.label: cast("list[Reply]", reply)}
+        return {self.label: cast("list[Reply]", self._retry(attempt))}
 
-    def listen(self) -> Connection:
-        return self._link.fresh()
+    def open_subscription(self) -> Connection:
+        return self._connections.open_new()
 
     def close(self) -> None:
-        self._link.close()
+        self._connections.close()
 
-    def forsake(self) -> None:
-        self._link.forsake()
+    def after_fork(self) -> None:
+        self._connections.after_fork()
+
+    def _retry(self, attempt: Callable[[], Reply], *, idempotent: bool = True) -> Reply:
+        return retry(attempt, self.label, idempotent=idempotent, renew=self._connections.reset)
 
 
-def raised(reply: Reply) -> Reply:
-    """The reply, unless it is an error."""
-    if isinstance(reply, Exception):
-        raise reply
-    return reply
+class Cluster:
+    """The nodes of one cluster: which node has which slot is learnt from the nodes and from their redirections."""
+
+    one_server = False
+
+    def __init__(self, where: Location) -> None:
+        self.label = where.label
+        self._where = where
+        self._lock = threading.Lock()
+        self._nodes: dict[Address, Connections] = {}
+        self._slots: dict[int, Address] = {}
+
+    def run(self, request: Request, *, idempotent: bool) -> Reply:
+        return self._call((key_slot(request.keys[0]), command_of(request), request), idempotent=idempotent)
+
+    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
+        return self._call_all([(key_slot(request.keys[0]), command_of(request), request) for request in requests])
+
+    def command(self, key: bytes, *words: Argument) -> Reply:
+        return self._call((key_slot(key), words, None), idempotent=True)
+
+    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
+        return self._call_all([(key_slot(key), words, None) for key, words in commands])
+
+    def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
+        """As the contract says; for a node that is down, its error replaces every answer."""
+        retry(lambda: self._slots or self._learn(0), self.label, idempotent=True, renew=self._forget_slots)
+        found: dict[str, list[Reply]] = {}
+        for host, port in sorted(set(self._slots.values())):
+            try:
+                replies = self._node((host, port)).exchange(commands)
+            except (NotSent, AnswerLost, redis.RedisError) as error:
+                replies = [error.__cause__ or error] * len(commands)
+            found[f"node {host}:{port}"] = replies
+        return found
+
+    def open_subscription(self) -> Connection:
+        """A connection to any node: what is published on one node reaches the subscribers of all."""
+        for address in self._known():
+            try:
+                return self._node(address).open_new()
+            except (redis.ConnectionError, redis.TimeoutError, OSError):
+                continue
+        raise redis.ConnectionError("no node of the cluster answers")
+
+    def close(self) -> None:
+        for node in list(self._nodes.values()):  # a call in flight may add a node
+            node.close()
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+        for node in self._nodes.values():
+            node.after_fork()
+
+    def _call(self, call: Call, *, idempotent: bool) -> Reply:
+        return retry(lambda: self._ask(*call), self.label, idempotent=idempotent, renew=self._forget_slots)
+
+    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
+        """Send each node all its calls in one round trip; repeat those that failed one by one."""
+        slots, by_node, replies = self._slots, dict[Address, list[int]](), dict[int, Reply]()
+        for place, (slot, _, _) in enumerate(calls):
+            if slot in slots:
+                by_node.setdefault(slots[slot], []).append(place)
+        for address, places in by_node.items():
+            commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
+            try:
+                replies.update(zip(places, exchange_scripts(self._node(address), commands, requests), strict=True))
+            except (NotSent, AnswerLost):
+                continue
+        return [
+            self._call(call, idempotent=True) if isinstance(replies.get(place, _MISSING), Exception) else replies[place]
+            for place, call in enumerate(calls)
+        ]
+
+    def _ask(self, slot: int, command: Command, request: Request | None) -> Reply:
+        address = self._slots.get(slot) or self._learn(slot)
+        asking = False
+        for _ in range(_REDIRECTIONS):
+            node = self._node(address)
+            try:
+                if asking:
+                    return self._ask_migrating(node, command, request)
+                return unwrap(exchange_scripts(node, [command], [request])[0])
+            except redis.exceptions.MovedError as moved:
+                address, asking = _address(moved, address), False
+                self._slots[slot] = address
+            except redis.exceptions.AskError as elsewhere:
+                address, asking = _address(elsewhere, address), True
+        raise redis.exceptions.TryAgainError(f"slot {slot} was redirected {_REDIRECTIONS} times")
+
+    def _ask_migrating(self, node: Connections, command: Command, request: Request | None) -> Reply:
+        """While a slot migrates: ASKING applies to the very next command, so the script is loaded before it."""
+        if request is not None:
+            node.call((b"SCRIPT", b"LOAD", request.script.text))
+        return unwrap(node.exchange([(b"ASKING",), command])[1])
+
+    def _learn(self, slot: int) -> Address:
+        """Read the slot map from the first node that has one."""
+        cause: Exception | None = None
+        for address in self._known():
+            try:
+                slots = _read_slots(self._node(address), address)
+            except (NotSent, redis.RedisError) as error:
+                cause = error
+                continue
+            with self._lock:
+                self._slots = slots
+            if slot in slots:
+                return slots[slot]
+        if cause is not None:
+            raise cause
+        raise redis.exceptions.ClusterDownError(f"slot {slot} is not served")
+
+    def _forget_slots(self) -> None:
+        with self._lock:
+            self._slots = {}
+            for node in self._nodes.values():
+                node.reset()
+
+    def _known(self) -> list[Address]:
+        """The nodes seen so far, then those of the URL."""
+        return list(dict.fromkeys((*self._nodes, *self._where.hosts)))
+
+    def _node(self, address: Address) -> Connections:
+        node = self._nodes.get(address)
+        if node is None:
+            with self._lock:
+                label = f"{self.label} node {address[0]}:{address[1]}"
+                node = self._nodes.setdefault(address, Connections(connection_maker(self._where, *address), label))
+        return node
+
+
+def _read_slots(node: Connections, asked: Address) -> dict[int, Address]:
+    """The slot map as one node knows it; nodes without a host name are at the host that was asked."""
+    slots: dict[int, Address] = {}
+    try:
+        found = cast("list[list[object]]", node.call((b"CLUSTER", b"SLOTS")))
+    except AnswerLost as error:  # reading the map has no effect, so it can be repeated
+        raise NotSent from error.__cause__
+    for first, last, master, *_ in found:
+        host, port, *_ = cast("list[object]", master)
+        address = (cast("bytes | None", host) or b"").decode() or asked[0], cast(int, port)
+        slots.update(dict.fromkeys(range(cast(int, first), cast(int, last) + 1), address))
+    return slots
+
+
+def _address(error: redis.exceptions.AskError, asked: Address) -> Address:
+    """The node that an error redirects to; a node that does not know its own host name leaves it out."""
+    host, port = error.node_addr
+    return (host or asked[0], int(port))

@@ -1,4 +1,4 @@
-"""The store's calls on sharded tubes: each asks one shard, or all of them, and answers as of one tube.
+"""The store's calls on sharded tubes: each asks one shard, or all of them, and answers as if for one tube.
 
 A call is one atomic step in each shard that it changes, not in all together.
 """
@@ -21,10 +21,9 @@ from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
-from penstock.store.redis.homes import owns
 from penstock.store.redis.location import locate
-from penstock.store.redis.shards import merge
 from penstock.store.redis.store import RedisStore
+from penstock.store.redis.tubes import locate_tasks, merge
 from penstock.store.refusals import refuse_busy
 from penstock.store.stepwise import stepwise
 
@@ -35,17 +34,17 @@ R = TypeVar("R", bound="Record | None")
 class ShardedStore(RedisStore):
     """Keeps the contract of `store.base` for tubes with and without shards."""
 
-    #: Turns of puts that may go anywhere.
+    #: Round-robin for puts that may go to any shard.
     _turns: Iterator[int] = counting(random.randrange(2**16))
 
     # tubes
 
     def drop_tube(self, tube: Tube) -> Effects:
-        """As the contract says; one who dies on the way leaves the tube as it was, but paused, or without its name."""
+        """As the contract says; a client that dies on the way leaves the tube paused, or without its name."""
         if tube.shards == 1:
-            return self._told(super().drop_tube(tube))
+            return self._translate(super().drop_tube(tube))
         effects, paused, shards = Effects(), self.paused(tube), self._shards.of(tube)
-        self.pause_tube(tube, True)  # so that nothing is taken from one shard while another goes
+        self.pause_tube(tube, True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
                 self._catch_up(shard, effects)
@@ -58,14 +57,14 @@ class ShardedStore(RedisStore):
         self._tubes.forget(tube)
         for shard in shards:
             self._outbox.drain(shard.no, effects, None)
-        return self._told(effects)
+        return self._translate(effects)
 
     def pause_tube(self, tube: Tube, paused: bool) -> None:
-        """As the contract says; shards that a broken-off move has sealed are unsealed by it."""
+        """As the contract says; also unseals shards that an interrupted move has sealed."""
         first, *others = self._shards.of(tube)
         turn = self._pause(first, paused)
         for shard in others:
-            self._runner.on_tag("unseal", shard.no, turn, again=True)
+            self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
             self._pause(shard, paused)
 
     def paused(self, tube: Tube) -> bool:
@@ -82,11 +81,11 @@ class ShardedStore(RedisStore):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        """As the contract says, in each shard; where one refuses its part, the others may have stored theirs."""
+        """As the contract says, in each shard; if one refuses its part, the others may have stored theirs."""
         if tube.shards == 1:
-            return self._seen(super().put(tube, entries, now=now))
-        homes, records, effects = self._homes(tube, entries), dict[int, Record](), Effects()
-        # What may be refused goes first, so that mostly nothing is stored when it is.
+            return self._translated(super().put(tube, entries, now=now))
+        homes, records, effects = self._shards_for(tube, entries), dict[int, Record](), Effects()
+        # What may be refused goes first, so that mostly nothing is stored if it is.
         addressed = {home for home, entry in zip(homes, entries, strict=True) if entry.address is not None}
         for home in sorted(set(homes), key=lambda home: home not in addressed):
             which = [place for place, at in enumerate(homes) if at == home]
@@ -96,10 +95,10 @@ class ShardedStore(RedisStore):
                 raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
             records.update(zip(which, self._public(tube, home, stored.records), strict=True))
             merge(effects, stored.effects)
-        return self._seen(Stored([records[place] for place in range(len(entries))], effects))
+        return self._translated(Stored([records[place] for place in range(len(entries))], effects))
 
-    def _homes(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
-        """The shard of each: by its micro-queue, else by its address; all others of a call go to the same."""
+    def _shards_for(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
+        """The shard of each entry: by its micro-queue, else by its address; all others of a call go to one shard."""
         anywhere, shards = next(self._turns) % tube.shards, tube.shards
         if tube.kind.per_utube:
             return [shard_of(entry.utube or NO_UTUBE, shards) for entry in entries]
@@ -122,13 +121,13 @@ class ShardedStore(RedisStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: base.Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        """As the contract says; a sharded tube gives what its shards have, from a random one on in turn."""
+        """As the contract says; a sharded tube gives what its shards have, in turn from a random one on."""
         if len(tubes) == 1 and tubes[0].shards == 1:
-            return self._seen(super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now))
+            return self._translated(super().take(tubes, count, handle, max_pri=max_pri, blocked=blocked, now=now))
         asked = [(shard, tube) for tube in tubes for shard in self._in_turn(tube)]
         first = super().take([shard for shard, _ in asked], count, handle, max_pri=max_pri, blocked=blocked, now=now)
         if first.tube is None:
-            return self._seen(first)
+            return self._translated(first)
         place = next(place for place, (shard, _) in enumerate(asked) if shard is first.tube)
         tube, records = asked[place][1], self._shards.public(first.tube.no, first.records)
         for shard, of in asked[place + 1 :]:
@@ -136,10 +135,10 @@ class ShardedStore(RedisStore):
                 try:
                     more = super().take([shard], count - len(records), handle, max_pri=max_pri, now=now)
                 except StoreError:
-                    break  # the caller holds what came
+                    break  # the caller holds what was taken
                 records += self._shards.public(shard.no, more.records)
                 merge(first.effects, more.effects)
-        return self._seen(Taken(tube, records, first.wait_ms, True, first.effects))
+        return self._translated(Taken(tube, records, first.wait_ms, True, first.effects))
 
     def _in_turn(self, tube: Tube) -> Sequence[Tube]:
         shards = self._shards.of(tube)
@@ -148,9 +147,9 @@ class ShardedStore(RedisStore):
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         if tube.shards == 1:
-            return self._seen(super().settle(tube, moves, brief=brief, now=now))
+            return self._translated(super().settle(tube, moves, brief=brief, now=now))
         records, effects, done = list[Record | None]([None] * len(moves)), Effects(), 0
-        homes = self._owns(tube, [move.id for move in moves])
+        homes = self._locate(tube, [move.id for move in moves])
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
             own = [replace(moves[place], id=homes[place][1]) for place in which]
@@ -162,7 +161,7 @@ class ShardedStore(RedisStore):
             for place, record in zip(which, self._public(tube, home, settled.records), strict=True):
                 records[place] = record
             merge(effects, settled.effects)
-        return self._seen(Settled(records, effects))
+        return self._translated(Settled(records, effects))
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         kick = super().kick
@@ -177,7 +176,7 @@ class ShardedStore(RedisStore):
         return self._each(tube, lambda shard, _: truncate(shard, now=now))
 
     def _each(self, tube: Tube, step: Callable[[Tube, int], Settled | None]) -> Settled:
-        """A step in each shard, told how many tasks those before it settled."""
+        """A step in each shard, given how many tasks the shards before it settled."""
         settled = Settled([], Effects())
         for shard in self._shards.of(tube):
             with stepwise(settled.records):
@@ -185,24 +184,24 @@ class ShardedStore(RedisStore):
             if part is not None:
                 settled.records.extend(self._shards.public(shard.no, part.records))
                 merge(settled.effects, part.effects)
-        return self._seen(settled)
+        return self._translated(settled)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         if tube.shards == 1:
-            return self._seen(super().advance(tube, limit=limit, now=now))
+            return self._translated(super().advance(tube, limit=limit, now=now))
         more, waits, effects, shards = 0, list[int](), Effects(), self._shards.of(tube)
-        self._outbox.rescue(effects, now)
-        for shard, reply in zip(shards, self._runner.on_tubes("advance", shards, limit, now=now), strict=True):
+        self._outbox.deliver_overdue(effects, now)
+        for shard, reply in zip(shards, self._runner.on_tubes("advance_tube", shards, limit, now=now), strict=True):
             due, wait_ms = cast("tuple[int, int]", tuple(self._steps.read(shard, reply, effects, now)[1]))
             more |= due
             waits += [wait_ms] if wait_ms >= 0 else []
-        return Advanced(bool(more), min(waits, default=None), self._told(effects))
+        return Advanced(bool(more), min(waits, default=None), self._translate(effects))
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
         if tube.shards == 1:
             return super().get(tube, ids, now=now)
         found: dict[int, Record | None] = {}
-        homes = self._owns(tube, ids)
+        homes = self._locate(tube, ids)
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
             records = super().get(self._shards.of(tube)[home], [homes[place][1] for place in which], now=now)
@@ -232,12 +231,12 @@ class ShardedStore(RedisStore):
             id = self._shards.public_id(shard.no, own)
             if found.id is not None:
                 return Sought(id)
-            if found.ending is not None and id > last:  # an earlier task's may have come to another shard
+            if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
                 ended, last = found, id
         return ended
 
     def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
-        [(home, own)] = self._owns(tube, [id], "outcomes")
+        [(home, own)] = self._locate(tube, [id], "outcomes")
         found = super().sought(self._shards.of(tube)[home], own, now=now)
         return found if found.id is None else Sought(id)
 
@@ -247,13 +246,13 @@ class ShardedStore(RedisStore):
     # sessions
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
-        return self._told(super().leave(handles, locus=locus, now=now))
+        return self._translate(super().leave(handles, locus=locus, now=now))
 
-    # looking closer
+    # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
         """As the contract says, in the shard of the task."""
-        [(home, own)] = self._owns(tube, [record.id])
+        [(home, own)] = self._locate(tube, [record.id])
         return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
 
     def lane(self, tube: Tube, utube: str) -> base.Lane:
@@ -273,19 +272,19 @@ class ShardedStore(RedisStore):
             self.pause_tube(tube, self.paused(tube))
         return found + super()._check_tube(tube, repair, now)
 
-    # answers as of one tube
+    # translation from shards to the tube
 
-    def _owns(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
-        return owns(self._runner, self._shards, tube, ids, "tasks", *parts)
+    def _locate(self, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
+        return locate_tasks(self._runner, self._shards, tube, ids, "tasks", *parts)
 
     def _public(self, tube: Tube, home: int, records: Sequence[R]) -> list[R]:
         return self._shards.public(self._shards.of(tube)[home].no, records)
 
-    def _told(self, effects: Effects) -> Effects:
+    def _translate(self, effects: Effects) -> Effects:
         self._shards.translate(effects)
         return effects
 
-    def _seen(self, answer: A) -> A:
+    def _translated(self, answer: A) -> A:
         self._shards.translate(answer.effects)
         return answer
 
@@ -296,7 +295,7 @@ def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:
 
 
 def _partly(error: StoreError | DuplicateAddress, done: str, some: object) -> Exception:
-    """The error of a call after some shards did their part. What was promised of it, nothing stored, is not so then."""
+    """The error of a call after some shards did their part: then it is no longer true that nothing was stored."""
     if not some:
         return error
     kind = OutcomeUnknown if isinstance(error, StoreError) else type(error)

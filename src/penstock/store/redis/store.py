@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 from uuid import uuid4
 
-from penstock.core.kind import Kind
+from msgspec.structs import replace
+
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
@@ -16,70 +19,65 @@ from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.forks import reset_in_child
-from penstock.store.redis import finding, promise, putting, sweeping
+from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
-from penstock.store.redis.cluster import Cluster
-from penstock.store.redis.keys import TUBES, Keys
-from penstock.store.redis.link import Reply
-from penstock.store.redis.listener import Listener
-from penstock.store.redis.listing import Listing
+from penstock.store.redis.connection import Reply
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.moving import MovingCalls
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.plain import plain_put
+from penstock.store.redis.queries import Listing
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner
-from penstock.store.redis.servers import OneServer, Servers
-from penstock.store.redis.settling import ack_all, pack_moves
-from penstock.store.redis.shards import Shards
+from penstock.store.redis.relations import RelationCalls
+from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
+from penstock.store.redis.servers import Cluster, OneServer, Servers
 from penstock.store.redis.steps import Steps
-from penstock.store.redis.taking import Takes, Wanted
-from penstock.store.redis.tubes import Tubes
-from penstock.store.redis.unleased import UnleasedCalls
+from penstock.store.redis.subscriber import Subscriber
+from penstock.store.redis.takes import Takes, Wanted
+from penstock.store.redis.transfer import TransferCalls
+from penstock.store.redis.tubes import Shards, Tubes
 from penstock.store.refusals import refuse_busy, tube_full
 from penstock.store.sql.migrations import Schema
 
 log = logging.getLogger("penstock")
 
-# The layout of keys and records. A later one refuses to touch what an older penstock would misread.
-SCHEMA = 6
+# The layout of keys and records. An older penstock refuses a store of a later schema, which it would misread.
+SCHEMA = 7
 
 
-class RedisStore(UnleasedCalls, MovingCalls):
+class RedisStore(RelationCalls, TransferCalls):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
     remote = True
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
-        self._servers = self._reach(where)
+        self._servers = self._connect(where)
         self._keys = Keys(where.prefix)
         self._clock = clock
         self._closed = False
         try:
-            nodes = promise.gather(self._servers)
-            self._runner = self._make_runner(all(promise.is_modern(facts) for facts in nodes.values()))
+            nodes = durability.read_settings(self._servers)
+            self._runner = self._make_runner(all(durability.is_modern(settings) for settings in nodes.values()))
             self.identity = self._open()
         except BaseException:
             self._servers.close()
             raise
-        for node, facts in nodes.items():
-            for warning in self._warnings(facts):
+        for node, settings in nodes.items():
+            for warning in self._warnings(settings):
                 log.warning("%s: %s", " ".join(dict.fromkeys((self._servers.label, node))), warning)
         self._shards = self._make_shards()
         self._tubes = self._make_tubes()
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
-        self._steps.on_unreadable = self._mend_after
+        self._steps.on_unreadable = self._repair_after_burial
         self._registry = Registry(self._runner, self._steps, self._tubes)
-        self._listener = Listener(self._servers, self._keys.channel)
+        self._subscriber = Subscriber(self._servers, self._keys.channel)
         self._listing = Listing(self._runner, self._shards)
         self._takes = self._make_takes()
         reset_in_child(self)
 
-    # What it is made of; a pool has its own.
+    # The parts of the store; a pool has its own.
 
-    def _reach(self, where: Location) -> Servers:
+    def _connect(self, where: Location) -> Servers:
         return _servers(where)
 
     def _make_runner(self, modern: bool) -> Runner:
@@ -95,14 +93,14 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return Outbox(self._runner, self._tubes)
 
     def _make_takes(self) -> Takes:
-        return Takes(self._runner, self._steps, self._registry, self._outbox, self._listener)
+        return Takes(self._runner, self._steps, self._registry, self._outbox, self._subscriber)
 
-    def _warnings(self, facts: promise.Facts) -> list[str]:
-        return promise.warnings(facts)
+    def _warnings(self, settings: durability.Settings) -> list[str]:
+        return durability.warnings(settings)
 
     def _open(self) -> str:
-        """The store's identity; SchemaMismatch when a newer penstock wrote it, or it is the index of a pool."""
-        reply = self._runner.on_tag("open", TUBES, str(uuid4()), SCHEMA, again=True)
+        """The store's identity; SchemaMismatch if a newer penstock wrote it, or if it is the index of a pool."""
+        reply = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, idempotent=True)
         id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
         if pool is not None:
             raise SchemaMismatch(
@@ -118,23 +116,25 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._listener.close()
+            self._subscriber.close()
             self._servers.close()
 
     def after_fork(self) -> None:
-        """The child makes connections of its own, and leaves the parent's open."""
-        self._servers.forsake()
-        self._listener.reset()
+        """Open new connections in the child, and leave the parent's alone."""
+        self._servers.after_fork()
+        self._subscriber.reset()
 
     def bind(self, connection: object) -> base.Store:
         raise UnsupportedOption("redis has no transactions to bind to: sqlite://, postgresql:// and mysql:// have")
 
     def durability(self) -> str:
-        """What a put that returned survives, by the server's settings now."""
-        return promise.weigh(promise.gather(self._servers))
+        """What a put that returned survives, by the server's current settings."""
+        return durability.overall(durability.read_settings(self._servers))
 
     def describe(self) -> base.Description:
-        return promise.describe(promise.gather(self._servers), self._servers.label, self._keys.prefix, SCHEMA)
+        return durability.describe(
+            durability.read_settings(self._servers), self._servers.label, self._keys.prefix, SCHEMA
+        )
 
     def now(self) -> int:
         if self._clock is not None:
@@ -144,12 +144,12 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return int(seconds) * 1000 + int(micros) // 1000
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        return self._listener.wait(wake, seconds, watch=watch)
+        return self._subscriber.wait(wake, seconds, watch=watch)
 
     @property
-    def news(self) -> Listener:
-        """As penstock.store.wake.HeardStore has it."""
-        return self._listener
+    def news(self) -> Subscriber:
+        """As penstock.store.wake.HeardStore defines it."""
+        return self._subscriber
 
     # tubes
 
@@ -172,8 +172,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return effects
 
     def _drop(self, tube: Tube, *, anyhow: bool = False) -> bool:
-        """Remove what is stored of a tube that is not busy, or anyhow; whether its tasks have yet to reply."""
-        reply = self._runner.on_tag("drop", tube.no, self._runner.moment(None), tube.name, int(anyhow))
+        """Remove a stored tube, unless it is busy and not `anyhow`. Returns whether its tasks have yet to reply."""
+        reply = self._runner.on_tag("drop_tube", tube.no, self._runner.moment(None), tube.name, int(anyhow))
         found = self._runner.known(tube, cast("list[Reply]", reply))
         _, taken, waiting, replies = cast("tuple[int, int, int, int]", tuple(found))
         if not anyhow:
@@ -184,8 +184,8 @@ class RedisStore(UnleasedCalls, MovingCalls):
         self._pause(tube, paused)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
-        """The same; how often that was done."""
-        reply = self._runner.on_tag("pause", tube.no, self._runner.moment(None), int(paused), again=True)
+        """Pause or resume a stored tube. Returns how many times that was done."""
+        reply = self._runner.on_tag("pause_tube", tube.no, self._runner.moment(None), int(paused), idempotent=True)
         return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
 
     def paused(self, tube: Tube) -> bool:
@@ -199,25 +199,42 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         if not tube.kind.leased:
             return self._put_unleased(tube, entries, now)
-        if putting.tied(entries):
-            return self._put_linked(tube, entries, now)
+        if puts.has_relations(entries):
+            return self._put_related(tube, entries, now)
         laned = tube.kind.per_utube
         capacity = "" if tube.capacity is None else tube.capacity
-        packed = putting.pack_entries(entries)
-        reply = self._runner.on_tube("put_laned" if laned else "put", tube, capacity, *packed, now=now)
+        packed = puts.pack_entries(entries)
+        reply = self._runner.on_tube("put_micro_queues" if laned else "put", tube, capacity, *packed, now=now)
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
-            self._listener.interests.add(tube.no)
+            self._subscriber.interests.add(tube.no)
             raise tube_full(tube, cast(int, reply[2]), len(entries))
-        records = putting.made(entries, first, moment)
+        records = puts.stored_records(entries, first, moment)
         if laned:
-            records = putting.laned(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
+            records = puts.with_lane_states(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
         ready = sum(record.state == "r" for record in records)
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
 
+    def _put_unleased(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
+        if tube.kind.hand_out == CLOCK:
+            return self._put_related(tube, entries, now)
+        capacity = "" if tube.capacity is None else tube.capacity
+        reply = self._runner.on_tube("put_messages", tube, capacity, *puts.pack_entries(entries), now=now)
+        moment, first = cast("list[int]", reply[:2])
+        if first < 0:
+            self._subscriber.interests.add(tube.no)
+            raise tube_full(tube, cast(int, reply[2]), len(entries))
+        ms, seq = cast("list[int]", reply[2:])
+        records = [
+            replace(record, address=shown_mark((ms, place)))
+            for place, record in enumerate(puts.stored_records(entries, first, moment), seq + 1)
+        ]
+        events = [Event(tube.no, "put", record) for record in records]
+        return Stored(records, Effects(events, {tube.no: len(records)} if records else {}))
+
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        return plain_put(self._runner, tube, entry)
+        return puts.plain_put(self._runner, tube, entry)
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
@@ -227,27 +244,22 @@ class RedisStore(UnleasedCalls, MovingCalls):
         return self._takes.take(tubes, wanted, now)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        if brief and (acked := ack_all(self._runner, tube, moves, now)) is not None:
-            return acked
-        effects = Effects()
-        records, rest = self._steps.run("settle", tube, effects, *pack_moves(moves), now=now)
-        places = cast("list[int]", rest[0])
-        return Settled([records[place - 1] if place else None for place in places], effects)
+        return self._steps.settle(tube, moves, brief, now)
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        return sweeping.kick(self._steps, tube, count, now)
+        return self._steps.kick(tube, count, now)
 
     def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        return sweeping.release_all(self._steps, tube, now)
+        return self._steps.release_all(tube, now)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         effects = Effects()
-        self._outbox.rescue(effects, now)
+        self._outbox.deliver_overdue(effects, now)
         more, wait_ms = self._advance(tube, effects, limit, now)
         return Advanced(bool(more), None if wait_ms < 0 else wait_ms, effects)
 
     def _advance(self, tube: Tube, effects: Effects, limit: int, now: int | None) -> tuple[int, int]:
-        _, rest = self._steps.run("advance", tube, effects, limit, again=True, now=now)
+        _, rest = self._steps.run("advance_tube", tube, effects, limit, idempotent=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
 
     def _catch_up(self, tube: Tube, effects: Effects) -> None:
@@ -255,18 +267,33 @@ class RedisStore(UnleasedCalls, MovingCalls):
             pass
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        return sweeping.truncate(self._steps, tube, now)
+        return self._steps.truncate(tube, now)
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
-        return finding.get(self._runner, tube, ids, now)
+        return queries.get(self._runner, tube, ids, now)
 
     def find(
         self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
     ) -> list[Record]:
-        return finding.find(self._runner, tube, status, after or 0, limit, now)
+        return queries.find(self._runner, tube, status, after or 0, limit, now)
 
     def count(self, tube: Tube) -> Counts:
-        return finding.count(self._runner, self._shards.of(tube))
+        return queries.count(self._runner, self._shards.of(tube))
+
+    # kinds without leases
+
+    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        return queries.get_by_name(self._runner, tube, names, now)
+
+    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
+        effects = Effects()
+        _, rest = self._steps.run("recover", tube, effects, count, elapsed, now=now)
+        records = read_pairs(cast("list[Reply]", rest[0]))
+        effects.events += [Event(tube.no, "take", record) for record in records]
+        return Settled(list(records), effects)
+
+    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
+        return queries.list_messages(self._runner, tube, start, count, pending)
 
     # sessions
 
@@ -282,23 +309,23 @@ class RedisStore(UnleasedCalls, MovingCalls):
     def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
         return self._registry.describe(now)
 
-    # looking closer
+    # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        return finding.ahead(self._runner, tube, record)
+        return queries.ahead(self._runner, tube, record)
 
     def lane(self, tube: Tube, utube: str) -> base.Lane:
-        return finding.lane(self._runner, tube, utube)
+        return queries.lane(self._runner, tube, utube)
 
     def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
         ids = [id for _, id in self._registry.taken([tube])[0]]
-        return finding.lane_holders(self._runner, tube, utube, ids, limit)
+        return queries.lane_holders(self._runner, tube, utube, ids, limit)
 
     def owner(self, session: int) -> base.SessionRecord | None:
-        return self._registry.one(session)
+        return self._registry.find(session)
 
-    def _mend_after(self, tube: Tube, now: int | None) -> None:
-        """A step buried what could not be read: put right what hung on it. Nobody's call fails for it."""
+    def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
+        """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
             check(self._runner, self._steps, [tube], self._registry, True, now)
@@ -317,7 +344,7 @@ class RedisStore(UnleasedCalls, MovingCalls):
 
 
 def look_at_redis(url: str) -> Schema:
-    """Which layout a store has; nothing is changed."""
+    """The schema of a store, which is not changed."""
     where = locate(url)
     servers = _servers(where)
     try:

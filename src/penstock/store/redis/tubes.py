@@ -1,24 +1,172 @@
-"""Tubes by name. A tube's own keys stand in its own slot: they are there before its name is, and go before it goes."""
+"""Tubes by name, and the shards of sharded tubes.
+
+The keys of a tube are in its own slot: they exist before its name does, and are removed before it. A sharded tube
+consists of several stored tubes, its shards, each with a slot and ids of its own. Callers of the store see one tube;
+scripts, sessions, outboxes and checks know the shards alone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
-from penstock.store.moving import hidden, is_hidden, named, plain_name
-from penstock.store.redis.keys import TUBES
-from penstock.store.redis.runner import Runner
-from penstock.store.redis.shards import Shards
+from penstock.core.shards import own_id, public_id, shard_of
+from penstock.core.task import NO_UTUBE, Record
+from penstock.store.base import Effects, Event, Finding
+from penstock.store.moving import hidden, is_arriving, is_hidden, named, plain_name
+from penstock.store.redis.encoding import MAX_ID, task_key
+from penstock.store.redis.runner import TUBES, Runner
 from penstock.store.refusals import tube_exists
+
+R = TypeVar("R", bound="Record | None")
+# Questions in one round trip.
+_STEP = 1000
+# A shard's place, the key of it that may have the task or its outcome, and the id.
+_Question = tuple[int, str, int]
+
+
+class Shard(Tube, frozen=True):
+    """One stored tube of a sharded tube. Its number follows that of the tube, which has no keys itself."""
+
+    tube_no: int = 0
+    place: int = 0
+    of: int = 1
+    #: Ids up to this one came from another store.
+    floor: int = 0
+
+
+class Shards:
+    """The shards that this process knows, by their numbers."""
+
+    def __init__(self) -> None:
+        self._of_tube: dict[int, Sequence[Shard]] = {}
+        self._by_no: dict[int, Shard] = {}
+        self._floors: dict[int, int] = {}
+
+    def learn(self, no: int, floor: int) -> None:
+        """Note that the tube of that number came from another store, with ids up to this one; 0 if it did not."""
+        if floor:
+            self._floors[no] = floor
+
+    def floor(self, tube: Tube) -> int:
+        """The last id that came from another store; in a tube that is being imported, all did."""
+        return MAX_ID if is_arriving(tube.name) else self._floors.get(tube.no, 0)
+
+    def of(self, tube: Tube) -> Sequence[Tube]:
+        """The stored tubes of a tube: itself, unless it is sharded."""
+        if tube.shards == 1:
+            return (tube,)
+        shards = self._of_tube.get(tube.no)
+        if shards is None or shards[0].name != tube.name:  # its import has ended since
+            floor = self.floor(tube)
+            shards = [_shard(tube, place, floor) for place in range(tube.shards)]
+            self._by_no.update((shard.no, shard) for shard in shards)
+            self._of_tube[tube.no] = shards
+        return shards
+
+    def for_replies(self, tube: Tube, source: int) -> Tube:
+        """Where replies from another tube go: always to the same shard, which knows what it received from there."""
+        if tube.shards == 1:
+            return tube
+        laned = tube.kind.per_utube
+        return self.of(tube)[shard_of(NO_UTUBE, tube.shards) if laned else source % tube.shards]
+
+    def public_id(self, no: int, id: int) -> int:
+        """The public id of a task of that stored tube."""
+        shard = self._by_no.get(no)
+        return id if shard is None else public_id(id, shard.place, shard.of, shard.floor)
+
+    def public(self, no: int, records: Sequence[R]) -> list[R]:
+        """Records with their public ids."""
+        shard = self._by_no.get(no)
+        if shard is None:
+            return list(records)
+        place, of, floor = shard.place, shard.of, shard.floor
+        return [
+            replace(record, id=public_id(record.id, place, of, floor)) if isinstance(record, Record) else record
+            for record in records
+        ]
+
+    def finding(self, no: int, found: Finding) -> Finding:
+        """A finding with its public id."""
+        return replace(found, id=self.public_id(no, found.id)) if isinstance(found.id, int) else found
+
+    def translate(self, effects: Effects) -> None:
+        """Replace shards by their sharded tubes in the effects of a script. Doing it twice changes nothing."""
+        by_no = self._by_no
+        if not by_no:
+            return
+        effects.events = [self._event(event) if event.tube in by_no else event for event in effects.events]
+        for counts in (effects.readied, effects.removed):
+            for no in [no for no in counts if no in by_no]:
+                add_count(counts, by_no[no].tube_no, counts.pop(no))
+        effects.ended = [
+            (what, by_no[no].tube_no, self.public_id(no, id)) if no in by_no else (what, no, id)
+            for what, no, id in effects.ended
+        ]
+
+    def _event(self, event: Event) -> Event:
+        [record] = self.public(event.tube, [event.record])
+        return Event(self._by_no[event.tube].tube_no, event.name, record)
+
+
+def add_count(counts: dict[int, int], no: int, by: int) -> None:
+    """Add to the count of a tube."""
+    counts[no] = counts.get(no, 0) + by
+
+
+def merge(effects: Effects, more: Effects) -> None:
+    """Add the effects of another script."""
+    effects.events += more.events
+    effects.ended += more.ended
+    for counts, others in ((effects.readied, more.readied), (effects.removed, more.removed)):
+        for no, by in others.items():
+            add_count(counts, no, by)
+
+
+def _shard(tube: Tube, place: int, floor: int) -> Shard:
+    fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
+    return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)
+
+
+def locate_tasks(runner: Runner, shards: Shards, tube: Tube, ids: Sequence[int], *parts: str) -> list[tuple[int, int]]:
+    """The shard of each task, and its id there; any shard if none has it under one of these keys.
+
+    The ids of tasks that came from another store do not tell their shard, so the shards are asked.
+    """
+    floor = shards.floor(tube)
+    guessed = {id: own_id(id, tube.shards, floor) for id in ids}
+    old = [id for id in guessed if 0 < id <= floor]
+    if old:
+        stored = shards.of(tube)
+        # Mostly the guess is right: only an address or a micro-queue puts a task elsewhere.
+        found = _shards_that_have(runner, stored, [(guessed[id][0], part, id) for id in old for part in parts])
+        rest = [id for id in old if id not in found]
+        places = range(tube.shards)
+        found |= _shards_that_have(runner, stored, [(at, part, id) for id in rest for at in places for part in parts])
+        guessed |= {id: (place, id) for id, place in found.items()}
+    return [guessed[id] for id in ids]
+
+
+def _shards_that_have(runner: Runner, stored: Sequence[Tube], questions: Sequence[_Question]) -> dict[int, int]:
+    """The shards that have the task or outcome, by id."""
+    found: dict[int, int] = {}
+    for start in range(0, len(questions), _STEP):
+        some = questions[start : start + _STEP]
+        keys = [runner.keys.name(stored[place].no, part) for place, part, _ in some]
+        words = [(key, (b"HEXISTS", key, task_key(id))) for key, (_, _, id) in zip(keys, some, strict=True)]
+        replies = runner.servers.command_all(words)
+        found.update((id, place) for (place, _, id), reply in zip(some, replies, strict=True) if reply)
+    return found
 
 
 class Declared(msgspec.Struct, omit_defaults=True):
-    """A tube as it is stored. `floor`: its ids up to this one came from another store."""
+    """A tube's declaration as it is stored. `floor`: ids up to this one came from another store."""
 
     name: str
     kind: Kind
@@ -39,25 +187,25 @@ class Tubes:
         self.shards = shards
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        """Create it, unless it is there."""
+        """Create the tube, or return the existing one."""
         tube = self.find(name)
         if tube is None:
             made = self._numbered(make_tube(0, name, kind, given))
             for stored in self.shards.of(made):
-                self._runner.on_tag("create", stored.no, again=True)
+                self._runner.on_tag("create_tube", stored.no, idempotent=True)
             declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-            tube = self._tube(self._runner.on_tag("name", TUBES, name, made.no, declared, again=True))
+            tube = self._tube(self._runner.on_tag("name_tube", TUBES, name, made.no, declared, idempotent=True))
             assert tube is not None
             if tube.no == made.no:
                 return tube
             for stored in self.shards.of(made):
-                self._runner.on_tag("uncreate", stored.no, again=True)  # another came first
+                self._runner.on_tag("delete_unnamed_tube", stored.no, idempotent=True)  # another client was first
         if not exist_ok:
             raise tube_exists(name)
         return tube
 
     def find(self, name: str) -> Tube | None:
-        """The tube of that name; NoSuchTube where it is on its way, here or away from here."""
+        """The tube of that name; raises NoSuchTube while it is being imported or after it was moved away."""
         if name != plain_name(name):
             return self._find_hidden(name)
         tube = self._lookup(name)
@@ -67,11 +215,11 @@ class Tubes:
             return named([tube], name)
         if (sealed := self._sealed(tube)) is not None:
             raise hidden(sealed)
-        self.forget(tube)  # whoever dropped it died before it could
+        self.forget(tube)  # the client that dropped it died before it could
         return None
 
     def _find_hidden(self, name: str) -> Tube | None:
-        """One that is arriving has its name; one that is gone is found by that which it had."""
+        """A tube that is being imported or was moved away, by its hidden name."""
         tube = self._lookup(name)
         if tube is not None:
             return tube if self._lives(tube) else None
@@ -80,20 +228,20 @@ class Tubes:
         return sealed if sealed is not None and sealed.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
-        return self._tube(self._runner.on_tag("lookup", TUBES, name, again=True))
+        return self._tube(self._runner.on_tag("find_tube", TUBES, name, idempotent=True))
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
-        """Give a tube another name, and the last id that came with it; False where the name is in use."""
+        """Give a tube another name, and its floor. Returns False if the name is in use."""
         declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode(), floor))
-        return bool(self._runner.on_tag("rename", TUBES, tube.name, name, tube.no, declared, again=True))
+        return bool(self._runner.on_tag("rename_tube", TUBES, tube.name, name, tube.no, declared, idempotent=True))
 
     def sealed(self) -> list[Tube]:
-        """All tubes that were moved, by name."""
+        """All tubes that were moved away, by name."""
         found = (self._sealed(tube) for tube in self._declared())
         return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
 
     def _sealed(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved, if it was: its first shard tells, which is sealed last and erased last."""
+        """The tube as one that was moved away, or None: its first shard tells, which is sealed last and erased last."""
         return self._runner.sealed(tube, self.shards.of(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
@@ -102,33 +250,33 @@ class Tubes:
         return [self._known(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
 
     def all(self) -> list[Tube]:
-        """All tubes, by name, without those that are arriving or gone."""
+        """All tubes by name, without those that are being imported or were moved away."""
         tubes = [tube for tube in self._declared() if not is_hidden(tube.name)]
         lives = self.live([self.shards.of(tube)[0] for tube in tubes])
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
     def stored(self) -> list[Tube]:
-        """The same with the shards of sharded ones in their place."""
+        """The same, with the shards of sharded tubes in their place."""
         return [stored for tube in self.all() for stored in self.shards.of(tube)]
 
     def forget(self, tube: Tube) -> None:
-        """A dropped tube loses its name, after the shards that are left of it; it goes with the first one."""
+        """Remove the remaining shards of a dropped tube, then its name."""
         for shard in self.shards.of(tube)[1:]:
-            self._runner.on_tag("drop", shard.no, self._runner.moment(None), tube.name, 1, again=True)
-        self._runner.on_tag("unname", TUBES, tube.name, tube.no, again=True)
+            self._runner.on_tag("drop_tube", shard.no, self._runner.moment(None), tube.name, 1, idempotent=True)
+        self._runner.on_tag("unname_tube", TUBES, tube.name, tube.no, idempotent=True)
 
     def _numbered(self, tube: Tube) -> Tube:
-        """The tube with its number, which those of its shards follow."""
+        """The tube with a new number, which those of its shards follow."""
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
-        last = cast(int, self._runner.on_tag("number", TUBES, wanted))
+        last = cast(int, self._runner.on_tag("next_tube_number", TUBES, wanted))
         return replace(tube, no=last - wanted + 1)
 
     def _lives(self, tube: Tube) -> bool:
         return all(self.live(self.shards.of(tube)[:1]))
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
-        """Which of these stored tubes are there, and not sealed."""
+        """Which of these stored tubes exist, and are not sealed."""
         metas = [self._keys.name(tube.no, "meta") for tube in tubes]
         replies = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
         return [reply == 1 for reply in replies]
@@ -144,7 +292,7 @@ class Tubes:
 
 
 def make_declared(no: int, stored: bytes) -> Tube:
-    """The tube of that number, from what is stored."""
+    """The tube of that number, from its stored declaration."""
     return _made(no, _decode(stored))
 
 

@@ -1,8 +1,34 @@
--- find: a page of tasks in id order, of the states asked for, those past their ttl left out.
--- ARGV: now, states, after, most, how many ids to look at
--- Answer: now, the last id looked at, the last id given, number of tasks stored, id, record, …
+-- Reads that change nothing.
+
+-- script: get_tasks
+-- Get tasks by id.
+-- KEYS: meta tasks groups
+-- ARGV: now, key, ...
+-- Returns: now, record or nil, ...
+-- WITH: now encode decode
+-- FLAGS: no-writes
+if redis.call('HEXISTS', k_meta, 'last') == 0 then return { -1 } end
+
+-- Whether the task's group was cancelled, though the task was not removed yet.
+local function cancelled(value)
+  local rec = value and string.byte(value, 2) > 127 and decode(value)
+  local group = rec and rec.group_no and redis.call('HGET', k_groups, 'g' .. key_of(rec.group_no))
+  return group and string.sub(group, 1, 1) == 'x'
+end
+
+local answer = { now }
+for i = 2, #ARGV do
+  local value = redis.call('HGET', k_tasks, ARGV[i])
+  answer[i] = not cancelled(value) and value
+end
+return answer
+
+-- script: find_tasks
+-- Read a page of tasks in id order, in the given states, without those past their ttl.
 -- KEYS: meta tasks
--- WITH: moment record decode
+-- ARGV: now, states, after, most, how many ids to look at
+-- Returns: now, the last id looked at, the last id given, number of tasks stored, id, record, ...
+-- WITH: now encode decode
 -- FLAGS: no-writes
 local last = tonumber(redis.call('HGET', k_meta, 'last'))
 if not last then return { -1 } end
@@ -25,3 +51,29 @@ while id < top and #answer < 4 + 2 * most do
 end
 answer[2] = id
 return answer
+
+-- script: count_ahead
+-- Count the ready tasks before a task.
+-- KEYS: ready
+-- ARGV: shape, first rank, second rank, key
+-- WITH: encode
+-- FLAGS: no-writes
+local name = ARGV[4]
+if string.find(ARGV[1], '2', 1, true) then name = sortable(tonumber(ARGV[3])) .. name end
+local low = redis.call('ZCOUNT', k_ready, '-inf', '(' .. ARGV[2])
+local high = redis.call('ZCOUNT', k_ready, '-inf', ARGV[2])
+
+-- By bytes: Lua's own comparison follows the server's locale.
+local function less(one, other)
+  for i = 1, math.min(#one, #other) do
+    local a, b = string.byte(one, i), string.byte(other, i)
+    if a ~= b then return a < b end
+  end
+  return #one < #other
+end
+
+while low < high do -- binary search: at most 53 rounds
+  local middle = math.floor((low + high) / 2)
+  if less(redis.call('ZRANGE', k_ready, middle, middle)[1], name) then low = middle + 1 else high = middle end
+end
+return low

@@ -1,9 +1,50 @@
--- put: store tasks in order, or none.
--- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], …], payload, …
--- Answer: now, first id; or now, -1, total when there is no room.
+-- Puts of tasks without addresses, reply tubes and groups.
+
+-- part: put_entries
+-- Reads the entries of a put and refuses those that find no room.
+local runs, wanted = cmsgpack.unpack(ARGV[5]), #ARGV - 5
+
+if ARGV[4] ~= '' then
+  local there = count_tasks()
+  if there + wanted > tonumber(ARGV[4]) then
+    redis.call('HSET', k_meta, 'full', '1')
+    return { now, -1, there }
+  end
+end
+
+-- script: put_plain
+-- Store one task that has nothing but data, ready at once, in a tube without micro-queues and capacity. Its record comes in
+-- pieces: see new_pieces in penstock.store.redis.encoding.
+-- KEYS: meta tasks ready due
+-- ARGV: now, record up to created, from there to expires, ttl or '', record up to the data, first rank, second rank as
+--   stored in the ready index or '', data
+-- Returns: now, id
+-- WITH: now
+local meta = redis.call('HMGET', k_meta, 'last', 'take_waits')
+if not meta[1] then return { -1 } end
+local id, expires = meta[1] + 1, ''
+local key = struct.pack('>I6', id)
+if ARGV[4] ~= '' then
+  expires = struct.pack('>I6', now + ARGV[4])
+  redis.call('ZADD', k_due, now + ARGV[4], key)
+end
+redis.call('HSET', k_tasks, key, ARGV[2] .. struct.pack('>I6', now) .. ARGV[3] .. expires .. ARGV[5] .. ARGV[8])
+redis.call('ZADD', k_ready, ARGV[6], ARGV[7] .. key)
+redis.call('HSET', k_meta, 'last', id)
+if meta[2] then -- as in the part tube
+  redis.call('HDEL', k_meta, 'take_waits')
+  local prefix, no = string.match(k_meta, '^{(.*):(%d+)}:meta$')
+  redis.call('PUBLISH', prefix .. ':tube_changed', no)
+end
+return { now, id }
+
+-- script: put
+-- Store tasks in order, all or none.
 -- KEYS: tasks ready due
--- WITH: moment base record made room spec
-local id = tonumber(head[1])
+-- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], ...], payload, ...
+-- Returns: now, first id; or now, -1, total if there is no room
+-- WITH: now tube encode new_record count_tasks put_entries
+local id = tonumber(meta[1])
 local first, tasks, ready, due, delayed = id + 1, {}, {}, {}, 0
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 
@@ -15,16 +56,16 @@ end
 for _, run in ipairs(runs) do
   local spec = run[1]
   local varies = spec[3] or spec[6]
-  local rec = made(spec, id + 1)
+  local rec = new_record(spec, id + 1)
   local lead = encode(rec)
   for _ = 1, run[2] do
     id = id + 1
     local key = key_of(id)
     if varies then
-      rec = made(spec, id)
+      rec = new_record(spec, id)
       lead = encode(rec)
     end
-    if mark then mark('t' .. key) end
+    if mark_changed then mark_changed('t' .. key) end
     tasks[#tasks + 1] = key
     tasks[#tasks + 1] = lead .. ARGV[5 + id - first + 1]
     if rec.state == 'r' then
@@ -52,3 +93,61 @@ count('delayed', delayed)
 readied = id - first + 1 - delayed
 finish()
 return { now, first }
+
+-- script: put_micro_queues
+-- Store tasks of a tube with micro-queues in order, all or none.
+-- ARGV: as put
+-- Returns: now, first id, the tasks' states as one string, {second rank, ...}; or now, -1, total if there is no room
+-- WITH: now tube encode new_record count_tasks put_entries decode tasks micro_queues add_task
+local first, recs = last + 1, {}
+for _, run in ipairs(runs) do
+  for _ = 1, run[2] do
+    last = last + 1
+    local rec = new_record(run[1], last)
+    rec.payload = ARGV[5 + last - first + 1]
+    recs[#recs + 1] = rec
+    add(rec)
+  end
+end
+commit()
+local states, ranks = {}, {}
+for i, rec in ipairs(recs) do
+  states[i], ranks[i] = rec.state, string.format('%.17g', rec.rank2)
+end
+return { now, first, table.concat(states), ranks }
+
+-- script: put_messages
+-- Store messages of a reliable tube in order, all or none.
+-- KEYS: tasks ready
+-- ARGV: as put
+-- Returns: now, first id, ms and seq that the first message's id follows; or now, -1, total if there is no room
+-- WITH: now tube encode new_record count_tasks put_entries unleased
+local first = meta[1] + 1
+local id, ms, seq = tonumber(meta[1]), next_message_ids(wanted)
+local tasks, ready, named = {}, {}, {}
+
+local function flush()
+  if #tasks == 0 then return end
+  redis.call('HSET', k_tasks, unpack(tasks))
+  redis.call('ZADD', k_ready, unpack(ready))
+  redis.call('HSET', k_addresses, unpack(named))
+  tasks, ready, named = {}, {}, {}
+end
+
+for _, run in ipairs(runs) do
+  for _ = 1, run[2] do
+    id = id + 1
+    local key, rec, n = key_of(id), new_record(run[1], id), #tasks
+    rec.address, rec.payload = message_id(ms, seq + id - first + 1), ARGV[5 + id - first + 1]
+    if mark_changed then mark_changed('t' .. key) end
+    tasks[n + 1], tasks[n + 2] = key, encode(rec)
+    ready[n + 1], ready[n + 2] = rec.rank1, key
+    named[n + 1], named[n + 2] = rec.address, key
+    if n >= 2000 then flush() end -- Lua's stack holds some thousand arguments
+  end
+end
+flush()
+redis.call('HSET', k_meta, 'last', id)
+readied = wanted
+finish()
+return { now, first, ms, seq }

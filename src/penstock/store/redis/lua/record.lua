@@ -1,10 +1,12 @@
--- Part: a task as it is stored. penstock.store.redis.record reads and documents the same layout.
--- state letter, flags, created, then the fields that the flags name, then the payload.
+-- Tasks as they are stored. penstock.store.redis.encoding documents the layout and reads it too.
+
+-- part: encode
+-- State letter, flags, created, then the fields that the flags name, then the payload.
 local band = bit.band
 
 local formats = { [0] = '>I2I6' }
 
--- The tables of names and codes are made where they are needed: a script pays for its prelude at every call.
+-- Tables of names and codes are made on demand: a script pays for its prelude at every call.
 local function format_of(flags)
   local format = formats[flags]
   if not format then
@@ -74,7 +76,7 @@ local function encode(rec)
   return rec.state .. fields .. rec.payload
 end
 
--- Eight bytes that sort as the number does.
+-- Eight bytes that sort like the number.
 local function sortable(number)
   if number == 0 then return '\128\0\0\0\0\0\0\0' end
   local bytes = struct.pack('>d', number)
@@ -83,5 +85,79 @@ local function sortable(number)
   return (string.gsub(bytes, '.', function(byte) return string.char(255 - string.byte(byte)) end))
 end
 
--- A task's field in the hash of tasks, and its name in every index: six bytes that sort as its id does.
+-- A task's field in the hash of tasks and its member in indexes: six bytes that sort like its id.
 local function key_of(id) return struct.pack('>I6', id) end
+
+-- part: decode
+local orders = { [0] = {} }
+
+-- The names of the fields that these flags stand for, in order.
+local function order_of(flags)
+  local order = orders[flags]
+  if not order then
+    local names = {
+      'rank1', 'rank2', 'pri', 'attempts', 'expires', 'at', '', 'ttr', 'max', 'owner', 'utube', 'reason', 'callback', '',
+      'address', 'reply_to',
+    }
+    local i, flag = 1, 1
+    order = {}
+    while flag <= flags do
+      if band(flags, flag) ~= 0 and names[i] ~= '' then
+        order[#order + 1] = names[i]
+        if flag == 8 or flag == 32768 then
+          order[#order + 1] = flag == 8 and 'lease' or 'group_no'
+          order[#order + 1] = flag == 8 and 'taken' or 'group'
+        end
+      end
+      i, flag = i + 1, flag + flag
+    end
+    orders[flags] = order
+  end
+  return order
+end
+
+local function read(value)
+  local flags = struct.unpack('>I2', value, 2)
+  local fields, order = { struct.unpack(format_of(flags), value, 2) }, order_of(flags)
+  local rec = {
+    state = string.sub(value, 1, 1), created = fields[2], rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
+  }
+  for i = 1, #order do rec[order[i]] = fields[i + 2] end
+  if band(flags, 64) ~= 0 then rec.at = rec.expires end
+  if band(flags, 8192) ~= 0 then rec.rank1 = rec.pri end
+  if rec.reply_to == '' then rec.reply_to = nil end
+  if rec.group_no == 0 then rec.group_no, rec.group = nil, nil end
+  local rest = fields[#fields]
+  if rec.state == 'p' then
+    rec.state, rec.progress, rest = 't', struct.unpack('>d', value, rest)
+  end
+  rec.payload = string.sub(value, rest)
+  return rec
+end
+
+-- The task, or false for bytes that penstock did not write.
+local function decode(value)
+  local good, rec = pcall(read, value)
+  return good and rec.state ~= '' and string.find('rqt~g!', rec.state, 1, true) and rec
+end
+
+local function id_of(key) return (struct.unpack('>I6', key, #key - 5)) end
+
+local function key_in(member) return string.sub(member, -6) end
+
+-- part: new_record
+-- New tasks, from the spec of a put:
+--   rank1 base, clock, newest, rank2 base, clock, newest, pri, utube, ttl, ttr, delay, max_attempts, callback
+local function rank(base, clock, newest, id) return base + (clock and now or 0) - (newest and id or 0) end
+
+local function new_record(spec, id)
+  local ttl, delay = spec[9], spec[11]
+  local rec = {
+    state = delay > 0 and '~' or 'r', attempts = 0, lease = 0, created = now, payload = '',
+    rank1 = rank(spec[1], spec[2], spec[3], id), rank2 = rank(spec[4], spec[5], spec[6], id),
+    pri = spec[7], utube = spec[8], ttr = spec[10], max = spec[12], callback = spec[13],
+  }
+  rec.expires = ttl and now + ttl + delay
+  rec.at = delay > 0 and now + delay or rec.expires
+  return rec
+end

@@ -1,10 +1,12 @@
--- Part: replies, as penstock.core.reply makes them, and those on their way to other tubes.
--- KEYS: outbox
--- outbox: number -> number, moment, name of the reply tube, data. A client puts them there, in the order of their numbers,
--- and then takes them out; the reply tube remembers the highest number it got. meta has the last number as `posted`.
+-- Replies of tasks, and their way from the outbox of one tube into another tube.
 
--- The id that people know: the facts of a shard end with how many there are, which it is, and its floor: see
--- penstock.core.shards.
+-- part: replies
+-- Replies as penstock.core.reply makes them.
+-- outbox: number -> number, time, name of the reply tube, data. Clients put them into the reply tube in the order of their
+-- numbers and then remove them from the outbox; the reply tube remembers the highest number it received. `posted` of meta is
+-- the last number.
+-- KEYS: outbox
+-- The public id. The facts of a shard end with the number of shards, its place and its floor: see penstock.core.shards.
 local function public_id(id, facts)
   local floor = facts[6] or 0
   if not facts[4] or id <= floor then return id end
@@ -25,17 +27,89 @@ local function reply_of(id, rec, ending)
   return text .. '}'
 end
 
-local function post(name, reply)
+local function post_reply(name, reply)
   local no = redis.call('HINCRBY', k_meta, 'posted', 1)
   redis.call('ZADD', k_outbox, no, struct.pack('>I6I6Bc0', no, now, #name, name) .. reply)
 end
 
--- Whether one who died left replies behind: who makes them puts them, and needs no second for it.
+-- Whether a client that died left replies behind: the client that makes a reply puts it within a second.
 local function left_behind()
   local first = redis.call('ZRANGE', k_outbox, 0, 0)[1]
   return first and struct.unpack('>I6', first, 7) <= now - 1000
 end
 
-local function letters(after)
+local function outbox_entries(after)
   return redis.call('ZRANGEBYSCORE', k_outbox, '(' .. after, '+inf', 'LIMIT', 0, 1000)
 end
+
+-- script: read_outbox
+-- Read replies that are still in the outbox, in order, above a number. For a dropped tube, first make the replies of its
+-- remaining tasks, up to 500 a call.
+-- KEYS: meta tasks outbox
+-- ARGV: now, number, 1 to read all of them, not only overdue ones
+-- Returns: now, state, entry, ...; state is 1 while replies of a dropped tube have yet to be made, 2 when the tube and
+--   all its replies are gone, else 0
+-- WITH: now encode decode replies
+-- FLAGS: allow-oom
+local ghost = redis.call('HGET', k_meta, 'ghost')
+if ghost then
+  local ids, facts = {}, cmsgpack.unpack(redis.call('HGET', k_meta, 'facts'))
+  for i, key in ipairs(redis.call('HSCAN', k_tasks, 0, 'COUNT', 500)[2]) do
+    if i % 2 == 1 then ids[#ids + 1] = id_of(key) end
+  end
+  table.sort(ids)
+  for _, id in ipairs(ids) do
+    local key = key_of(id)
+    local rec = decode(redis.call('HGET', k_tasks, key))
+    if rec and rec.reply_to and rec.reply_to ~= ghost then
+      post_reply(rec.reply_to, reply_of(public_id(id, facts), rec, { status = 'deleted' }))
+    end
+    redis.call('HDEL', k_tasks, key)
+  end
+end
+local more = ghost and redis.call('EXISTS', k_tasks) == 1
+if ghost and not more and redis.call('EXISTS', k_outbox) == 0 then redis.call('DEL', k_meta) end
+local gone = redis.call('EXISTS', k_meta) == 0
+local all = ghost or ARGV[3] == '1' or left_behind()
+return { now, more and 1 or gone and 2 or 0, unpack(all and outbox_entries(ARGV[2]) or {}) }
+
+-- script: receive_replies
+-- Put replies from the outbox of another tube, each once, whatever the capacity.
+-- inbox: tube -> the highest number received from it. Numbers arrive in order, so lower ones were received before.
+-- KEYS: inbox
+-- ARGV: now, shape, limit, number of the other tube, spec of a task without options: msgpack, number, data, ...
+-- Returns: now, readied, removed, log, follow_ups
+-- WITH: now tube encode new_record decode tasks micro_queues? unleased? add_task
+-- FLAGS: allow-oom
+local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[5])
+for i = 6, #ARGV, 2 do
+  local no = tonumber(ARGV[i])
+  if no > done then
+    add_plain(spec, ARGV[i + 1])
+    done = no
+  end
+end
+redis.call('HSET', k_inbox, ARGV[4], done)
+commit()
+return { now, readied, removed, log, follow_ups }
+
+-- script: remove_sent_replies
+-- Remove replies that the reply tubes have received.
+-- KEYS: outbox
+-- ARGV: number, ...
+-- FLAGS: allow-oom
+for i = 1, #ARGV do redis.call('ZREMRANGEBYSCORE', k_outbox, ARGV[i], ARGV[i]) end
+return 1
+
+-- script: register_sender
+-- Register a tube whose tasks may reply to other tubes: idle clients look there for overdue replies.
+-- KEYS: senders
+-- ARGV: tube number
+return redis.call('SADD', k_senders, ARGV[1])
+
+-- script: unregister_sender
+-- Forget a dropped tube that has sent all its replies.
+-- KEYS: senders
+-- ARGV: tube number
+-- FLAGS: allow-oom
+return redis.call('SREM', k_senders, ARGV[1])

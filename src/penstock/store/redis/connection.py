@@ -1,0 +1,232 @@
+"""Connections to one Redis server, commands over them in one round trip, and redis-py's errors as penstock's.
+
+The errors say whether the server may have run a command whose connection broke.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import redis
+
+from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+
+class NotSent(Exception):
+    """The server never received the whole command: it is safe to send it again."""
+
+
+class AnswerLost(Exception):
+    """The command was sent, but its answer never came."""
+
+
+# The server refused for the moment, and did nothing.
+_TEMPORARY = (
+    redis.exceptions.BusyLoadingError,
+    redis.exceptions.ReadOnlyError,
+    redis.exceptions.TryAgainError,
+    redis.exceptions.ClusterDownError,
+)
+
+
+def is_temporary(error: BaseException) -> bool:
+    """Whether the server refused for the moment, and did nothing."""
+    return isinstance(error, _TEMPORARY)
+
+
+def translate(error: BaseException, label: str) -> StoreError:
+    """The penstock error to raise instead, which says what to do next."""
+    text = str(error)
+    if isinstance(error, AnswerLost):
+        return OutcomeUnknown(
+            f"{label} broke off before it answered ({error.__cause__}): the call may or may not be stored; look first"
+        )
+    refused = error.__cause__ if isinstance(error, NotSent) else error
+    if isinstance(refused, redis.exceptions.AuthenticationError):
+        return StoreUnavailable(f"{label} refuses the user or the password of its URL ({refused}): check both")
+    if isinstance(refused, redis.sentinel.MasterNotFoundError):
+        found = str(refused).partition(" : ")[0]  # the rest lists every setting of the driver
+        return StoreUnavailable(f"{label} cannot be used now ({found}): check the sentinels, and the name")
+    if "DB index is out of range" in f"{text}{refused}":
+        return StoreUnavailable(f"{label} has no such database ({refused}): name another number in the URL")
+    if isinstance(error, (NotSent, redis.ConnectionError, redis.TimeoutError, OSError)) or is_temporary(error):
+        cause = error.__cause__ or error
+        return StoreUnavailable(f"{label} cannot be reached now ({cause}): check that it runs, then try again")
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or "OOM command" in text:
+        return StoreFull(f"{label} is at its memory limit: raise maxmemory; takes, acks and deletes still work")
+    if text.startswith("MISCONF"):
+        return StoreFull(f"{label} cannot write to its disk and refuses writes ({text}): free space there")
+    if isinstance(error, redis.exceptions.ResponseError) and "WRONGTYPE" in text:
+        return StoreCorrupt(f"{label} has keys of another program under this prefix ({text}): choose another prefix")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return StoreUnavailable(f"{label} does not permit this user what penstock needs ({text}): extend its ACL")
+    if text.startswith("BUSY"):
+        return StoreBusy(f"{label} is busy with a script of somebody's: wait, or SCRIPT KILL it ({text})")
+    return StoreError(f"{label}: {text}")
+
+
+Argument = bytes | str | int | float
+# The words of a command, or the command as it is sent.
+Command = Sequence[Argument] | bytes
+Reply = object
+
+# Calls in flight at once; each has a connection of its own. Further callers wait.
+MOST_CONNECTIONS = 100
+# The longest wait for one of them.
+PATIENCE_SECONDS = 30.0
+
+
+class Connection(Protocol):
+    """What we use of redis-py's connections."""
+
+    _sock: object
+
+    def connect(self) -> None: ...
+    def disconnect(self) -> None: ...
+    def pack_command(self, *args: Argument) -> list[bytes]: ...
+    def send_packed_command(self, command: list[bytes], check_health: bool = ...) -> None: ...
+    def read_response(self, disable_decoding: bool = ...) -> Reply: ...
+
+
+class CheckedConnection:
+    """A connection, with a cheap test of whether the server has closed it."""
+
+    __slots__ = ("_poll", "connection")
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._poll: select.poll | None = None
+
+    def connect(self) -> None:
+        """Open the connection."""
+        self.connection.connect()
+        self._poll = select.poll()
+        self._poll.register(self.connection._sock, select.POLLIN)  # type: ignore[arg-type]
+
+    def usable(self) -> bool:
+        """Whether it is open, with nothing to read: that would be its end, or an answer that nobody awaits."""
+        return self._poll is not None and self.connection._sock is not None and not self._poll.poll(0)
+
+
+# Connections of the parent process: a forked child drops them, but must not close them.
+_inherited: list[CheckedConnection] = []
+
+
+class Connections:
+    """The connections to one server. A connection whose call failed is closed, never reused."""
+
+    def __init__(self, make: Callable[[], Connection], label: str) -> None:
+        self.label = label
+        self._make = make
+        self._idle: list[CheckedConnection] = []
+        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._closed = False
+        #: Called with every new connection before its first use; the call raises what this raises, and nothing was
+        #: sent.
+        self.on_connect: Callable[[Connection], None] | None = None
+
+    def call(self, command: Command) -> Reply:
+        """Send one command; raises the server's error, or NotSent or AnswerLost if the connection broke."""
+        [reply] = self.exchange([command])
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def exchange(self, commands: Sequence[Command]) -> list[Reply]:
+        """Send commands in one round trip. Returns the answers in order, errors of the server among them."""
+        if not self._slots.acquire(timeout=PATIENCE_SECONDS):
+            raise StoreBusy(f"{self.label}: {MOST_CONNECTIONS} calls are under way: make fewer at once")
+        try:
+            used = self._acquire()
+            done = False
+            try:
+                replies = exchange_on(used.connection, commands)
+                done = True
+                return replies
+            finally:  # also if the thread is interrupted: then answers are still to come on this connection
+                if done and not self._closed:
+                    self._idle.append(used)
+                else:
+                    used.connection.disconnect()
+        finally:
+            self._slots.release()
+
+    def open_new(self) -> Connection:
+        """A new connection, which the caller must close."""
+        connection = self._make()
+        connection.connect()
+        return connection
+
+    def close(self) -> None:
+        """Close idle connections now, and the others when their calls end."""
+        self._closed = True
+        self.reset()
+
+    def reset(self) -> None:
+        """Close the idle connections: the server behind them may have changed its role."""
+        while self._idle:
+            self._idle.pop().connection.disconnect()
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections in a forked child."""
+        _inherited.extend(self._idle)
+        self._idle = []
+        self._slots = threading.BoundedSemaphore(MOST_CONNECTIONS)
+
+    def _acquire(self) -> CheckedConnection:
+        while True:
+            try:
+                found = self._idle.pop()  # the last used one: servers close connections that are not used for long
+            except IndexError:
+                break
+            if found.usable():
+                return found
+            found.connection.disconnect()
+        if self._closed:
+            raise StoreUnavailable(f"{self.label} was closed: connect again")
+        found = CheckedConnection(self._make())
+        try:
+            found.connect()
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise NotSent from error
+        if self.on_connect is not None:
+            try:
+                self.on_connect(found.connection)
+            except BaseException:
+                found.connection.disconnect()
+                raise
+        return found
+
+
+def packed(*words: Argument) -> bytes:
+    """The words of a command, as they are sent."""
+    texts = [word if isinstance(word, bytes) else str(word).encode() for word in words]
+    return b"".join([b"$%d\r\n%b\r\n" % (len(text), text) for text in texts])
+
+
+def exchange_on(connection: Connection, commands: Sequence[Command]) -> list[Reply]:
+    """Send commands over one connection and read all answers."""
+    parts: list[bytes] = []
+    for command in commands:
+        parts += [command] if isinstance(command, bytes) else connection.pack_command(*command)
+    try:
+        connection.send_packed_command([b"".join(parts)] if len(parts) > 1 else parts, check_health=False)
+    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+        # A server ignores a partial command. Of several commands, some may have been complete.
+        raise (NotSent if len(commands) == 1 else AnswerLost) from error
+    replies: list[Reply] = []
+    for _ in commands:
+        try:
+            replies.append(connection.read_response(disable_decoding=True))
+        except redis.exceptions.BusyLoadingError as error:
+            replies.append(error)
+        except redis.exceptions.AuthenticationError:  # redis-py calls it a broken connection, but it is an answer
+            raise
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            raise AnswerLost from error
+        except redis.RedisError as error:
+            replies.append(error)
+    return replies

@@ -1,0 +1,112 @@
+"""What the server's settings mean for stored tasks: what a put survives, and what is wrong with the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from penstock.store.base import Description
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.servers import Servers
+
+Settings = dict[str, str]
+# Instead of all settings: why a node of a cluster does not answer.
+UNREACHABLE = "away"
+_CONFIG = ((b"CONFIG", b"GET", b"save"), (b"CONFIG", b"GET", b"appendfsync"))
+
+
+def parse_info(text: bytes) -> Settings:
+    """The answer to INFO, as a mapping."""
+    lines = (line.partition(":") for line in text.decode("utf-8", "replace").splitlines())
+    return {name: value.strip() for name, colon, value in lines if colon}
+
+
+def is_modern(settings: Settings) -> bool:
+    """Whether the server knows script flags: Redis 7 and every Valkey."""
+    return int(settings.get("redis_version", "7").split(".")[0]) >= 7
+
+
+def warnings(settings: Settings) -> list[str]:
+    """Settings that endanger stored tasks."""
+    if UNREACHABLE in settings:
+        return [f"it cannot be reached now ({settings[UNREACHABLE]}), so its tubes are not there: start it"]
+    found = []
+    policy = settings.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        found.append(f"maxmemory-policy is {policy}, which may throw tasks away: set it to noeviction")
+    if settings.get("aof_enabled") == "0" and settings.get("save") == "":
+        found.append("persistence is off, so a restart of the server loses every task: set appendonly yes")
+    return found
+
+
+def durability_of(settings: Settings) -> str:
+    """What a put that returned survives."""
+    policy = settings.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        return f"none: maxmemory-policy {policy} lets the server throw tasks away when memory is short"
+    if settings.get("aof_enabled") == "1":
+        fsync = settings.get("appendfsync", "everysec")
+        if fsync == "always":
+            return "a put that returned is on disk (appendfsync always)"
+        if fsync == "no":
+            return (
+                "a put that returned survives most crashes of the server, and a power cut once the system wrote it out"
+            )
+        # kill -9 on a busy machine once lost a tube just created, probably because the server also holds back its
+        # writes while an fsync is in progress; not investigated.
+        return "a put that returned is on disk soon: a crash or power cut may lose the last second or two (everysec)"
+    if settings.get("save", "?") != "":
+        return "a put that returned survives only with the next snapshot: a crash loses what came after the last one"
+    return "none: persistence is off, and a restart of the server loses everything"
+
+
+def advice(settings: Settings, url: str) -> list[str]:
+    """What an operator should fix: what endangers tasks, what loses some in a crash, and a URL that cannot work."""
+    found = warnings(settings)
+    if settings.get("aof_enabled") == "0" and settings.get("save", "") != "":
+        found.append("only snapshots are kept, so a crash loses every task since the last one: set appendonly yes")
+    if settings.get("cluster_enabled") == "1" and not url.startswith("redis+cluster"):
+        found.append("this is a node of a cluster, and other nodes have most tubes: use a redis+cluster:// URL")
+    return found
+
+
+def describe(nodes: dict[str, Settings], label: str, prefix: str, schema: int) -> Description:
+    """The store as it is now, by the settings of each of its servers."""
+    settings = next((settings for settings in nodes.values() if UNREACHABLE not in settings), Settings())
+    store = "Valkey" if "valkey_version" in settings else "Redis"
+    if settings.get("cluster_enabled") == "1":
+        store += " Cluster"
+    version = settings.get("valkey_version") or settings.get("redis_version", "")
+    found = _merge_lines({node: advice(seen, label) for node, seen in nodes.items()})
+    return Description(store, version, f"{label} prefix {prefix}", overall(nodes), schema, found)
+
+
+def overall(nodes: dict[str, Settings]) -> str:
+    """The durability of all servers together."""
+    reachable = {node: settings for node, settings in nodes.items() if UNREACHABLE not in settings}
+    lines = _merge_lines({node: [durability_of(settings)] for node, settings in reachable.items()})
+    return "; ".join(lines) or "unknown: no server answers"
+
+
+def _merge_lines(by_node: dict[str, list[str]]) -> list[str]:
+    """The lines of all nodes if they agree, else each line with its node."""
+    if len({tuple(lines) for lines in by_node.values()}) <= 1:
+        return next(iter(by_node.values()), [])
+    return [f"{node}: {line}" for node, lines in by_node.items() for line in lines]
+
+
+def read_settings(servers: Servers) -> dict[str, Settings]:
+    """The settings of each server; what a managed server does not disclose is missing."""
+    return {node: _read(replies) for node, replies in servers.ask_each([(b"INFO",), *_CONFIG]).items()}
+
+
+def _read(replies: Sequence[Reply]) -> Settings:
+    info, *pairs = replies
+    if isinstance(info, BaseException):
+        return {UNREACHABLE: str(info)}
+    settings = parse_info(cast(bytes, info))
+    for pair in pairs:
+        if isinstance(pair, list) and pair:
+            name, value = cast("list[bytes]", pair)
+            settings[name.decode()] = value.decode()
+    return settings

@@ -1,0 +1,214 @@
+"""Tasks, groups, outcomes and micro-queues as the scripts store them: see lua/record.lua, groups.lua, addresses.lua.
+
+A task is one state letter, 16 bits of flags and 48 of `created`, then, in this order, the fields that the flags name,
+then the payload. Fields with their default value are left out: a fresh fifo task costs nine bytes beside its payload.
+
+flag  field                              flag  field
+1     rank1, a double                    256   max_attempts, 32 bits
+2     rank2, a double                    512   owner, 48 bits
+4     pri, 32 bits                       1024  utube, one byte of length before it
+8     attempts, lease (32), taken (48)   2048  reason, two bytes of length
+16    expires, 48 bits                   4096  callback, two bytes of length
+32    at, 48 bits                        8192  rank1 equals pri
+64    at equals expires                  16384 address, one byte of length
+128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
+                                               one byte of length; empty and 0 if it has none
+
+A taken task whose handler reported its progress has the letter p, and the progress, a double, before the payload.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.core import group as rules
+from penstock.core.ending import Ending
+from penstock.core.group import Group
+from penstock.core.task import Entry, Record
+from penstock.errors import StoreCorrupt
+
+GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
+GROUP_LETTERS = {state: letter for letter, state in GROUP_STATES.items()}
+MAX_ID = 2**48 - 1
+_LANE = struct.Struct(">IIIHI")
+_double = struct.Struct(">d").unpack_from
+# flag -> how its numbers are packed: 48 bits are two numbers
+_PACKED = {1: "d", 2: "d", 4: "I", 8: "IIHI", 16: "HI", 32: "HI", 128: "HI", 256: "I", 512: "HI"}
+_TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
+_RELATED = 32768
+# State letter, flags, created.
+_HEAD = ">B2xHI"
+_STATES = {ord(letter): letter for letter in "rqt~g!-"} | {ord("p"): "t"}
+_WITH_PROGRESS = ord("p")
+# The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
+UNREADABLE = "its stored record could not be read"
+
+
+class _Layout:
+    """The position of each number among those of a record with these flags; 0 if it has none."""
+
+    __slots__ = ("at", "end", "expires", "handed", "max", "more", "owner", "pri", "pri_rank", "rank1", "rank2", "ttr",
+                 "unpack")  # fmt: skip
+
+    def __init__(self, flags: int) -> None:
+        places: dict[int, int] = {}
+        packed, place = _HEAD, 3
+        for flag, codes in _PACKED.items():
+            places[flag] = place if flags & flag else 0
+            if flags & flag:
+                packed, place = packed + codes, place + len(codes)
+        self.rank1, self.rank2, self.pri, self.handed = places[1], places[2], places[4], places[8]
+        self.expires, self.ttr, self.max, self.owner = places[16], places[128], places[256], places[512]
+        self.at = places[16] if flags & 64 else places[32]
+        self.pri_rank = bool(flags & 8192)
+        self.more = bool(flags & (1024 | 2048 | 4096 | 16384 | _RELATED))
+        fixed = struct.Struct(packed)
+        self.unpack, self.end = fixed.unpack_from, fixed.size
+
+
+_layouts: dict[int, _Layout] = {}
+_int = int.from_bytes
+
+
+def decode(id: int, value: bytes) -> Record:
+    """Decode the task of that id."""
+    try:
+        return _decode(id, value)
+    except (IndexError, struct.error) as error:
+        what = f"task {id} is stored in a form that penstock did not write"
+        raise StoreCorrupt(f"{what}: broker.check(repair=True) buries it") from error
+
+
+def _decode(id: int, value: bytes) -> Record:
+    flags = value[1] << 8 | value[2]
+    layout = _layouts.get(flags)
+    if layout is None:
+        layout = _layouts[flags] = _Layout(flags)
+    numbers = layout.unpack(value)
+    handed, end = layout.handed, layout.end
+    pri = numbers[layout.pri] if layout.pri else 0
+    utube = reason = callback = address = reply_to = group = group_no = progress = None
+    if layout.more:
+        utube, reason, callback, address, end = _texts(value, flags, end)
+        if flags & _RELATED:
+            reply_to, group_no, group, end = _relations(value, end)
+    if value[0] == _WITH_PROGRESS:
+        progress, end = _double(value, end)[0], end + 8
+    if end > len(value) or value[0] not in _STATES:
+        raise IndexError("it is too short, or in no state")
+    return Record(
+        id,
+        _STATES[value[0]],
+        numbers[layout.rank1] if layout.rank1 else pri if layout.pri_rank else 0,
+        numbers[layout.rank2] if layout.rank2 else 0,
+        pri,
+        utube,
+        numbers[handed] if handed else 0,
+        numbers[handed + 1] if handed else 0,
+        numbers[1] << 32 | numbers[2],
+        numbers[handed + 2] << 32 | numbers[handed + 3] if handed else None,
+        numbers[layout.expires] << 32 | numbers[layout.expires + 1] if layout.expires else None,
+        numbers[layout.at] << 32 | numbers[layout.at + 1] if layout.at else None,
+        numbers[layout.ttr] << 32 | numbers[layout.ttr + 1] if layout.ttr else None,
+        numbers[layout.max] if layout.max else None,
+        numbers[layout.owner] << 32 | numbers[layout.owner + 1] if layout.owner else None,
+        reason,
+        callback,
+        value[end:],
+        address,
+        reply_to,
+        group,
+        group_no,
+        progress,
+    )
+
+
+def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
+    """The bytes of a new ready task up to `created`, from there to `expires`, and from there to the payload."""
+    one, two, pri = entry.rank1.base, entry.rank2.base, entry.pri
+    flags, middle, end = 0, b"", b""
+    if one == pri != 0:
+        flags |= 8192
+    elif one:
+        flags, middle = flags | 1, struct.pack(">d", one)
+    if two:
+        flags, middle = flags | 2, middle + struct.pack(">d", two)
+    if pri:
+        flags, middle = flags | 4, middle + struct.pack(">I", pri)
+    if entry.ttl is not None:
+        flags |= 16 | 64
+    if entry.ttr is not None:
+        flags, end = flags | 128, entry.ttr.to_bytes(6, "big")
+    if entry.max_attempts is not None:
+        flags, end = flags | 256, end + struct.pack(">I", entry.max_attempts)
+    if entry.callback is not None:
+        text = entry.callback.encode()
+        flags, end = flags | 4096, end + struct.pack(">H", len(text)) + text
+    return b"r" + struct.pack(">H", flags), middle, end
+
+
+def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, str | None, int]:
+    found: list[str | None] = []
+    for flag, width in _TEXTS.items():
+        if not flags & flag:
+            found.append(None)
+            continue
+        text, place = _text(value, place, width)
+        found.append(text)
+    utube, reason, callback, address = found
+    return utube, reason, callback, address, place
+
+
+def _relations(value: bytes, place: int) -> tuple[str | None, int | None, str | None, int]:
+    reply_to, place = _text(value, place, 1)
+    group_no = _int(value[place : place + 6], "big")
+    group, place = _text(value, place + 6, 1)
+    return reply_to or None, group_no or None, group or None, place
+
+
+def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
+    start = place + width
+    end = start + _int(value[place:start], "big")
+    return value[start:end].decode(errors="replace"), end  # one wrong byte in a label stops no tube
+
+
+def read_group(no: int, stored: bytes) -> Group:
+    """Decode a group, without its work: that can be as large as data, and only the scripts need it."""
+    total, left, over = (_int(stored[start : start + 6], "big") for start in (1, 7, 13))
+    return Group(no, stored[19:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None)
+
+
+def read_outcome(stored: bytes) -> tuple[str, Ending]:
+    """Decode an outcome: the address, and how its task ended."""
+    texts: list[str] = []
+    place = 0
+    for width in (1, 1, 2, 2):
+        start = place + width
+        place = start + _int(stored[place:start], "big")
+        texts.append(stored[start:place].decode())
+    status, address, error, code = texts
+    return address, Ending(status, stored[place:] or None, error if status == "failed" else None, code or None)
+
+
+def read_lane(stored: bytes) -> tuple[int, int, int, int]:
+    """Decode a micro-queue: taken, heads, waiting and turn."""
+    taken, heads, waiting, high, low = _LANE.unpack(stored)
+    return taken, heads, waiting, high << 32 | low
+
+
+def sortable(number: float) -> bytes:
+    """Eight bytes that sort like the number, as lua/record.lua makes them."""
+    packed = struct.pack(">d", number or 0.0)
+    if packed[0] < 128:
+        return bytes([packed[0] + 128]) + packed[1:]
+    return bytes(255 - byte for byte in packed)
+
+
+def task_key(id: int) -> bytes:
+    """A task's field in the hash of tasks and its member in indexes: sorts like its id, in eight bytes of heap."""
+    return id.to_bytes(6, "big")
+
+
+def task_id(key: bytes) -> int:
+    """The id in the last six bytes of a key."""
+    return int.from_bytes(key[-6:], "big")

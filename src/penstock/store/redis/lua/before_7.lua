@@ -1,2 +1,0 @@
--- Part, only before Redis 7: without it, TIME forbids later writes.
-redis.replicate_commands()

@@ -1,0 +1,205 @@
+-- The index of a pool: tasks in Redis whose durable copy is in a database.
+
+-- part: pool_epoch
+-- Refuses to run in another epoch than the caller's, EPOCH, and marks what the database has yet to learn.
+-- marks: `t` and key of a task, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
+-- The database has everything that is not marked. `version` of meta is the last one; `epoch` that in which the tube was loaded.
+-- KEYS: marks
+if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
+
+mark_changed = function(name) redis.call('ZADD', k_marks, redis.call('HINCRBY', k_meta, 'version', 1), name) end
+
+-- Leases of an epoch are above those of all epochs before. The first begins like any store.
+lease_floor = (tonumber(EPOCH) or 1) * 65536 - 65536
+
+-- script: begin_index
+-- Begin the empty index of a tube that is new to its pool.
+-- KEYS: meta
+-- ARGV: epoch
+if redis.call('HSETNX', k_meta, 'last', 0) == 1 then redis.call('HSET', k_meta, 'epoch', ARGV[1]) end
+return 1
+
+-- script: reset_index
+-- Empty a tube's index and close it to all but those who load it, unless it is of a later epoch.
+-- KEYS: meta tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions waits
+-- KEYS: addresses outcomes kept groups members moving outbox inbox marks
+-- ARGV: epoch, field and value of meta, ...
+-- Returns: 1, or 0 if another client builds it or has built it
+-- FLAGS: allow-oom
+local there = string.match(redis.call('HGET', k_meta, 'epoch') or '', '^%d+')
+if there and tonumber(there) > tonumber(ARGV[1]) then return 0 end
+redis.call('UNLINK', unpack(KEYS))
+if #ARGV > 1 then redis.call('HSET', k_meta, unpack(ARGV, 2)) end
+redis.call('HDEL', k_meta, 'taken', 'delayed', 'buried', 'take_waits', 'full')
+redis.call('HSETNX', k_meta, 'last', 0)
+redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
+return 1
+
+-- script: load_relations
+-- Load outcomes and groups from the database, before the tasks. Whoever loads them recounts the groups afterwards.
+-- KEYS: addresses outcomes kept groups
+-- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, whose value begins with the time until
+--   which it is kept; `g`, `e`, `c` and number of a group: its record, end work and cancel work
+-- Returns: now
+-- WITH: now tube
+for i = 4, #ARGV, 2 do
+  local name, value = ARGV[i], ARGV[i + 1]
+  local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
+  if letter == 'o' then
+    local over, stored = struct.unpack('>I6', value), string.sub(value, 7)
+    local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+    redis.call('HSET', k_outcomes, key, stored)
+    redis.call('ZADD', k_kept, over, name .. address)
+    redis.call('HSET', k_addresses, address, key)
+  else
+    redis.call('HSET', k_groups, name, value)
+  end
+  if letter == 'g' then
+    local state, _, _, over, place = struct.unpack('>c1I6I6I6', value)
+    if over > 0 then redis.call('ZADD', k_kept, over, name) end
+    if state == 'o' or state == 's' then
+      redis.call('HSET', k_groups, 'n' .. string.sub(value, place), (struct.unpack('>I6', key)))
+    end
+  end
+end
+return { now }
+
+-- script: load_tasks
+-- Load tasks from the database. Nobody holds them: taken ones are released.
+-- ARGV: now, shape, limit, key, record, ...
+-- Returns: now
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations unleased?
+local function release_loaded(rec)
+  if delivered then return end
+  if rec.state == 'q' then rec.state = 'r' end
+  if rec.state ~= 't' then return end
+  local to = lease_ended(rec, 'release', 0, false)
+  rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
+  if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
+end
+
+local function restore_relations(key, rec)
+  if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
+  local group = rec.group_no and group_of(rec.group_no)
+  if group then
+    redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key)
+    if rec.state == 'r' and group.state == 'o' then rec.state = 'g' end
+  end
+end
+
+for i = 4, #ARGV, 2 do
+  local key = ARGV[i]
+  local rec = redis.call('HEXISTS', k_tasks, key) == 0 and (decode(ARGV[i + 1]) or unreadable(ARGV[i + 1]))
+  if rec then
+    release_loaded(rec)
+    restore_relations(key, rec)
+    fetched[key] = rec
+    if update_lane and rec.state == 'r' then update_lane(key, rec) end
+    save(key, rec)
+    set_timer(key, nil, rec.at)
+    enter(key, rec)
+    last = math.max(last, id_of(key))
+  end
+end
+save_last()
+if save_lanes then save_lanes() end
+finish()
+return { now }
+
+-- script: open_index
+-- Open a tube whose index is loaded, and correct its counters.
+-- KEYS: tasks
+-- ARGV: now, shape, limit, epoch
+-- Returns: now
+-- WITH: now tube count_tasks
+-- FLAGS: allow-oom
+local missing = count_tasks() - redis.call('HLEN', k_tasks)
+if missing > 0 then redis.call('HINCRBY', k_meta, 'delete', missing) end
+if missing < 0 then redis.call('HINCRBY', k_meta, 'last', -missing) end
+redis.call('HSET', k_meta, 'epoch', ARGV[4])
+notify()
+return { now }
+
+-- script: collect_changes
+-- Read what the database has yet to learn, a page of marks at a time.
+-- KEYS: tasks outcomes kept groups outbox inbox marks
+-- ARGV: now, shape, limit, version to begin after, version to end with or '', most
+-- Returns: now, the last version, {meta, outbox, inbox}; then for each mark its name, its version and what is stored
+--   now: a task's record, an outcome after the time it is kept until, {record, end work, cancel work} of a group;
+--   '' for what does not exist
+-- WITH: now tube
+-- FLAGS: no-writes
+local version = tonumber(redis.call('HGET', k_meta, 'version') or 0)
+local last = tonumber(ARGV[5]) or version
+
+local function outcome_of(key)
+  local stored = redis.call('HGET', k_outcomes, key)
+  if not stored then return '' end
+  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+  local over = tonumber(redis.call('ZSCORE', k_kept, 'o' .. key .. address) or 0)
+  return struct.pack('>I6', over) .. stored
+end
+
+local function group_of(key)
+  local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
+  return { found[1] or '', found[2] or '', found[3] or '' }
+end
+
+local function stored_of(name)
+  local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
+  if letter == 't' then return redis.call('HGET', k_tasks, key) or '' end
+  return letter == 'o' and outcome_of(key) or group_of(key)
+end
+
+local beside = {
+  redis.call('HGETALL', k_meta), redis.call('ZRANGE', k_outbox, 0, -1, 'WITHSCORES'), redis.call('HGETALL', k_inbox),
+}
+local answer = { now, last, beside }
+local found = redis.call('ZRANGEBYSCORE', k_marks, '(' .. ARGV[4], last, 'WITHSCORES', 'LIMIT', 0, ARGV[6])
+for i = 1, #found, 2 do
+  local n = #answer
+  answer[n + 1], answer[n + 2], answer[n + 3] = found[i], tonumber(found[i + 1]), stored_of(found[i])
+end
+return answer
+
+-- script: clear_changes
+-- Remove the marks up to a version, which the database has by now, and the payloads of those tasks.
+-- KEYS: tasks marks
+-- ARGV: now, shape, limit, version, most
+-- Returns: now, 1 if there are more marks
+-- WITH: now tube encode decode
+-- FLAGS: allow-oom
+local names = redis.call('ZRANGEBYSCORE', k_marks, '-inf', ARGV[4], 'LIMIT', 0, ARGV[5])
+for _, name in ipairs(names) do
+  local key = string.sub(name, 2)
+  local value = string.sub(name, 1, 1) == 't' and redis.call('HGET', k_tasks, key)
+  local rec = value and decode(value)
+  if rec and rec.payload ~= '' then
+    redis.call('HSET', k_tasks, key, string.sub(value, 1, #value - #rec.payload))
+  end
+end
+if #names > 0 then redis.call('ZREM', k_marks, unpack(names)) end
+return { now, #names == tonumber(ARGV[5]) and 1 or 0 }
+
+-- script: close_index
+-- Close a tube of a pool to all but those who read it: its index gets an epoch of its own.
+-- KEYS: taken moving waits
+-- ARGV: now, shape, limit, that epoch
+-- Returns: now, 0: closed, 1: tasks are leased, 2: tasks must still follow their groups
+-- WITH: now tube
+-- FLAGS: allow-oom
+if redis.call('EXISTS', k_taken) == 1 then return { now, 1 } end
+if redis.call('EXISTS', k_moving) == 1 then return { now, 2 } end
+redis.call('HSET', k_meta, 'epoch', ARGV[4])
+redis.call('DEL', k_waits)
+notify()
+return { now, 0 }
+
+-- script: reopen_index
+-- Open a tube again that was closed and then not frozen.
+-- KEYS: meta
+-- ARGV: the epoch in which it is closed, the epoch in which it was open
+-- FLAGS: allow-oom
+if redis.call('HGET', k_meta, 'epoch') ~= ARGV[1] then return 0 end
+redis.call('HSET', k_meta, 'epoch', ARGV[2])
+return 1

@@ -1,0 +1,77 @@
+-- How scripts begin and end. Parts are put together with scripts by penstock.store.redis.scripts; a part may use what the
+-- parts before it define.
+--
+-- The first arguments of most scripts of a tube:
+--   now    the time in ms, or '' for the server's clock
+--   shape  letters: `2` a second rank orders the tube, `f` fair, `n` new tasks always come last, `c` hand-outs set a clock
+--   limit  tasks that may be taken at once from a micro-queue; where hand-outs set a clock, the period in ms
+--
+-- Most scripts that change tasks return
+--   now, readied, removed, log, follow_ups, ...
+--   readied, removed  how many tasks became ready and how many were removed
+--   log               events, id, record, ... of every change, in order
+--   follow_ups        {} or {numbers of groups that ended, outbox entries for other tubes}
+-- Scripts of a tube return {-1} where the tube does not exist.
+
+-- part: redis_6
+-- Only before Redis 7: without this, TIME forbids later writes.
+redis.replicate_commands()
+
+-- part: redis_6_allow_oom
+-- Only before Redis 7: a script may write at the memory limit once its first write needed no memory. This one changes
+-- nothing.
+redis.call('PERSIST', KEYS[1])
+
+-- part: now
+-- The time of this step in ms.
+local now = tonumber(ARGV[1])
+if not now then
+  local time = redis.call('TIME')
+  now = time[1] * 1000 + math.floor(time[2] / 1000)
+end
+
+-- part: tube
+-- The tube's header, its counters and notifications.
+-- The hash meta holds the last id, the counters, `paused` and two flags that keep notifications rare: `take_waits` while a
+-- blocked take has found nothing and was not notified since (its value is the time until which that take sleeps), `full`
+-- while a put found no room. `facts` exists once a task of the tube had an address, a reply tube or a group. Without `last`
+-- the tube does not exist.
+-- KEYS: meta due
+local meta = redis.call('HMGET', k_meta, 'last', 'paused', 'take_waits', 'full', 'facts')
+if not meta[1] then return { -1 } end
+
+local counted, readied, removed = {}, 0, 0
+-- Groups that ended, and replies for other tubes; empty if there are none of either.
+local follow_ups, awaited = {}, false
+
+local function count(name, by) counted[name] = (counted[name] or 0) + by end
+
+local function notify()
+  local prefix, no = string.match(k_meta, '^{(.*):(%d+)}:meta$')
+  redis.call('PUBLISH', prefix .. ':tube_changed', no)
+end
+
+local function due_before(moment)
+  local first = redis.call('ZRANGE', k_due, 0, 0, 'WITHSCORES')[2]
+  return first and tonumber(first) < moment
+end
+
+-- Write the counters, and notify other processes of what their callers wait for.
+local function finish()
+  for name, by in pairs(counted) do
+    if by ~= 0 then redis.call('HINCRBY', k_meta, name, by) end
+  end
+  counted = {}
+  local wake_takers = meta[3] and (readied > 0 or due_before(tonumber(meta[3])))
+  local wake_putters = removed > 0 and meta[4]
+  if wake_takers then redis.call('HDEL', k_meta, 'take_waits') end
+  if wake_putters then redis.call('HDEL', k_meta, 'full') end
+  if wake_takers or wake_putters or awaited then notify() end
+end
+
+-- part: count_tasks
+-- How many tasks the tube held when this step began.
+local function count_tasks()
+  local gone = redis.call('HMGET', k_meta, 'ack', 'fail', 'delete', 'ttl', 'skipped')
+  return meta[1] - (gone[1] or 0) - (gone[2] or 0) - (gone[3] or 0) - (gone[4] or 0) - (gone[5] or 0)
+end

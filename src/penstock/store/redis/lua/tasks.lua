@@ -1,0 +1,214 @@
+-- Reading and changing tasks with every index and counter that depends on them.
+
+-- part: tasks
+-- KEYS: tasks ready due buried taken
+local second = string.find(ARGV[2], '2', 1, true) ~= nil
+local fetched, log = {}, {}
+
+-- Decode a task; false if there are no bytes. Bytes that cannot be read are buried at once, as the data of a task that exists
+-- from the next fetch on; the client that reads the log repairs what depended on them. Kinds without leases bury nothing.
+local function readable(key, value)
+  if not value then return false end
+  local rec = decode(value)
+  if not rec and not delivered then bury_unreadable(key, value) end
+  return rec or nil
+end
+
+local function fetch(key)
+  local rec = fetched[key]
+  if rec == nil then
+    rec = readable(key, redis.call('HGET', k_tasks, key))
+    fetched[key] = rec
+  end
+  return rec
+end
+
+-- Read up to a thousand tasks at once.
+local function prefetch(keys)
+  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
+    if fetched[keys[i]] == nil then fetched[keys[i]] = readable(keys[i], value) end
+  end
+end
+
+-- Remove a name from a hash or an index: at once, or with others if the script collects them in `removals`.
+local function remove_from(command, index, name)
+  local names = removals and removals[index]
+  if not removals then
+    redis.call(command, index, name)
+  elseif not names then
+    removals[index] = { command, index, name }
+  else
+    names[#names + 1] = name
+    if #names > 1000 then
+      redis.call(unpack(names))
+      removals[index] = nil
+    end
+  end
+end
+
+local function flush_removals()
+  for _, names in pairs(removals) do redis.call(unpack(names)) end
+  removals = nil
+end
+
+local function save(key, rec) redis.call('HSET', k_tasks, key, encode(rec)) end
+
+-- A task's member in the ready and buried indexes, whose score is the first rank.
+local function member(key, rec) return second and sortable(rec.rank2) .. key or key end
+
+local COUNTER = { t = 'taken', ['~'] = 'delayed', g = 'delayed', ['!'] = 'buried' }
+
+local function leave(key, rec)
+  if rec.state == 'r' then
+    remove_from('ZREM', k_ready, member(key, rec))
+  elseif rec.state == '!' then
+    redis.call('ZREM', k_buried, member(key, rec))
+  elseif rec.state == 't' then
+    remove_from('ZREM', delivered or k_taken, key)
+  elseif rec.state == 'g' then
+    unhold(key, rec)
+  end
+  if COUNTER[rec.state] then count(COUNTER[rec.state], -1) end
+end
+
+local function enter(key, rec)
+  if rec.state == 'r' then
+    redis.call('ZADD', k_ready, rec.rank1, member(key, rec))
+    readied = readied + 1
+  elseif rec.state == '!' then
+    redis.call('ZADD', k_buried, rec.rank1, member(key, rec))
+  elseif rec.state == 't' and delivered then
+    redis.call('ZADD', delivered, rec.rank1, key)
+  elseif rec.state == 't' then
+    redis.call('ZADD', k_taken, rec.owner, key)
+  elseif rec.state == 'g' then
+    hold(key, rec)
+  end
+  if COUNTER[rec.state] then count(COUNTER[rec.state], 1) end
+end
+
+local function set_timer(key, old, new)
+  if new == old then return end
+  if new then redis.call('ZADD', k_due, new, key) else remove_from('ZREM', k_due, key) end
+end
+
+-- Log a change of a task. Returns its place in the log.
+local function log_change(events, key, rec)
+  local last = #log
+  log[last + 1], log[last + 2], log[last + 3] = events, id_of(key), encode(rec)
+  return last / 3 + 1
+end
+
+-- penstock.store.redis.encoding knows the reason. The first byte keeps the data from being mistaken for what was put.
+local function unreadable(value)
+  return {
+    state = '!', created = now, rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
+    reason = 'its stored record could not be read', payload = '\255' .. value,
+  }
+end
+
+bury_unreadable = function(key, value)
+  local rec = unreadable(value)
+  save(key, rec)
+  if mark_changed then mark_changed('t' .. key) end
+  enter(key, rec)
+  count('bury', 1)
+  log_change('bury', key, rec)
+end
+
+-- Apply what lifecycle decided: `to` has the next state, its events and fields.
+local function change(key, rec, to)
+  if rec.group_no then to = apply_group(rec, to) end
+  local before, timer = rec.state, rec.at
+  leave(key, rec)
+  rec.state, rec.at, rec.attempts, rec.reason = to.state, to.at, to.attempts, to.reason
+  if to.state ~= '-' then rec.expires = to.expires end
+  if to.state ~= 't' then rec.owner = nil end
+  if update_lane then update_lane(key, rec, before) end
+  set_timer(key, timer, rec.at)
+  if rec.state == '-' then
+    remove_from('HDEL', k_tasks, key)
+    fetched[key] = false
+    removed = removed + 1
+  else
+    save(key, rec)
+  end
+  -- A touch changes the lease only.
+  if mark_changed and not (before == 't' and rec.state == 't') then mark_changed('t' .. key) end
+  enter(key, rec)
+  for event in string.gmatch(to.events, '%a+') do count(event, 1) end
+  if task_removed and rec.state == '-' then task_removed(key, rec, to) end
+  return log_change(to.events, key, rec)
+end
+
+-- Put replies and group work, and write everything that was collected.
+local function commit()
+  if finish_relations then finish_relations() end
+  if save_last then save_last() end
+  if save_lanes then save_lanes() end
+  finish()
+end
+
+-- part: lifecycle
+-- State transitions, as decided by penstock.core.lifecycle. A deadline has passed when now == deadline.
+local function removed_by(rec, event) return { state = '-', events = event, attempts = rec.attempts } end
+
+-- A taken task loses its lease, by release (also at session end) or by ttr.
+local function lease_ended(rec, event, delay, unstarted)
+  local attempts = unstarted and rec.attempts - 1 or rec.attempts
+  if rec.expires and rec.expires <= now then return { state = '-', events = event .. ' ttl', attempts = attempts } end
+  local to = { state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = attempts, reason = rec.reason }
+  if rec.max and attempts >= rec.max then
+    to.state, to.events = '!', event == 'ttr' and 'ttr bury' or 'bury'
+    if not rec.reason or rec.reason == '' then
+      to.reason = 'handed out ' .. attempts .. ' times without an ack'
+    end
+  elseif delay > 0 then
+    to.state, to.at, to.expires = '~', now + delay, rec.expires and rec.expires + delay
+  end
+  return to
+end
+
+local function expired(rec) return rec.expires and rec.expires <= now and rec.state ~= 't' end
+
+-- The transition of a task whose deadline `at` has passed.
+local function deadline_passed(rec)
+  if rec.state == 't' then return lease_ended(rec, 'ttr', 0, false) end
+  if (rec.state == '~' or rec.state == 'g') and not expired(rec) then
+    -- The delay of a task whose group is not started has ended: from now on only its ttl counts.
+    local ready = rec.state == '~'
+    return {
+      state = ready and 'r' or 'g', events = ready and 'delay' or '', at = rec.expires, expires = rec.expires,
+      attempts = rec.attempts, reason = rec.reason,
+    }
+  end
+  return removed_by(rec, 'ttl')
+end
+
+-- part: add_task
+-- Adding tasks one by one. `last` is the last id given; callers raise it before they add a task.
+local last, newest = tonumber(meta[1]), string.find(ARGV[2], 'n', 1, true) ~= nil
+
+local function add(rec)
+  local key = key_of(last)
+  fetched[key] = rec
+  if update_lane and rec.state == 'r' then update_lane(key, rec, nil, newest) end
+  save(key, rec)
+  if mark_changed then mark_changed('t' .. key) end
+  set_timer(key, nil, rec.at)
+  enter(key, rec)
+  return key
+end
+
+-- Add a task without options: a reply, or work of a group.
+local function add_plain(spec, payload)
+  last = last + 1
+  local rec = new_record(spec, last)
+  rec.payload = payload
+  if name_reply then name_reply(key_of(last), rec) end
+  log_change('put', add(rec), rec)
+end
+
+save_last = function()
+  if last > tonumber(meta[1]) then redis.call('HSET', k_meta, 'last', last) end
+end

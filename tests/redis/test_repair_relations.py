@@ -1,0 +1,105 @@
+"""check finds what must not exist among addresses, outcomes and groups, and repair corrects it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+import penstock
+from penstock.store.redis.encoding import task_key
+from penstock.store.redis.store import RedisStore
+from tests.behaviour.verbs import drain
+from tests.redis.test_check import run
+
+OPEN, STARTED = b"g" + task_key(1), b"g" + task_key(2)
+
+
+def set_state(store: RedisStore, no: int, group: bytes, state: bytes) -> None:
+    stored = run(store, no, "HGET", "groups", group)
+    assert isinstance(stored, bytes)
+    run(store, no, "HSET", "groups", group, state + stored[1:])
+
+
+def lose_end(store: RedisStore, no: int) -> None:
+    """The work of the started group is gone, and nobody noticed."""
+    run(store, no, "HDEL", "tasks", task_key(2))
+    run(store, no, "ZREM", "ready", task_key(2))
+
+
+def run_ahead(store: RedisStore, no: int) -> None:
+    stored = run(store, no, "HGET", "tasks", task_key(1))
+    assert isinstance(stored, bytes)
+    run(store, no, "HSET", "tasks", task_key(1), b"r" + stored[1:])
+
+
+# name -> the damage, what is found, and what can be taken once it is mended
+DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]] = {
+    "a lost address": (lambda store, no: run(store, no, "DEL", "addresses"), "address a", ["s", "end"]),
+    "an address of no task": (
+        lambda store, no: run(store, no, "HSET", "addresses", "b", task_key(9)),
+        "address b leads to no task",
+        ["s", "end"],
+    ),
+    "an early outcome": (
+        lambda store, no: run(store, no, "HSET", "outcomes", task_key(1), b"\x04done\x01a\0\0\0\0"),
+        "still there",
+        ["s", "end"],
+    ),
+    "an outcome for ever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
+    "a group for ever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
+    "a wrong count": (
+        lambda store, no: run(store, no, "HSET", "groups", STARTED, b"s" + task_key(9) * 2 + task_key(0) + b"started"),
+        "9 tasks are left",
+        ["s", "end"],
+    ),
+    "a lost end": (lose_end, "should have ended", ["end"]),
+    "a task of no group": (
+        lambda store, no: run(store, no, "HDEL", "groups", OPEN),
+        "its group is not there",
+        ["s", "end", "o"],
+    ),
+    "a task that runs ahead": (run_ahead, "can be taken", ["s", "end"]),
+    "a start that nobody follows": (
+        lambda store, no: set_state(store, no, OPEN, b"s"),
+        "do not follow",
+        ["s", "end", "o"],
+    ),
+    "a cancel that nobody follows": (lambda store, no: set_state(store, no, OPEN, b"x"), "do not follow", ["s", "end"]),
+    "an end that was too early": (lambda store, no: set_state(store, no, STARTED, b"d"), "is done, but", ["s", "end"]),
+    "a lost name": (lambda store, no: run(store, no, "HDEL", "groups", "nopen"), "its name leads", ["s", "end"]),
+    "a lost index": (lambda store, no: run(store, no, "DEL", "members"), "members index", ["s", "end"]),
+}
+
+
+@pytest.fixture(params=["fifottl", "utubettl"])
+def broker(request: pytest.FixtureRequest, url: str) -> Iterator[penstock.Broker]:
+    """A tube with an open and a started group, and an outcome."""
+    with penstock.connect(url) as broker:
+        tube = broker.tube("t", kind=request.param)
+        opened, started = tube.group("open"), tube.group("started")
+        opened.put("o", address="a")
+        started.put("s")
+        started.on_end("end")
+        started.start()
+        tube.put("x", address="x")
+        tube.delete(3)
+        tube.group("over").start()
+        assert broker.check() == []
+        yield broker
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_found_and_mended(broker: penstock.Broker, name: str) -> None:
+    damage, found, expected = DAMAGE[name]
+    tube, store = broker.tube("t"), broker._hub.store
+    assert isinstance(store, RedisStore)
+    damage(store, tube._stored.no)
+    assert any(found in finding.what for finding in broker.check()), broker.check()
+    broker.check(repair=True)
+    assert broker.check() == []
+    assert sorted(map(str, drain(tube))) == sorted(map(str, expected))
+    assert broker.check() == []
+    if "o" not in expected and "cancel" not in name:
+        with pytest.raises(penstock.DuplicateAddress):
+            tube.put("again", address="a")

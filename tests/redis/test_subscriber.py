@@ -1,0 +1,223 @@
+"""Notifications reach those who wait, whoever reads them."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import cast
+
+import pytest
+
+import penstock
+from penstock.bridge import Bridge
+from penstock.flow import flow_of
+from penstock.store.redis.connection import Connection
+from penstock.store.redis.store import RedisStore
+from penstock.store.redis.subscriber import Subscriber, Subscription
+from penstock.store.wake import Wake
+from tests.behaviour.looks import waiters
+from tests.servers.redis import Redis
+from tests.threads import begin, until
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_news_that_came_while_nobody_slept_is_told_at_once(broker: penstock.Broker, watch: bool) -> None:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    store._subscriber._notify()  # and whoever was awake has cleared the wake-up
+    assert store.wait(threading.Event(), 60, watch=watch)
+
+
+def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, tube = broker._hub.store, broker.tube("t")
+    assert isinstance(store, RedisStore)
+    seen: list[bool] = []
+    run = store._runner.servers.run
+
+    def spied(request: object, **options: object) -> object:
+        seen.append(tube._stored.no in store._subscriber.interests)
+        return run(request, **options)  # type: ignore[arg-type]
+
+    tube.put("x", address="a")
+    monkeypatch.setattr(store._runner.servers, "run", spied)
+    store.sought(tube._stored, 1)
+    assert seen == [True]
+
+
+@pytest.mark.usefixtures("unscanned")  # and the thread that listens does not go
+def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: penstock.Broker) -> None:
+    told: list[str] = []
+    wake, heard = Wake(), threading.Event()
+
+    def note() -> None:
+        told.append(threading.current_thread().name)
+        heard.set()
+
+    wake.on_news = note
+    waiting = begin(lambda: broker._hub.store.wait(wake, 60, watch=True))
+    assert heard.wait(30), "whoever begins to listen looks once"
+    assert told == ["penstock-redis-subscriber"]
+    assert not waiting.done()
+    wake.set()
+    assert waiting.result(30) is False
+
+
+def subscriber_of(broker: penstock.Broker) -> Subscriber:
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    return store._subscriber
+
+
+@pytest.fixture
+def other(url: str) -> Iterator[penstock.Broker]:
+    """Another process, as the waiters of this one see it."""
+    with penstock.connect(url) as other:
+        other._hub.room = type(other._hub.room)()
+        yield other
+
+
+@pytest.fixture
+def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
+    """Whether a sleeper reads the news itself, as it does however long the thread takes to stop reading."""
+    monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
+    subscriber, readers = subscriber_of(broker), list[float | None]()
+    hear = subscriber.hear
+
+    def noted(seconds: float | None) -> bool:
+        readers.append(seconds)
+        try:
+            return hear(seconds)
+        finally:
+            readers.pop()
+
+    monkeypatch.setattr(subscriber, "hear", noted)
+    return lambda: readers != []
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_who_waits_alone_hears_in_its_own_thread(
+    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    wake_all = broker._hub.room.wake_all
+
+    def noted() -> None:
+        threads.append(threading.current_thread().name)
+        wake_all()
+
+    monkeypatch.setattr(broker._hub.room, "wake_all", noted)
+    for data in ("a", "b"):
+        waiting = begin(broker.tube("t").take)
+        until(lambda: hearing() and threads != [])  # the thread has looked once, as it does when it begins to listen
+        other.tube("t").put(data)
+        task = waiting.result(30)
+        assert task is not None
+        assert task.data == data
+    assert len(threads) == 3
+    assert [name for name in threads if name.startswith("penstock")] == ["penstock-redis-subscriber"]
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
+    broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    first = begin(broker.tube("a").take)
+    until(hearing)
+    others = [begin(broker.tube(name).take) for name in "bc"]  # two, else the one would hear for itself
+    until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
+    other.tube("a").put(1)
+    assert first.result(30) is not None
+    until(lambda: not subscriber_of(broker)._lent)
+    for name, waiting in zip("bc", others, strict=True):
+        other.tube(name).put(2)
+        assert waiting.result(30) is not None
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_the_thread_hears_for_those_who_sleep_without_one(
+    url: str, other: penstock.Broker, broker: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    broker.tube("t")
+
+    async def main() -> object:
+        bridge, alone = Bridge(), begin(broker.tube("a").take)
+        await asyncio.to_thread(until, hearing)
+        other.tube("a").put(1)
+        assert await asyncio.to_thread(alone.result, 30)  # nobody reads from here on
+        tube = broker.tube("t")
+        waiting = bridge.run(flow_of(tube.take)(tube))
+        await asyncio.to_thread(until, lambda: waiters(other, "t") == 1)
+        other.tube("t").put(2)
+        task = await asyncio.wait_for(waiting, 30)
+        await bridge.close(lambda: None)
+        return task and task.data
+
+    assert asyncio.run(main()) == 2
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_a_connection_that_breaks_under_its_reader_is_renewed(
+    server: Redis, broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    waiting = begin(broker.tube("t").take)
+    until(hearing)
+    subscription = subscriber_of(broker)._subscription
+    server.ask("CLIENT", "KILL", "TYPE", "pubsub")
+    until(lambda: subscriber_of(broker)._subscription not in (None, subscription))
+    other.tube("t").put("x")
+    assert waiting.result(30) is not None
+
+
+@pytest.mark.usefixtures("unscanned")
+def test_a_sleep_that_hears_ends_with_its_time_a_token_and_the_broker(
+    url: str, broker: penstock.Broker, hearing: Callable[[], bool]
+) -> None:
+    tube = broker.tube("t")
+    waiting = begin(tube.take)
+    until(hearing)
+    tube.put("token")
+    assert waiting.result(30) is not None
+    assert tube.take(0.05) is None
+    waiting = begin(tube.take)
+    until(hearing)
+    broker.close()
+    assert waiting.result(30) is None
+
+
+class Wired:
+    """A connection as redis-py's, whose other end the test holds."""
+
+    def __init__(self) -> None:
+        self._sock, self.far = socket.socketpair()
+
+    def pack_command(self, *args: object) -> list[bytes]:
+        return []
+
+    def send_packed_command(self, command: list[bytes], check_health: bool = False) -> None: ...
+    def read_response(self, disable_decoding: bool = False) -> None: ...
+    def disconnect(self) -> None:
+        self._sock.close()
+        self.far.close()
+
+
+def test_messages_may_come_in_any_pieces() -> None:
+    message = b"*3\r\n$7\r\nmessage\r\n$21\r\n9penstock:tube_changed\r\n$%d\r\n%d\r\n"
+    sent = message % (2, 12) + b"*2\r\n$4\r\npong\r\n$0\r\n\r\n" + message % (3, 345)
+    for cut in range(1, len(sent)):
+        connection = Wired()
+        subscription = Subscription(cast(Connection, connection), b"9penstock:tube_changed")
+        heard: list[int] = []
+        for piece in (sent[:cut], sent[cut:]):
+            connection.far.sendall(piece)
+            heard += sorted(subscription.poll(30))
+        assert heard == [12, 345]
+        assert subscription.poll(0) == set()
+        subscription.wake.set()
+        assert subscription.poll(None) == set()
+        connection.far.close()
+        subscription.wake.clear()
+        with pytest.raises(ConnectionError):
+            subscription.poll(30)
+        subscription.close()
