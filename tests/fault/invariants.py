@@ -18,7 +18,7 @@ HOLDS = {
     "I9": "group: end work exactly once after all its work; after cancel: cancel work once, end work never",
     "I10": "round: hand-outs of one element at least a period apart",
     "I11": "the counters of stats equal a recount at rest",
-    "I12": "same calls, same clock: every store answers what the memory model answers",
+    "I12": "same calls, same clock: every store answers what the model answers",
     "L1": "a ready task and an idle taker meet within the scan interval; so does a lapsed lease",
     "L2": "after the fault is healed the system drains, and nothing is stuck",
 }

@@ -1,15 +1,18 @@
-"""One of the two stores a model test compares: its clock, brokers, sessions, and every task they were handed."""
+"""What a model test compares, a store and the model: the clock, brokers and sessions of each, and every task they were
+handed."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import penstock
 from penstock.keeper import BEAT_SECONDS
 from penstock.testing import Clock
 from tests.fault.invariants import require
+from tests.model import handles
+from tests.model.naive import Model
 
 BROKERS = 2
 # Old hand-outs kept for late calls; far more than are live at once.
@@ -103,20 +106,16 @@ class Side:
             self.clock.advance(BEAT_SECONDS)
             for other, broker in enumerate(self.brokers):
                 if other != place:
-                    broker._hub.beat()
+                    self._beat(broker)
+
+    def _beat(self, broker: penstock.Broker) -> None:
+        broker._hub.beat()
 
     def drop_and_create(self, name: str) -> None:
         """The same tube anew; hand-outs of the old one are gone with it."""
         self.onlooker.tube(name).drop()
         self.tasks = [task for task in self.tasks if task.tube != name]
         self.create(name, *self.names[name])
-
-    def owed_replies(self, name: str) -> int:
-        """How many tasks of a tube will leave a reply."""
-        store = self.onlooker._hub.store
-        tube = store.load_tube(name)
-        assert tube is not None
-        return sum(record.reply_to is not None for record in store.find(tube, None, None, 10_000))
 
     def abandon(self, place: int) -> None:
         """A client crashed: its broker is never heard of again, another takes its place."""
@@ -125,15 +124,14 @@ class Side:
         self.sessions = [(broker, session) for broker, session in self.sessions if broker != place]
         self._listen()
 
-    def reopen(self, *, keep: bool) -> None:
-        """Close every broker and connect anew; `keep` the onlooker where the store would vanish without it."""
+    def reopen(self) -> None:
+        """Close every broker and connect anew."""
         for session in self._ever:  # in order: a broker closes its own in any
             session.close()
         for broker in (*self._abandoned, *self.brokers):
             broker.close()
-        if not keep:
-            self.onlooker.close()
-            self.onlooker = self._connect()
+        self.onlooker.close()
+        self.onlooker = self._connect()
         self._ever, self._abandoned, self.sessions, self.groups = [], [], [], []
         self.brokers = [self._connect() for _ in range(BROKERS)]
         self._listen()
@@ -182,6 +180,33 @@ class Side:
         require("I3", all(count == 1 for count in live.values()), live)
 
 
+class ModelSide(Side):
+    """The naive model, whose handles have the same names."""
+
+    def __init__(self) -> None:
+        self._model: Model | None = None
+        super().__init__("the model")
+
+    @property
+    def model(self) -> Model:
+        self._model = self._model or Model(self.clock)
+        return self._model
+
+    def _connect(self) -> penstock.Broker:
+        return cast(penstock.Broker, handles.Broker(self.model))
+
+    def _beat(self, broker: penstock.Broker) -> None:
+        for member in cast(handles.Broker, broker).members:
+            member.beat()
+
+    def _keeps_its_period(self, task: penstock.Task) -> None:
+        """The store is asked for that."""
+
+    def owed_replies(self, name: str) -> int:
+        """How many tasks of a tube will leave a reply."""
+        return sum(item.reply_to is not None for item in self.model.tubes[name].items)
+
+
 def _micro_queues_hold(name: str, options: dict[str, object], listed: list[dict[str, Any]]) -> None:
     limit = options.get("utube_limit", 1)
     taken = Counter(task["utube"] for task in listed if task["status"] == "t" and task["utube"] is not None)
@@ -194,14 +219,14 @@ def is_reply(data: object) -> bool:
     return isinstance(data, dict) and {"id", "address", "status"} <= data.keys()
 
 
-def facts(task: penstock.Task) -> dict[str, object]:
+def facts(task: penstock.Task | handles.Task) -> dict[str, object]:
     """All that a task says of itself."""
     return {name: getattr(task, name) for name in _FACTS}
 
 
 def shown(value: object) -> object:
-    """What a call answered, in a form that two stores can be compared by."""
-    if isinstance(value, penstock.Task):
+    """What a call answered, in a form that both sides can be compared by."""
+    if isinstance(value, penstock.Task | handles.Task):
         return facts(value)
     if isinstance(value, list):
         return [shown(item) for item in value]

@@ -1,0 +1,502 @@
+"""The rules of penstock as its specification states them, written in the plainest way: the oracle of the model tests.
+
+One thread, and lists that are searched from end to end. Times are whole milliseconds. What is due in a tube is done
+when the tube is looked at, as in every store: by `advance`. `handles` makes these calls under penstock's own names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from math import inf
+from typing import Any
+
+import penstock
+from penstock import Outcome, Status
+from penstock.core.kind import find_kind
+
+# Two rules that are about to change: the outcome of an address that is not known, and that of cancelled work.
+UNKNOWN, CANCELLED = "done", "deleted"
+
+LAPSE = 15_000
+READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
+_TIMES = ("pri", "ttl", "ttr", "delay")
+# kind -> what it accepts, its order, whether it has micro-queues; a kind of one's own declares the same
+KINDS: dict[str, tuple[Iterable[str], tuple[str, ...], bool]] = {
+    "fifo": ((), ("id",), False),
+    "fifottl": (_TIMES, ("pri", "id"), False),
+    "utube": ((), ("id",), True),
+    "utubettl": (_TIMES, ("pri", "id"), True),
+    "round": (("id", "ttl"), ("id",), False),
+    "reliable": ((), ("id",), False),
+}
+
+
+def ms(seconds: float | None) -> int:
+    return round((seconds or 0) * 1000)
+
+
+@dataclass(eq=False)
+class Session:
+    """Each of its handles is known by when it lapses, if it is not heard of; without any it ends at `until`."""
+
+    ttr: int
+    handles: dict[object, int] = field(default_factory=dict)
+    until: int | None = None
+    heard: int = 0  # when the last handle lapsed, or would have
+
+    def part(self, handle: object, moment: int) -> None:
+        self.heard = self.handles.pop(handle)
+        self.until = None if self.handles else moment + self.ttr
+
+    @property
+    def lapse(self) -> int:
+        return max(self.handles.values(), default=self.heard)
+
+    @property
+    def end(self) -> int:
+        return self.lapse + self.ttr if self.until is None else self.until
+
+
+@dataclass(eq=False)
+class Group:
+    """Is open, then started or cancelling, at last done or cancelled, and forgotten at `until`."""
+
+    name: str
+    state: str = "open"
+    total: int = 0
+    works: dict[str, object] = field(default_factory=dict)  # what is put at its end, if that was its state before
+    until: float = inf
+
+    @property
+    def live(self) -> bool:
+        return self.state in ("open", "started")
+
+
+@dataclass(eq=False)
+class Item:
+    """One task, from its put on."""
+
+    data: object
+    pri: int
+    ttl: int | None
+    ttr: int | None
+    delay: int
+    utube: str | None
+    max_attempts: int | None
+    address: str | None  # in kinds round and reliable its id
+    on_duplicate: str
+    reply_to: str | None
+    joins: str | None  # the name of the group that it goes to
+    group: Group | None = None
+    no: int = 0
+    status: Status = DONE
+    created: int = 0
+    expires: int | None = None
+    due: int | None = None  # the end of its delay or of its lease
+    ranks: tuple[float, ...] = ()
+    attempts: int = 0
+    lease: int = 0
+    taken: int | None = None
+    owner: Session | None = None
+    reason: str | None = None
+    clock: int = 0  # round: its last hand-out; reliable: the number of its last delivery
+
+    @property
+    def unstarted(self) -> bool:
+        return self.status == DELAYED and self.group is not None and self.group.state == "open"
+
+    @property
+    def moment(self) -> float:
+        """When time does something to it. A taken task is not killed by its ttl."""
+        if self.due is not None:
+            return self.due
+        return inf if self.expires is None or self.status == TAKEN else self.expires
+
+
+class Model:
+    """All that a store holds. `told` is called with every change: the tube, the event and the task."""
+
+    told: Callable[[Tube, str, Item], object]
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
+        self.tubes: dict[str, Tube] = {}
+        self.sessions: list[Session] = []  # oldest first
+        self.works: list[tuple[str, object]] = []  # replies and group work that this call owes: tube and data
+
+    def put_works(self) -> None:
+        """At the end of a call, whatever room there is. A missing tube is created."""
+        while self.works:
+            name, data = self.works.pop(0)
+            tube = self.tubes.setdefault(name, Tube(self, name, "fifottl", {}))
+            tube.store(tube.item(data, {}))
+
+    def end_sessions(self) -> None:
+        """Handles lapse, and what an ended session held is released."""
+        for session in self.sessions:
+            for handle, lapse in sorted(session.handles.items(), key=lambda known: known[1]):
+                if lapse <= self.clock():
+                    session.part(handle, lapse)
+        over = [session for session in self.sessions if session.until is not None and session.until <= self.clock()]
+        self.sessions = [session for session in self.sessions if session not in over]
+        for session in sorted(over, key=lambda session: session.end):
+            for _, tube in sorted(self.tubes.items()):
+                for item in [item for item in tube.items if item.owner is session]:
+                    tube.give_back(item, "release")
+
+
+class Tube:
+    """A tube: its tasks in the order of their ids, and all that can happen to them."""
+
+    def __init__(self, model: Model, name: str, kind: str, options: dict[str, Any]) -> None:
+        self.model, self.name, self.kind, self.options = model, name, kind, options
+        own = None if kind in KINDS else find_kind(kind)
+        self.accepts, self.order, self.laned = KINDS[kind] if own is None else (own.accepts, own.order, own.per_utube)
+        self.leased = kind not in ("round", "reliable")
+        self.fair = bool(options.get("fair"))
+        self.items: list[Item] = []
+        self.groups: list[Group] = []
+        self.outcomes: dict[str, tuple[Outcome, float]] = {}  # by address, with the moment when it is forgotten
+        self.turns: dict[str | None, int] = {}  # of the micro-queues, where they are fair
+        self.counts: Counter[str] = Counter()
+        self.last_mark = (0, 0)  # of kind reliable
+        self.last_id = 0
+        self.paused = self.dropped = False
+
+    @property
+    def now(self) -> int:
+        return self.model.clock()
+
+    @property
+    def forgets(self) -> int:
+        """When what ends now is forgotten."""
+        return self.now + ms(self.options.get("retention", 7 * 24 * 3600))
+
+    def item(self, data: object, given: dict[str, Any]) -> Item:
+        """A task to be put, with the tube's options where it has none of its own."""
+        options = {**self.options, **given}
+        ttl = ms(options["ttl"]) if "ttl" in options else None
+        return Item(
+            data, options.get("pri", 0), ttl, ms(options["ttr"]) if "ttr" in options else ttl, ms(options.get("delay")),
+            str(options["utube"]) if "utube" in options else None, options.get("max_attempts"),
+            options.get("address", options.get("id")), options.get("on_duplicate", "error"), options.get("reply_to"),
+            options.get("group"),
+        )  # fmt: skip
+
+    # putting
+
+    def put(self, items: Sequence[Item]) -> list[Item]:
+        """All of them or, if this raises, none."""
+        holders = [item for item in self.items if item.address in [new.address for new in items if new.address]]
+        lapsed = [item for item in holders if self.expired(item)]
+        there = {item.address: item for item in holders if item not in lapsed}
+        fresh: list[Item] = []
+        renewed: dict[Item, Item] = {}
+        answer: list[Item] = []
+        for item in items:
+            known = there.get(item.address)
+            if known is None:
+                fresh.append(item)
+                if item.address is not None:
+                    there[item.address] = item
+            elif item.on_duplicate == "replace" and known in fresh:
+                self.renew(known, item)
+            elif item.on_duplicate == "replace" and (known.status in (READY, DELAYED) or self.kind == "round"):
+                renewed[known] = item
+            elif item.on_duplicate != "ignore" and self.kind != "round":
+                raise penstock.DuplicateAddress
+            answer.append(known or item)
+        if any(item.group is not None and not item.group.live for item in fresh):
+            raise penstock.NotFound
+        if fresh:
+            self.must_hold(len(fresh) - len(lapsed))
+        for item in lapsed:
+            self.remove(item, "ttl")
+        for item in fresh:
+            self.store(item)
+        for known, item in renewed.items():
+            self.renew(known, item)
+            if self.kind != "round":
+                self.settle_in(known)
+            self.tell(known, "put", count=0)
+        return answer
+
+    def must_hold(self, more: int) -> None:
+        if len(self.items) + more > self.options.get("capacity", inf):
+            raise penstock.TubeFull
+
+    def renew(self, known: Item, item: Item) -> None:
+        """Other content for a task that is there; for an element of kind round other data alone."""
+        known.data = item.data
+        if self.kind != "round":
+            known.pri, known.ttl, known.delay = item.pri, item.ttl, item.delay
+
+    def store(self, item: Item) -> None:
+        self.last_id += 1
+        item.no = self.last_id
+        if self.kind == "round" and item.address is None:  # a reply
+            item.address = f"reply-{item.no}"
+            while any(other.address == item.address for other in self.items):
+                item.address += "-"
+        if self.kind == "reliable":
+            last, seq = self.last_mark
+            self.last_mark = (self.now, 1) if self.now > last else (last, seq + 1)
+            item.address = f"{self.last_mark[0]}-{self.last_mark[1]}"
+        if item.joins is not None:
+            item.group = self.open_group(item.joins)
+        if item.group is not None:
+            item.group.total += 1
+        self.items.append(item)
+        self.settle_in(item)
+        self.tell(item, "put")
+
+    def settle_in(self, item: Item) -> None:
+        """Its delay, its ttl and its place are counted from now."""
+        item.created = self.now
+        item.expires = None if item.ttl is None else self.now + item.ttl + item.delay
+        item.ranks = tuple(self.rank(item, key) for key in self.order)
+        self.move(item, DELAYED if item.delay else READY, self.now + item.delay if item.delay else None)
+
+    def rank(self, item: Item, key: str) -> float:
+        if key == "pri" and "aging" in self.options:
+            return item.pri * ms(self.options["aging"]) + item.created
+        if key == "expires":
+            return inf if item.expires is None else item.expires
+        return {"pri": item.pri, "-id": -item.no}.get(key, 0)  # ids break all ties
+
+    # what becomes of a task
+
+    def move(self, item: Item, status: Status, due: int | None = None) -> None:
+        """Every change of a status: what would be ready waits for its group, and fair micro-queues take turns."""
+        was_idle, served = self.is_idle(item.utube), item.status == READY and status == TAKEN
+        if status == READY and item.group is not None and item.group.state == "open":
+            status = DELAYED
+        item.status, item.due = status, due
+        if status != TAKEN:
+            item.owner = None
+        if self.fair and (served or (was_idle and status == READY)):
+            self.turns[item.utube] = max(self.now, self.turns.get(item.utube, 0) + 1)
+        self.forget_turns()
+
+    def is_idle(self, utube: str | None) -> bool:
+        return not any(item.utube == utube and item.status in (READY, TAKEN) for item in self.items)
+
+    def forget_turns(self) -> None:
+        """An idle micro-queue whose turn is past comes back as a new one."""
+        self.turns = {lane: turn for lane, turn in self.turns.items() if turn >= self.now or not self.is_idle(lane)}
+
+    def tell(self, item: Item, *events: str, count: int = 1) -> None:
+        for event in events:
+            self.counts[event] += count
+            self.model.told(self, event, item)
+
+    def expired(self, item: Item) -> bool:
+        return item.status != TAKEN and item.expires is not None and item.expires <= self.now
+
+    def remove(self, item: Item, *events: str, outcome: Outcome | None = None) -> None:
+        """It is gone: its outcome is kept, its reply is owed, and its group may be over."""
+        self.items.remove(item)
+        self.move(item, DONE)
+        item.reason = None
+        self.counts["done"] += 1
+        self.tell(item, *events)
+        ended = outcome or Outcome("expired" if "ttl" in events else "deleted")
+        if item.address is not None and self.leased:
+            self.outcomes[item.address] = (ended, self.forgets)
+        self.reply(item, ended)
+        if item.group is not None:
+            self.end_group(item.group)
+
+    def reply(self, item: Item, ended: Outcome) -> None:
+        if item.reply_to is not None:
+            told = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
+            reply = {"id": item.no, "address": item.address, "status": ended.status, **told}
+            self.model.works.append((item.reply_to, reply))
+
+    def give_back(self, item: Item, event: str, delay: int = 0) -> None:
+        """A lease is over, by release, ttr or the end of its session."""
+        if item.expires is not None and item.expires <= self.now:
+            self.remove(item, event, "ttl")
+        elif item.max_attempts is not None and item.attempts >= item.max_attempts:
+            item.reason = item.reason or f"handed out {item.attempts} times without an ack"
+            self.move(item, BURIED)
+            self.tell(item, *(("ttr", "bury") if event == "ttr" else ("bury",)))
+        else:
+            if delay and item.expires is not None:
+                item.expires += delay
+            self.move(item, DELAYED if delay else READY, self.now + delay if delay else None)
+            self.tell(item, event)
+
+    def advance(self) -> None:
+        """Do what is due, in the order of its moments."""
+        self.model.end_sessions()
+        for item in sorted(self.items, key=lambda item: (item.moment, item.no)):
+            if item.moment > self.now:
+                break
+            if item.status == TAKEN:
+                self.give_back(item, "ttr")
+            elif self.expired(item):
+                self.remove(item, "ttl")
+            elif item.unstarted:
+                item.due = None
+            else:
+                self.move(item, READY)
+                self.tell(item, "delay")
+        self.outcomes = {address: kept for address, kept in self.outcomes.items() if kept[1] > self.now}
+        self.groups = [group for group in self.groups if group.until > self.now]
+        self.forget_turns()
+
+    def settle(self, item: Item, verb: str, session: Session | None, lease: int | None, value: Any) -> bool:
+        """By the holder of the live lease; bury and delete by anyone, with a lease only while that lives."""
+        if self.expired(item):
+            self.remove(item, "ttl")
+            return False
+        alive = item.status == TAKEN and (item.due is None or item.due > self.now) and lease in (None, item.lease)
+        if verb in ("bury", "delete"):
+            allowed = alive or lease is None
+        else:
+            allowed = alive and (item.owner is session or self.kind == "reliable")
+        if not allowed:
+            return False
+        match verb:
+            case "release":
+                self.give_back(item, "release", ms(value))
+            case "touch":
+                item.due = None if item.due is None else item.due + ms(value)
+                self.tell(item, "touch")
+            case "bury":
+                item.reason = value or item.reason
+                self.move(item, BURIED)
+                self.tell(item, "bury")
+            case "delete":
+                self.remove(item, "delete")
+            case "fail":
+                self.remove(item, "fail", outcome=Outcome("failed", error=value))
+            case "ack":
+                self.remove(item, "ack", outcome=Outcome("done", value))
+        return True
+
+    def kick(self, count: int) -> int:
+        self.advance()
+        kicked = sorted((item for item in self.items if item.status == BURIED), key=self.old_place)[:count]
+        for item in kicked:
+            item.attempts, item.reason = 0, None
+            self.move(item, READY)
+            self.tell(item, "kick")
+        return len(kicked)
+
+    def release_all(self) -> int:
+        self.advance()
+        taken = [item for item in self.items if item.status == TAKEN]
+        for item in taken:
+            self.give_back(item, "release")
+        return len(taken)
+
+    def truncate(self) -> int:
+        """What stands behind in its micro-queue goes first."""
+        heads = self.takeable()
+        order = sorted(self.items, key=lambda item: item.status != READY or item in heads)
+        events = ["ttl" if self.expired(item) else "delete" for item in order]
+        for item, event in zip(order, events, strict=True):
+            self.remove(item, event)
+        return events.count("delete")
+
+    def drop(self) -> None:
+        self.advance()
+        if any(item.status == TAKEN for item in self.items):
+            raise penstock.TubeBusy
+        self.dropped = True
+        del self.model.tubes[self.name]
+        for item in self.items:
+            if item.reply_to != self.name:
+                self.reply(item, Outcome("deleted"))
+
+    # taking
+
+    def old_place(self, item: Item) -> tuple[float, ...]:
+        return (*item.ranks, item.no)
+
+    def place(self, item: Item) -> tuple[float, ...]:
+        if self.kind == "round":
+            return (item.clock, item.no)
+        return (item.ranks[0], self.turns[item.utube], item.no) if self.fair else self.old_place(item)
+
+    def takeable(self) -> list[Item]:
+        """All that may be handed out, in order: of a micro-queue so many of its first as its limit leaves."""
+        ready = sorted((item for item in self.items if item.status == READY), key=self.place)
+        if self.kind == "round":
+            return [item for item in ready if item.clock <= max(0, self.now - ms(self.options["period"]))]
+        busy = Counter(item.utube for item in self.items if item.status == TAKEN)
+        heads = []
+        for item in ready:
+            busy[item.utube] += 1
+            if not self.laned or busy[item.utube] <= self.options.get("utube_limit", 1):
+                heads.append(item)
+        return heads
+
+    def take(self, count: int, session: Session, max_pri: int | None) -> list[Item]:
+        taken: list[Item] = []
+        while len(taken) < count and not self.paused and (heads := self.takeable()):
+            if max_pri is not None and heads[0].pri > max_pri:
+                break
+            taken.append(self.hand_out(heads[0], session))
+        return taken
+
+    def hand_out(self, item: Item, session: Session | None) -> Item:
+        item.attempts += 1
+        item.taken = self.now
+        if self.kind == "round":
+            item.clock = self.now
+        elif self.kind == "reliable":
+            item.clock = self.counts["take"] + 1
+            self.move(item, TAKEN)
+        else:
+            item.lease += 1
+            item.owner = session
+            self.move(item, TAKEN, None if item.ttr is None else self.now + item.ttr)
+        self.tell(item, "take")
+        return item
+
+    def delivered(self) -> list[Item]:
+        return sorted((item for item in self.items if item.status == TAKEN), key=lambda item: item.clock)
+
+    def recover(self, count: int, elapsed: float) -> list[Item]:
+        old = takewhile(lambda item: (item.taken or 0) + ms(elapsed) <= self.now, self.delivered())
+        return [self.hand_out(item, None) for item in list(old)[: 0 if self.paused else count]]
+
+    # groups
+
+    def open_group(self, name: str) -> Group:
+        """The live one of that name, or a new one."""
+        if not any(group.live and group.name == name for group in self.groups):
+            self.groups.append(Group(name))
+        return next(group for group in self.groups if group.live and group.name == name)
+
+    def members(self, group: Group) -> list[Item]:
+        return [item for item in self.items if item.group is group]
+
+    def turn_group(self, group: Group, to: str) -> None:
+        """It is started, or cancelling; a second time does nothing."""
+        if not group.live or group.state == to:
+            return
+        if to in group.works and not self.members(group):
+            self.must_hold(1)
+        group.state = to
+        for item in self.members(group) if to == "cancelling" else sorted(self.members(group), key=self.old_place):
+            if to == "cancelling":
+                self.remove(item, "delete", outcome=Outcome(CANCELLED))
+            elif item.status == DELAYED:
+                waits = item.due is not None and item.due > self.now
+                self.move(item, DELAYED if waits else READY, item.due if waits else None)
+        self.end_group(group)
+
+    def end_group(self, group: Group) -> None:
+        """Once nothing is left of it, its work is owed."""
+        if group.state in ("started", "cancelling") and not self.members(group):
+            if group.state in group.works:
+                self.model.works.append((self.name, group.works[group.state]))
+            group.state = "done" if group.state == "started" else "cancelled"
+            group.until = self.forgets
