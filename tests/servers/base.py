@@ -33,7 +33,7 @@ class Server(ABC):
     user: str | None = None  # to run as, when we are root and the program refuses that
 
     def __init__(self) -> None:
-        self.binary = find(self.program, self.package, self.folders)
+        self.binary = self.find()
         self.folder = Path(mkdtemp(prefix=f"penstock-{self.program}-"))
         self._ports = held_ports()
         self.port = int(self._ports[0].getsockname()[1])
@@ -45,6 +45,10 @@ class Server(ABC):
             shutil.chown(self.folder, self.user, self.user)
         self.prepare()
         self.start()
+
+    def find(self) -> str:
+        """The path of the server's program."""
+        return find(self.program, self.package, self.folders)
 
     @abstractmethod
     def prepare(self) -> None:
@@ -183,11 +187,21 @@ def find(program: str, package: str, folders: tuple[str, ...]) -> str:
     if found is None and os.getuid() == 0 and shutil.which("apt-get"):
         quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
         subprocess.run(["apt-get", "update", "-qq"], env=quiet, check=False, capture_output=True)
-        subprocess.run(["apt-get", "install", "-y", "-qq", package], env=quiet, check=False, capture_output=True)
+        install = ["apt-get", "-o", "DPkg::Lock::Timeout=120", "install", "-y", "-qq", package]
+        subprocess.run(install, env=quiet, check=False, capture_output=True)
         found = _look(program, folders)
     if found is None:
         raise Missing(f"{program} is missing: install it, on Debian with `apt-get install {package}`")
     return found
+
+
+def loader(root: Path) -> list[str]:
+    """What runs a program of another Debian root in front of its path: that root's dynamic loader and libraries."""
+    try:
+        first = next(root.glob("lib*/ld-linux*.so.*"))
+    except StopIteration:
+        raise Missing(f"{root} is not a Debian root: `python -m tests.matrix` makes one") from None
+    return [str(first), "--library-path", ":".join(map(str, root.glob("usr/lib/*-linux-gnu")))]
 
 
 def _look(program: str, folders: tuple[str, ...]) -> str | None:

@@ -1,0 +1,125 @@
+"""Debian roots with other versions of the servers, made once and kept in a cache outside the tree.
+
+A root is a folder with a minimal Debian of another release and the packages that the matrix needs from it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.servers.base import find
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "/var/cache") / "penstock-matrix"
+_TAIL_LINES = 15
+
+
+class CannotMake(Exception):
+    """The root or one of its packages cannot be installed here; the message says why."""
+
+
+def say(line: str) -> None:
+    """Print a line of progress at once, also into a pipe."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def root_with(release: str, packages: Sequence[str]) -> Path:
+    """The root of that Debian release with these packages, made or completed if needed."""
+    root = CACHE / release
+    with _locked():
+        if not root.exists():
+            _bootstrap(release, root)
+        missing = [name for name in packages if installed_version(root, name) is None]
+        if missing:
+            _install(release, root, missing)
+    return root
+
+
+def installed_version(root: Path, package: str) -> str | None:
+    """The version of a package in a root, None if it is not installed."""
+    status = "--showformat=${db:Status-Status} ${Version}"
+    asked = ["dpkg-query", f"--admindir={root}/var/lib/dpkg", "--show", status, package]
+    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.split()
+    return found[1] if found[:1] == ["installed"] else None
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """One process at a time changes the cache; the kernel releases the lock of one that was killed."""
+    try:
+        CACHE.mkdir(parents=True, exist_ok=True)
+        lock = (CACHE / "lock").open("w")
+    except PermissionError as error:
+        raise CannotMake(f"{CACHE} is not writable: run as root, or set XDG_CACHE_HOME") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _bootstrap(release: str, root: Path) -> None:
+    _require_superuser(f"making a Debian {release} root in {root}")
+    debootstrap = find("debootstrap", "debootstrap", ())
+    mirror = _mirror()
+    part = root.with_suffix(".part")  # renamed when complete
+    _run(["rm", "-rf", "--one-file-system", str(part)])
+    say(f"making a Debian {release} root in {root}: about a minute, 500 MB")
+    # In a mount namespace of its own: what debootstrap mounts in the root is gone when it ends, however it ends.
+    _run(["unshare", "--mount", debootstrap, "--variant=minbase", release, str(part), mirror])
+    # Mirrors that hold an older state of the archive stay usable, and no package starts a service.
+    (part / "etc/apt/apt.conf.d/99matrix").write_text('Acquire::Check-Valid-Until "false";\n')
+    (part / "usr/sbin/policy-rc.d").write_text("#!/bin/sh\nexit 101\n")
+    (part / "usr/sbin/policy-rc.d").chmod(0o755)
+    part.rename(root)
+
+
+def _install(release: str, root: Path, packages: Sequence[str]) -> None:
+    _require_superuser(f"installing {', '.join(packages)} in {root}")
+    say(f"installing {', '.join(packages)} in {root}")
+    # Both may have changed since the root was made.
+    (root / "etc/apt/sources.list").write_text(f"deb {_mirror()} {release} main\n")
+    (root / "etc/resolv.conf").write_bytes(Path("/etc/resolv.conf").read_bytes())
+    apt = ["chroot", str(root), "apt-get", "--quiet"]
+    _run([*apt, "update"])
+    _run([*apt, "install", "--yes", "--no-install-recommends", *packages])
+    _run([*apt, "clean"])
+
+
+def _require_superuser(purpose: str) -> None:
+    if os.getuid() != 0:
+        raise CannotMake(f"{purpose} needs root: run `python -m tests.matrix` once as root")
+
+
+def _mirror() -> str:
+    """The Debian mirror that apt uses on this machine."""
+    asked = [
+        "apt-get",
+        "indextargets",
+        "--format",
+        "$(SITE)",
+        "Created-By: Packages",
+        "Origin: Debian",
+        "Label: Debian",
+    ]
+    for update_first in (False, True):  # apt knows the origin of a source from its downloaded lists
+        if update_first:
+            _run(["apt-get", "update", "--quiet"])
+        if sites := _run(asked).split():
+            return sites[0]
+    raise CannotMake("no Debian mirror in apt's configuration: add one to /etc/apt/sources.list")
+
+
+def _run(command: Sequence[str]) -> str:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C"}
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    if done.returncode:
+        tail = "\n".join(done.stdout.splitlines()[-_TAIL_LINES:])
+        raise CannotMake(f"`{' '.join(command)}` failed with status {done.returncode}:\n{tail}")
+    return done.stdout
