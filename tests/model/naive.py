@@ -18,7 +18,7 @@ from penstock import Outcome, Status
 from penstock.core.kind import find_kind
 
 # Two rules that are about to change: the outcome of an address that is not known, and that of cancelled work.
-UNKNOWN, CANCELLED = "done", "deleted"
+UNKNOWN, CANCELLED = "unknown", "deleted"
 
 LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
