@@ -241,6 +241,14 @@ WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 
 UPDATE penstock_task SET state = 'r', rank2 = coalesce(?4, rank2) WHERE pk IN (SELECT pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT ?3);
 
+-- name: promote_first
+-- penstock_queued
+UPDATE penstock_task SET state = 'r' WHERE pk = (SELECT pk FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1);
+
+-- name: pass_on
+UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1 WHERE tube = ?1 AND utube = ?2;
+
 -- name: promote_each
 -- penstock_queued: the first of each of several micro-queues that are not fair
 UPDATE penstock_task SET state = 'r' WHERE pk IN (SELECT (SELECT k.pk FROM penstock_task k

@@ -88,6 +88,19 @@ class Queues:
         if row.heads:
             self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
+    def pass_on(self, label: str) -> bool:
+        """Give the place of a taken task that is gone to the first that waits, if anybody does, without reading rows.
+
+        While somebody waits there was no room, so nothing else changes. It saves a third of an ack.
+        """
+        if self._tube.fair:
+            return False
+        self._db.execute(Q.promote_first, (self._tube.no, label))
+        if not self._db.changes():
+            return False
+        self._db.execute(Q.pass_on, (self._tube.no, label))
+        return True
+
     def settle(self) -> int:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
         self._promote_each()

@@ -364,12 +364,7 @@ class SqliteStep(SqlStep):
         self._count_acks(tube, keys)
         readied = 0
         if tube.kind.per_utube:
-            labels = [row[1] or NO_UTUBE for row in gone]
-            queues = Queues(self.db, tube, self.now)
-            queues.know_labels(set(labels))
-            for label in labels:
-                queues.move(label, "t", "-")
-            readied = queues.settle()
+            readied = self._leave_queues(tube, [row[1] or NO_UTUBE for row in gone])
         groups = Counter(row[3] for row in gone if row[3] is not None)
         if groups:
             self.db.executemany(Q.count_down, list(groups.items()))
@@ -382,6 +377,16 @@ class SqliteStep(SqlStep):
                 for pk, _, address, _ in addressed
             ])  # fmt: skip
         return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
+
+    def _leave_queues(self, tube: Tube, labels: list[str]) -> int:
+        """Taken tasks of these micro-queues are gone; how many became takeable."""
+        queues = Queues(self.db, tube, self.now)
+        if len(labels) == 1 and queues.pass_on(labels[0]):
+            return 1
+        queues.know_labels(set(labels))
+        for label in labels:
+            queues.move(label, "t", "-")
+        return queues.settle()
 
     def _count_acks(self, tube: Tube, ids: Collection[int]) -> None:
         if ids:
