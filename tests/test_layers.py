@@ -16,6 +16,7 @@ MODULES = sorted(SOURCE.glob("penstock/**/*.py"))
 LAYERS = [
     "errors",
     "core",
+    "engine",
     "store",
     "broker tube looking settling unleased session group outcome waiting aio bridge future batch flow steps taking"
     " presence keeper hub opening seat ears bound stats why operating moving",
