@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core import kind
-from penstock.store.memory import store as memory
+from penstock.store.memory import database as memory
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 _LOGGERS = (logging.getLogger(), logging.getLogger("penstock"), logging.getLogger("penstock.worker"))
@@ -27,7 +27,7 @@ def _state() -> dict[str, object]:
         "signal handlers": [signal.getsignal(number) for number in _SIGNALS],
         "levels of loggers": [(log.name, log.level, log.disabled, log.propagate) for log in _LOGGERS],
         "the current folder": os.getcwd(),
-        "open memory stores": sorted(memory._opened),
+        "open memory stores": sorted(memory.opened),
     }
 
 

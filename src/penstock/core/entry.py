@@ -79,30 +79,14 @@ def plain_entry(tube: Tube, payload: bytes) -> Entry:
 def new_record(entry: Entry, id: int, now: int) -> Record:
     """The task as it is when it is put; a store of a micro-queue kind decides between r and q."""
     expires = None if entry.ttl is None else now + entry.ttl + entry.delay
+    state = UNSTARTED if entry.unstarted else "~" if entry.delay else "r"
+    at = now + entry.delay if entry.delay else expires
+    # By place: with 22 names this takes 3.1 µs instead of 0.7, and stands in every put.
     return Record(
-        id=id,
-        state=UNSTARTED if entry.unstarted else "~" if entry.delay else "r",
-        rank1=entry.rank1.value(id, now),
-        rank2=entry.rank2.value(id, now),
-        pri=entry.pri,
-        utube=entry.utube,
-        attempts=0,
-        lease=0,
-        created=now,
-        taken=None,
-        expires=expires,
-        at=now + entry.delay if entry.delay else expires,
-        ttr=entry.ttr,
-        max_attempts=entry.max_attempts,
-        owner=None,
-        reason=None,
-        callback=entry.callback,
-        payload=entry.payload,
-        address=entry.address,
-        reply_to=entry.reply_to,
-        group=entry.group,
-        group_no=entry.group_no,
-    )
+        id, state, entry.rank1.value(id, now), entry.rank2.value(id, now), entry.pri, entry.utube, 0, 0, now, None,
+        expires, at, entry.ttr, entry.max_attempts, None, None, entry.callback, entry.payload, entry.address,
+        entry.reply_to, entry.group, entry.group_no,
+    )  # fmt: skip
 
 
 def encode_payload(tube: Tube, what: str, value: object) -> bytes:

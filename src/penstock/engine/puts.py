@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from msgspec.structs import replace
@@ -9,6 +10,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.address import addresses, plan_put, replaced
 from penstock.core.group import Group
+from penstock.core.lifecycle import expired
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
 from penstock.engine.port import ByNames
@@ -20,12 +22,16 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
 
     With `guess`, nothing is loaded: no address is in use, and groups are not started. Conflict where that is wrong.
     """
-    there = [] if guess else work.live(_holders(work, entries))
-    work.flush()  # those that are past their ttl make way first; a group may be over with them
+    held = [] if guess else _holders(work, entries)
+    leaving = [record for record in held if expired(record, work.now) or work.is_cancelled(record)]
+    there = [record for record in held if record not in leaving] if leaving else held
     plan = plan_put(entries, {record.address: record for record in there if record.address is not None})
-    if not guess:  # what may be refused comes before a group is begun
-        _must_live(work, plan.fresh)
-        _must_hold(work, len(plan.fresh))
+    if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
+        _must_live(work, plan.fresh, leaving)
+        _must_hold(work, len(plan.fresh), leaving)
+    for record in leaving:
+        work.remove_if_gone(record)
+    work.flush()  # a group that ends with those that make way is over before its name is put to again
     for entry in plan.fresh:
         work.put(_in_group(work, entry, guess=guess))
     before, kept = {record.id: record for record in there}, {record.id: record for record in there}
@@ -51,20 +57,25 @@ def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
         return replace(entry, group_no=group.no)
     if guess:
         work.know_group(Group(entry.group_no, entry.group))
+    else:
+        work.group(entry.group_no)
     return entry
 
 
-def _must_live(work: Work, entries: Sequence[Entry]) -> None:
-    """NotFound where an entry is for one group, and that has ended."""
+def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) -> None:
+    """NotFound where an entry is for one group, and that has ended, or ends with those that leave."""
+    going = Counter(record.group_no for record in leaving)
     for entry in entries:
         if entry.group is not None and entry.group_no is not None:
-            rules.must_live(work.group(entry.group_no), entry.group, work.now)
+            group = rules.must_live(work.group(entry.group_no), entry.group, work.now)
+            if group.state != rules.OPEN and 0 < going[group.no] == group.left:
+                raise rules.ended(entry.group)
 
 
-def _must_hold(work: Work, more: int) -> None:
+def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:
     """TubeFull where there is no room; the flush of a server looks again, under its lock."""
     capacity = work.tube.capacity
     if capacity is not None and more > 0:
-        stored = work.step.tally(work.tube).counts.stored
+        stored = work.step.tally(work.tube).counts.stored - len(leaving)
         if stored + more > capacity:
             raise tube_full(work.tube, stored, more)

@@ -9,7 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -293,12 +293,10 @@ class EngineStore:
         """Load, decide, flush; moves of one task one after the other, and those that others overtook once more."""
         left = list(places)
         while left:
-            work, later = Work(step, tube, effects), list[int]()
+            work = Work(step, tube, effects)
             batch: dict[int | str, int] = {}
-            for place in left:
-                shown = moves[place].shown
-                later.append(place) if shown in batch else batch.setdefault(shown, place)
-            known = self._by_shown(work, tube, list(batch))
+            later = [place for place in left if batch.setdefault(moves[place].shown, place) != place]
+            known = self._by_shown(work, list(batch))
             after: dict[int, tuple[int, Record]] = {}
             for shown, place in batch.items():
                 record = known.get(shown)
@@ -315,12 +313,10 @@ class EngineStore:
                     records[place] = record
             left = sorted(later)
 
-    def _by_shown(self, work: Work, tube: Tube, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
-        names = [name for name in shown if isinstance(name, str)]
-        if names:
-            return {record.address: record for record in work.load(ByNames(names)) if record.address is not None}
-        ids = [id for id in shown if isinstance(id, int)]
-        return {record.id: record for record in work.load(ByIds(ids))}
+    def _by_shown(self, work: Work, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
+        if work.tube.kind.leased:
+            return {record.id: record for record in work.load(ByIds(cast("Sequence[int]", shown)))}
+        return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", shown)))}
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
         def kick(work: Work) -> list[Record]:

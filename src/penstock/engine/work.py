@@ -19,11 +19,13 @@ from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
-from penstock.engine.port import Delta, GroupRow, Loaded, Row, Select, Step
+from penstock.engine.port import Delta, Flushed, GroupRow, Loaded, Row, Select, Step
 
 
 class Work:
     """Decisions on one tube within one step. `flush` writes them; it may be used again afterwards."""
+
+    __slots__ = ("_before", "_fresh", "_groups", "_rows", "_works", "effects", "step", "tube")
 
     def __init__(self, step: Step, tube: Tube, effects: Effects) -> None:
         self.step = step
@@ -145,43 +147,48 @@ class Work:
 
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
-        groups = []
-        if self._groups:
-            changed = [(no, group) for no, group in sorted(self._groups.items()) if group != self._before[no]]
-            groups = [GroupRow(self._before[no], replace(group)) for no, group in changed]
-        if not (self._rows or self._fresh or groups or self._works or erase_upto is not None):
+        rows = list(self._rows.values())
+        groups = [
+            GroupRow(self._before[no], replace(self._groups[no]))
+            for no in sorted(self._groups)
+            if self._groups[no] != self._before[no]
+        ]
+        if not (rows or self._fresh or groups or self._works or erase_upto is not None):
             return set(), []
-        works = [(self._work_tube(name), payloads) for name, payloads in self._works.items()]
-        delta = Delta(
-            self.tube,
-            list(self._rows.values()),
-            self._fresh,
-            groups,
-            [(tube, [plain_entry(tube, payload) for payload in payloads]) for tube, payloads in works],
-            erase_upto,
-        )
+        delta = Delta(self.tube, rows, self._fresh, groups, self._replies() if self._works else [], erase_upto)
         flushed = self.step.flush(delta)
-        effects, no = self.effects, self.tube.no
+        self._tell(delta, flushed)
+        self._rows, self._fresh, self._works = {}, [], {}
+        self._groups, self._before = {}, {}
+        return flushed.missed, flushed.fresh
+
+    def _tell(self, delta: Delta, flushed: Flushed) -> None:
+        """Add what was written to the effects."""
+        effects, no, missed = self.effects, self.tube.no, flushed.missed
         gone = 0
         for row in delta.rows:
-            if row.before.id in flushed.missed:
+            after = row.after
+            if missed and after.id in missed:
                 continue
-            effects.events += [Event(no, event, row.after) for event in row.events]
-            if row.after.state == "-":
+            for event in row.events:
+                effects.events.append(Event(no, event, after))
+            if after.state == "-":
                 gone += 1
-                if row.ending is not None and row.before.address is not None and self.tube.kind.leased:
-                    effects.ended.append(("task", no, row.before.id))
+                if row.ending is not None and after.address is not None and self.tube.kind.leased:
+                    effects.ended.append(("task", no, after.id))
         if gone:
             effects.removed[no] = effects.removed.get(no, 0) + gone
         for tube, records in ((self.tube, flushed.fresh), *flushed.works):
             effects.events += [Event(tube.no, "put", record) for record in records]
-        effects.ended += [("group", no, row.after.no) for row in groups if row.after.state in rules.OVER]
+        effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
         for number, gain in flushed.readied.items():
             if gain > 0:
                 effects.readied[number] = effects.readied.get(number, 0) + gain
-        self._rows, self._fresh, self._works = {}, [], {}
-        self._groups, self._before = {}, {}
-        return flushed.missed, flushed.fresh
+
+    def _replies(self) -> list[tuple[Tube, list[Entry]]]:
+        """Replies and group work, by the tubes that they go to."""
+        tubes = [(self._work_tube(name), payloads) for name, payloads in self._works.items()]
+        return [(tube, [plain_entry(tube, payload) for payload in payloads]) for tube, payloads in tubes]
 
     def _work_tube(self, name: str) -> Tube:
         """The tube that a reply goes to, created when it is missing."""

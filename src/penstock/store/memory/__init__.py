@@ -1,7 +1,7 @@
-"""The memory store: the reference for every other one, and the model in model tests."""
+"""The memory store: tasks in this process's memory, gone with it."""
 
 from __future__ import annotations
 
-from penstock.store.memory.store import MemoryStore, open_memory
+from penstock.store.memory.database import MemoryDatabase, open_memory
 
-__all__ = ["MemoryStore", "open_memory"]
+__all__ = ["MemoryDatabase", "open_memory"]

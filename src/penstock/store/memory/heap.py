@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import groupby, takewhile
+from itertools import groupby
 from typing import Generic, TypeVar
 
 # (rank1, rank2, id): a place in the order of takes.
@@ -17,9 +17,9 @@ _SLACK = 8
 
 
 class LazyHeap(Generic[K]):
-    """Entries in order, as far as `valid` still says they are true. The same entry may stand in it twice.
+    """Entries in order, as far as `valid` still says they are true. The same entry may be in it twice.
 
-    What comes in order, as puts into a fifo do, stands in a run whose first is popped in O(1): a heap of a
+    What comes in order, as puts into a fifo do, is kept in a run whose first is popped in O(1): a heap of a
     million is slow to pop for no reason but the processor's cache.
     """
 
@@ -45,8 +45,10 @@ class LazyHeap(Generic[K]):
 
     def first(self) -> K | None:
         """The smallest valid entry, or None."""
-        while (entry := self._smallest()) is not None:
-            if self._valid(entry):
+        run, heap, valid = self._run, self._heap, self._valid
+        while run or heap:
+            entry = heap[0] if not run or (heap and heap[0] < run[0]) else run[0]
+            if valid(entry):
                 return entry
             self.pop()
         return None
@@ -58,40 +60,21 @@ class LazyHeap(Generic[K]):
         else:
             self._run.popleft()
 
+    def head(self, limit: int, bound: K | None = None) -> list[K]:
+        """The first valid entries, each once, in order, up to a bound; they stay."""
+        found: list[K] = []
+        while len(found) < limit and (first := self.first()) is not None and (bound is None or first <= bound):
+            if not found or first != found[-1]:
+                found.append(first)
+            self.pop()
+        self._run.extendleft(reversed(found))  # none is above what is left
+        return found
+
     def live(self) -> set[K]:
         """All valid entries."""
         return {entry for entries in (self._run, self._heap) for entry in entries if self._valid(entry)}
 
-    def in_order(self, *, from_end: bool = False) -> Iterator[K]:
+    def in_order(self) -> Iterator[K]:
         """The valid entries one after the other, each once."""
-        run = filter(self._valid, reversed(self._run) if from_end else self._run)
-        rest = sorted(filter(self._valid, self._heap), reverse=from_end)
-        return (entry for entry, _ in groupby(heapq.merge(run, rest, reverse=from_end)))
-
-    def below(self, bound: K) -> Iterator[K]:
-        """The valid entries smaller than bound, in no order; looks only at what is smaller."""
-        for entry in takewhile(lambda entry: entry < bound, self._run):
-            if self._valid(entry):
-                yield entry
-        ahead = [0]
-        while ahead:
-            place = ahead.pop()
-            if place < len(self._heap) and self._heap[place] < bound:
-                ahead += (2 * place + 1, 2 * place + 2)
-                if self._valid(self._heap[place]):
-                    yield self._heap[place]
-
-    def _smallest(self) -> K | None:
-        if not self._run:
-            return self._heap[0] if self._heap else None
-        return min(self._run[0], self._heap[0]) if self._heap else self._run[0]
-
-
-def pop_due(ends: LazyHeap[tuple[int, int]], now: int, limit: int) -> Iterator[int]:
-    """Take up to limit entries out whose moment is over, and give the number of each."""
-    for _ in range(limit):
-        first = ends.first()
-        if first is None or first[0] > now:
-            return
-        ends.pop()
-        yield first[1]
+        rest = sorted(filter(self._valid, self._heap))
+        return (entry for entry, _ in groupby(heapq.merge(filter(self._valid, self._run), rest)))

@@ -1,161 +1,137 @@
-"""Who takes tasks: sessions, their handles, what these wait for, and when they end."""
+"""Who takes tasks: sessions, their handles, what they hold and wait for."""
 
 from __future__ import annotations
 
-from uuid import uuid4
+import msgspec
 
-from penstock.store.base import LAPSE_MS, Presence, lapsed
+from penstock.core.results import Presence
+from penstock.engine.port import HandleRow, SessionRow
 from penstock.store.memory.heap import LazyHeap
 
 
-class Session:
-    """A session. `until` is its end, once no handle is left; `last` is then the handle that left last."""
+class Handle(msgspec.Struct):
+    """One handle of a session: lapsed from `until` on."""
 
-    __slots__ = ("handles", "id", "last", "no", "ttr", "until")
+    presence: Presence
+    session: int
+    until: int
 
-    def __init__(self, no: int, ttr: int) -> None:
-        self.no = no
-        self.id = str(uuid4())
-        self.ttr = ttr
-        self.handles: dict[str, Handle] = {}
-        self.until: int | None = None
-        self.last: Handle | None = None
+
+class Session(msgspec.Struct):
+    """A session. `until` is its end, once no handle is left; `last` is then the one that left last."""
+
+    no: int
+    id: str
+    ttr: int
+    handles: dict[str, Handle] = msgspec.field(default_factory=dict)
+    until: int | None = None
+    last: Handle | None = None
 
     @property
     def newest(self) -> Handle | None:
         """The handle heard of last."""
-        return max(self.handles.values(), key=lambda handle: handle.lapse, default=self.last)
+        return max(self.handles.values(), key=lambda handle: handle.until, default=self.last)
 
     @property
-    def end(self) -> int:
-        """When it ends if nobody beats or joins it, whether or not its lapsed handles have been let go."""
-        if self.until is not None:
-            return self.until
-        return self.ttr + max((handle.lapse for handle in self.handles.values()), default=0)
-
-
-class Handle:
-    """One handle in a session. `waits` counts its blocked takes by tube number."""
-
-    __slots__ = ("lapse", "presence", "session", "waits")
-
-    def __init__(self, presence: Presence, session: Session) -> None:
-        self.presence = presence
-        self.session = session
-        self.lapse = 0
-        self.waits: dict[int, int] = {}
+    def row(self) -> SessionRow:
+        """As the engine knows it."""
+        newest = self.newest if self.handles else None
+        return SessionRow(self.no, self.id, self.ttr, self.until, 0 if newest is None else newest.until)
 
 
 class Sessions:
-    """All sessions. Ending one is the store's work: this says which, and forgets it afterwards."""
+    """All sessions, handles and waits."""
 
     def __init__(self) -> None:
         self.by_no: dict[int, Session] = {}
         self.by_id: dict[str, Session] = {}
         self.handles: dict[str, Handle] = {}
-        self.held: dict[int, set[tuple[int, int]]] = {}
-        self.waits: dict[int, set[str]] = {}  # tube number -> handles
+        self.held: dict[int, set[tuple[int, int]]] = {}  # session -> (tube number, task id)
+        self.waits: dict[int, dict[str, int]] = {}  # tube number -> blocked takes by handle
         self._last_no = 0
         self._lapses: LazyHeap[tuple[int, str]] = LazyHeap(self._lapses_then)
         self._ends: LazyHeap[tuple[int, int]] = LazyHeap(self._ends_then)
 
-    def join(self, presence: Presence, session: str | None, ttr: int, now: int) -> Session:
-        """Begin a session or go on with one. A handle that was elsewhere leaves there."""
-        joined = self._begin(ttr) if session is None else self.by_id.get(session)
-        if joined is None or (session is not None and joined.end <= now):
-            raise lapsed(session)
-        former = self.handles.get(presence.handle)
-        if former is not None and former.session is not joined:
-            self.part(presence.handle, now)
-        joined.until = None
-        handle = joined.handles.setdefault(presence.handle, Handle(presence, joined))
-        self.handles[presence.handle] = handle
-        self._hear(handle, now)
-        return joined
+    def add(self, id: str, ttr: int) -> int:
+        """A new session; its number."""
+        self._last_no += 1
+        session = self.by_no[self._last_no] = self.by_id[id] = Session(self._last_no, id, ttr)
+        self.held[session.no] = set()
+        return session.no
 
-    def beat(self, name: str, now: int) -> bool:
+    def forget(self, no: int) -> None:
+        """An ended session that holds nothing."""
+        del self.by_id[self.by_no.pop(no).id], self.held[no]
+
+    def join(self, presence: Presence, no: int, until: int, now: int) -> None:
+        """A handle joins a session; one that was elsewhere leaves there."""
+        former = self.handles.get(presence.handle)
+        if former is not None and former.session != no:
+            self.leave(presence.handle, now)
+        session = self.by_no[no]
+        session.until = None
+        handle = session.handles.setdefault(presence.handle, Handle(presence, no, until))
+        self.handles[presence.handle] = handle
+        self._hear(handle, until)
+
+    def beat(self, name: str, now: int, until: int) -> bool:
         """Hear of a handle; False when it is unknown or has lapsed."""
         handle = self.handles.get(name)
-        if handle is None or handle.lapse <= now:
+        if handle is None or handle.until <= now:
             return False
-        self._hear(handle, now)
+        self._hear(handle, until)
         return True
 
-    def part(self, name: str, moment: int) -> None:
-        """A handle goes at that moment, with its waits; the last one of a session starts the session's end."""
-        handle = self.handles.get(name)
+    def leave(self, name: str, moment: int) -> None:
+        """A handle goes at that moment, with its waits; the last one of a session sets the session's end."""
+        handle = self.handles.pop(name, None)
         if handle is None:
             return
-        for tube in list(handle.waits):
-            self.stop_waiting(name, tube)
-        del self.handles[name]
-        session = handle.session
+        for tube in list(self.waits):
+            self.stop_waiting(name, tube, every=True)
+        session = self.by_no[handle.session]
         del session.handles[name]
         if not session.handles:
-            session.last = handle
-            session.until = moment + session.ttr
+            session.last, session.until = handle, moment + session.ttr
             self._ends.push((session.until, session.no), len(self.by_no))
 
-    def ended(self, now: int) -> list[Session]:
-        """Let lapsed handles go, and answer the sessions whose end has come, earliest first."""
-        while (lapse := self._lapses.first()) is not None and lapse[0] <= now:
-            self.part(lapse[1], lapse[0])
-        over: list[Session] = []
-        while (end := self._ends.first()) is not None and end[0] <= now:
-            self._ends.pop()
-            session = self.by_no[end[1]]
-            over.append(session)
-            self.by_id.pop(session.id)
-            self.by_no.pop(session.no)
-        return over
+    def lapsed(self, now: int) -> tuple[list[HandleRow], list[int]]:
+        """Handles and sessions whose time is over, earliest first."""
+        names = [name for _, name in self._lapses.head(len(self.handles), (now, "\U0010ffff"))]
+        return self.rows(names), [no for _, no in self._ends.head(len(self.by_no), (now, self._last_no))]
 
-    def forget(self, session: Session) -> None:
-        """The tasks of an ended session have been released."""
-        self.held.pop(session.no, None)
+    def rows(self, names: list[str]) -> list[HandleRow]:
+        """The handles with these names."""
+        known = ((name, self.handles[name]) for name in names if name in self.handles)
+        return [HandleRow(name, handle.session, handle.presence.locus, handle.until) for name, handle in known]
 
     def next_moment(self) -> int | None:
         """When a handle lapses or a session ends next."""
         lapse, end = self._lapses.first(), self._ends.first()
-        return min((first[0] for first in (lapse, end) if first is not None), default=None)
+        if lapse is None or end is None:
+            return end[0] if end is not None else None if lapse is None else lapse[0]
+        return min(lapse[0], end[0])
 
     def wait(self, name: str, tube: int) -> None:
         """One more take of the handle waits on that tube."""
-        waits = self.handles[name].waits
-        waits[tube] = waits.get(tube, 0) + 1
-        self.waits.setdefault(tube, set()).add(name)
+        waits = self.waits.setdefault(tube, {})
+        waits[name] = waits.get(name, 0) + 1
 
-    def wait_over(self, name: str, tube: int) -> None:
-        """One take less waits there."""
-        handle = self.handles.get(name)
-        if handle is not None and handle.waits.get(tube, 0) > 1:
-            handle.waits[tube] -= 1
-        else:
-            self.stop_waiting(name, tube)
+    def stop_waiting(self, name: str, tube: int, *, every: bool = False) -> None:
+        """One take less of the handle waits there, or none at all."""
+        waits = self.waits.get(tube, {})
+        if waits.get(name, 0) > 1 and not every:
+            waits[name] -= 1
+        elif waits.pop(name, None) is not None and not waits:
+            del self.waits[tube]
 
-    def stop_waiting(self, name: str, tube: int) -> None:
-        """No take of the handle waits there any more."""
-        if (handle := self.handles.get(name)) is not None:
-            handle.waits.pop(tube, None)
-        if (waiting := self.waits.get(tube)) is not None:
-            waiting.discard(name)
-            if not waiting:
-                del self.waits[tube]
-
-    def _begin(self, ttr: int) -> Session:
-        self._last_no += 1
-        session = Session(self._last_no, ttr)
-        self.by_no[session.no] = session
-        self.by_id[session.id] = session
-        self.held[session.no] = set()
-        return session
-
-    def _hear(self, handle: Handle, now: int) -> None:
-        handle.lapse = now + LAPSE_MS
-        self._lapses.push((handle.lapse, handle.presence.handle), len(self.handles))
+    def _hear(self, handle: Handle, until: int) -> None:
+        handle.until = until
+        self._lapses.push((until, handle.presence.handle), len(self.handles))
 
     def _lapses_then(self, entry: tuple[int, str]) -> bool:
         handle = self.handles.get(entry[1])
-        return handle is not None and handle.lapse == entry[0]
+        return handle is not None and handle.until == entry[0]
 
     def _ends_then(self, entry: tuple[int, int]) -> bool:
         session = self.by_no.get(entry[1])

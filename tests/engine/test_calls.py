@@ -1,4 +1,4 @@
-"""Takes and acks by the contract of stores: what their effects say, where no test through a broker can time it."""
+"""Calls by the contract of stores: what their effects say, where no test through a broker can time it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from penstock.core.entry import make_entry
 from penstock.core.kind import find_kind
 from penstock.core.lifecycle import Move
 from penstock.core.results import Presence
+from penstock.errors import TubeFull
 from penstock.store.base import Store
 from penstock.store.open import open_store
 
@@ -41,3 +42,14 @@ def test_an_ack_tells_whoever_waits_for_the_task(store: Store) -> None:
     store.take([tube], 2, "h")
     settled = store.settle(tube, [Move("ack", id, session, 1) for id in (1, 2)], brief=True)
     assert settled.effects.ended == [("task", tube.no, 1)]
+
+
+def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
+    """Not even a task past its ttl is removed for it: nobody would be told."""
+    tube = store.save_tube("t", find_kind("fifottl"), {"capacity": 1}, exist_ok=False)
+    entry = make_entry(tube, "x", {"address": "a", "ttl": 0.01})
+    store.put(tube, [entry], now=0)
+    with pytest.raises(TubeFull):
+        store.put(tube, [entry, make_entry(tube, "y", {"group": "g"})], now=20)
+    assert store.live_groups(tube, "", 9) == []
+    assert [event.name for event in store.advance(tube, now=20).effects.events] == ["ttl"]
