@@ -270,8 +270,15 @@ UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE pk = ?1;
 -- name: turn_heads
 UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
 
--- name: find_aside
+-- looking
+
+-- name: find_taken
 -- penstock_aside; sorted, but never more than there are leases. The + keep it from walking the tube in pk order,
 -- which it chooses once the application that owns the file has run ANALYZE.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = :state AND +pk > :low AND +pk <= :high
-AND (state = 't' OR expires IS NULL OR expires > :now) ORDER BY +pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND +pk > :low AND +pk <= :high
+ORDER BY +pk LIMIT :limit;
+
+-- name: groups_by_no
+-- By the primary key. CROSS JOIN: after an ANALYZE of few groups, IN would read all that there ever are.
+SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until
+FROM json_each(:ids) CROSS JOIN penstock_group WHERE no = value AND tube = :tube;
