@@ -133,7 +133,7 @@ BOUNDED_SORTS = {"taken_after": _HELD, "find_taken": _HELD, "holders": _HELD}
 
 
 def plan(db: apsw.Connection, query: str, parameters: Values) -> list[str]:
-    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]  # type: ignore[arg-type]
+    return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {query}", parameters)]
 
 
 def scanned(lines: list[str]) -> list[str]:
