@@ -158,7 +158,8 @@ state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at 
 
 -- fragment: not_the_last
 -- ?5 tasks are acked: a started group with more than those left cannot end by them.
-(group_no IS NULL OR group_no IN (SELECT no FROM penstock_group WHERE state = 'started' AND remaining > ?5))
+(group_no IS NULL OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.state = 'started'
+AND g.remaining > ?5))
 
 -- name: ack_alone
 -- The same, of a task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
@@ -269,6 +270,11 @@ UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE pk = ?1;
 
 -- name: turn_heads
 UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
+
+-- name: sweep_groups
+-- penstock_over_group. By its range, not by numbers: after an ANALYZE of few groups, IN would read all that there are.
+DELETE FROM penstock_group WHERE tube = :tube AND until <= (SELECT max(until) FROM (
+SELECT until FROM penstock_group WHERE tube = :tube AND until <= :now ORDER BY until LIMIT :limit));
 
 -- looking
 
