@@ -10,6 +10,9 @@ import apsw
 import pytest
 
 import penstock
+from penstock.engine.store import EngineStore
+from penstock.store.sqlite.connection import Connection
+from penstock.store.sqlite.database import SqliteDatabase
 
 
 @pytest.fixture
@@ -22,6 +25,19 @@ def path(tmp_path: Path) -> Path:
 def broker(path: Path) -> Iterator[penstock.Broker]:
     with penstock.connect(f"sqlite:///{path}") as broker:
         yield broker
+
+
+def database_of(broker: penstock.Broker) -> SqliteDatabase:
+    """The database that a broker works on."""
+    store = broker._hub.store
+    assert isinstance(store, EngineStore)
+    assert isinstance(store._db, SqliteDatabase)
+    return store._db
+
+
+def connection_of(broker: penstock.Broker) -> Connection:
+    """A broker's one connection to its file."""
+    return database_of(broker)._connection
 
 
 @contextmanager

@@ -19,10 +19,11 @@ from penstock.core import lifecycle
 from penstock.core.lane import LaneState
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.results import Stored
 from penstock.core.task import Entry, Record
-from penstock.store.base import Stored
-from penstock.store.sqlite.step import ID_BITS
-from penstock.store.sqlite.store import SqliteStore
+from penstock.engine.store import EngineStore
+from penstock.store.sql.step import first_pk
+from penstock.store.sqlite.step import SqliteStep
 from tests.fault.history import Recorder
 
 TTR = 0.3
@@ -142,16 +143,17 @@ def _promote_unchecked() -> None:
 
 
 def _forget_puts() -> None:
-    put = SqliteStore.put
+    put = EngineStore.put
 
-    def forgetful(self: SqliteStore, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
+    def forgetful(self: EngineStore, tube: Tube, entries: list[Entry], *, now: int | None = None) -> Stored:
         stored = put(self, tube, entries, now=now)
         if not tube.kind.per_utube and stored.records[0].id % 20 == 0:
-            with self._db.durable as db:
-                db.execute("DELETE FROM penstock_task WHERE key = ?", (tube.no << ID_BITS | stored.records[0].id,))
+            with self._db.step([tube]) as step:
+                assert isinstance(step, SqliteStep)
+                step.change("DELETE FROM penstock_task WHERE pk = :pk", pk=first_pk(tube) | stored.records[0].id)
         return stored
 
-    SqliteStore.put = forgetful  # type: ignore[assignment,method-assign]
+    EngineStore.put = forgetful  # type: ignore[assignment,method-assign]
 
 
 # name -> what it breaks

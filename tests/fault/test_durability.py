@@ -12,8 +12,8 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite.store import SqliteStore
 from tests.fault.invariants import require
+from tests.files import database_of
 from tests.processes.peer import ROOT, environment
 
 FULL, NORMAL = 2, 1
@@ -21,26 +21,22 @@ _FRAME_HEADER = 24
 _WAL_HEADER = 32
 
 
-def store_of(broker: penstock.Broker) -> SqliteStore:
-    store = broker._hub.store
-    assert isinstance(store, SqliteStore)
-    return store
-
-
 @pytest.mark.parametrize(("query", "mode"), [("", FULL), ("?durability=full", FULL), ("?durability=relaxed", NORMAL)])
 def test_the_url_says_how_durable_a_put_is(path: Path, query: str, mode: int) -> None:
     with penstock.connect(f"sqlite:///{path}{query}") as broker:
-        store, tube = store_of(broker), broker.tube("t")._stored
-        with store._write(tube) as db:
-            assert db.pragma("synchronous") == mode
+        tube = broker.tube("t")._stored
+        with database_of(broker).step([tube]) as step:
+            assert step.db.pragma("synchronous") == mode
 
 
 def test_each_transaction_is_as_durable_as_its_tube(broker: penstock.Broker) -> None:
-    store = store_of(broker)
+    database = database_of(broker)
     lasting, passing = broker.tube("lasting")._stored, broker.tube("passing", temporary=True)._stored
     for tube, mode in ((lasting, FULL), (passing, NORMAL), (lasting, FULL), (lasting, FULL)):
-        with store._write(tube) as db:
-            assert db.pragma("synchronous") == mode
+        with database.step([tube]) as step:
+            assert step.db.pragma("synchronous") == mode
+    with database.step([passing, lasting]) as step:
+        assert step.db.pragma("synchronous") == FULL
 
 
 _PUTS = """
@@ -104,7 +100,7 @@ def _tasks_after(path: Path, file: bytes, log: bytes) -> tuple[int, int]:
     Path(f"{path}-shm").unlink(missing_ok=True)
     db = apsw.Connection(str(path))
     db.execute("PRAGMA synchronous = OFF")  # its close takes the log into the file: thousands of times, on a disk
-    row = db.execute("SELECT count(*), (SELECT sum(heads + waiting) FROM penstock_lane) FROM penstock_task").get
+    row = db.execute("SELECT count(*), (SELECT sum(heads + waiting) FROM penstock_utube) FROM penstock_task").get
     db.close()
     return row  # type: ignore[no-any-return]
 

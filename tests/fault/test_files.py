@@ -11,7 +11,6 @@ import pytest
 
 import penstock
 from penstock.store.sqlite import busy
-from penstock.store.sqlite.schema import MIGRATIONS
 from tests.files import held
 
 PAGE = 2048
@@ -137,19 +136,6 @@ def test_an_application_that_shares_the_file_keeps_its_tables(path: Path) -> Non
         broker.tube("t").put("x")
     db = apsw.Connection(str(path))
     assert db.execute("SELECT x FROM mine").get == 1
-    db.close()
-
-
-def test_a_newer_schema_is_refused_and_left_alone(path: Path) -> None:
-    connect(path).close()
-    newer = str(MIGRATIONS[-1].number + 1)
-    db = apsw.Connection(str(path))
-    db.execute("UPDATE penstock_meta SET value = ? WHERE name = 'schema'", (newer,))
-    db.close()
-    with pytest.raises(penstock.SchemaMismatch, match="upgrade penstock"):
-        connect(path)
-    db = apsw.Connection(str(path))
-    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == newer
     db.close()
 
 

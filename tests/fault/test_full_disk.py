@@ -12,6 +12,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.fault.invariants import counters_equal_a_recount, require
+from tests.files import connection_of
 
 PAYLOAD = "x" * 20_000
 
@@ -33,7 +34,7 @@ class Disk:
 
 
 def _limit_pages(broker: penstock.Broker, pages: int) -> None:
-    broker._hub.store._db.open().pragma("max_page_count", pages)  # type: ignore[attr-defined]
+    connection_of(broker).open().pragma("max_page_count", pages)
 
 
 @pytest.fixture(params=["page limit", "tmpfs"])

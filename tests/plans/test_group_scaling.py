@@ -69,3 +69,21 @@ def test_an_address_among_a_hundred_thousand_costs_no_more(broker: penstock.Brok
     small = round_trip("a")
     tube.put_many((n, {"address": f"n{n}"}) for n in range(LARGE // 2))
     must_not_grow(small, round_trip("b"))
+
+
+def test_a_group_among_ten_thousand_costs_no_more(broker: penstock.Broker) -> None:
+    tube, steps = broker.tube("t", kind="fifo"), Steps(broker)
+
+    def round_trip(name: str) -> dict[str, int]:
+        group = tube.group(name)
+        found = {"put": steps.of(lambda: group.put_many(["x"] * 4)), "start": steps.of(group.start)}
+        one, *two, last = tube.take_many(4)
+        found["ack"] = steps.of(lambda: one.ack())
+        found["ack two"] = steps.of(lambda: tube.ack_many(two))
+        found["ack the last"] = steps.of(lambda: last.ack())
+        return found
+
+    small = round_trip("a")
+    for n in range(10_000):
+        tube.put(n, group=f"g{n}")
+    must_not_grow(small, round_trip("b"))

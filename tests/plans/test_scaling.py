@@ -13,6 +13,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
+from tests.files import connection_of
 from tests.quiet import quiet
 
 GROWTH = 1.5
@@ -23,7 +24,7 @@ class Steps:
 
     def __init__(self, broker: penstock.Broker) -> None:
         quiet(broker)
-        self._db: apsw.Connection = broker._hub.store._db.open()  # type: ignore[attr-defined]
+        self._db = connection_of(broker).open()
         self.steps = 0
 
     def of(self, call: Callable[[], object]) -> int:

@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite.keys import ID_BITS
+from penstock.store.sql.queries import ID_BITS
 from tests.behaviour.looks import waiters
 from tests.threads import until
 

@@ -14,7 +14,7 @@ import penstock
 from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
-from tests.files import held
+from tests.files import connection_of, held
 from tests.threads import begin, until
 
 T = TypeVar("T")
@@ -24,10 +24,6 @@ T = TypeVar("T")
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Threads wait for the next one, however long a busy machine takes to let that go on."""
     monkeypatch.setattr(sharing, "_PATIENCE", 60.0)
-
-
-def connection_of(broker: penstock.Broker) -> Connection:
-    return broker._hub.store._db  # type: ignore[attr-defined, no-any-return]
 
 
 def gathered(broker: penstock.Broker, path: Path, calls: list[Callable[[], T]]) -> list[Future[T]]:

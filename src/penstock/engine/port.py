@@ -116,11 +116,20 @@ class Holders(msgspec.Struct, frozen=True):
 
 
 class Deliveries(msgspec.Struct, frozen=True):
-    """Messages of a reliable tube from a place on, delivered or not, in the order of hand-outs or of puts."""
+    """Messages of a reliable tube from a place on, delivered or not, in the order of hand-outs or of puts.
+
+    `there`: how many there are, if known: a place near the end is found from there.
+    """
 
     start: int
     limit: int
     delivered: bool
+    there: int = 0
+
+    @property
+    def backwards(self) -> bool:
+        """Whether the place is nearer to the end."""
+        return 2 * self.start > self.there > 0
 
 
 Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Find | Holders | Deliveries

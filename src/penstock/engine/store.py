@@ -481,11 +481,12 @@ class EngineStore:
 
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
         def inspect(step: Step) -> list[Record]:
-            first = start
-            if start < 0:
-                counts = step.tally(tube).counts
-                first += counts.taken if pending else counts.ready
-            return step.load(tube, ports.Deliveries(first, count, pending)).records if first >= 0 else []
+            if start >= 0:
+                return step.load(tube, ports.Deliveries(start, count, pending)).records
+            counts = step.tally(tube).counts
+            there = counts.taken if pending else counts.ready
+            first = start + there
+            return step.load(tube, ports.Deliveries(first, count, pending, there)).records if first >= 0 else []
 
         return self._read(inspect, tube)
 

@@ -10,6 +10,8 @@ from importlib.resources import files
 
 import msgspec
 
+from penstock.errors import SchemaMismatch
+
 
 class Migration(msgspec.Struct, frozen=True):
     """One step of the schema."""
@@ -41,3 +43,18 @@ def schema_of(stored: int | None, migrations: list[Migration]) -> Schema:
     """What of these migrations a store has yet to get."""
     pending = [f"{each.number:04d}_{each.name}" for each in migrations if each.number > (stored or 0)]
     return Schema(stored, migrations[-1].number, pending)
+
+
+def must_fit(place: str, stored: int | None, migrations: list[Migration], *, new: str) -> None:
+    """SchemaMismatch for a store that this penstock can neither use nor bring up to date.
+
+    `place` names the store, `new` is the word for another one: file, schema, database.
+    """
+    oldest, newest = migrations[0].number, migrations[-1].number
+    if stored is not None and stored > newest:
+        raise SchemaMismatch(f"{place} has schema {stored}, this penstock knows up to {newest}: upgrade penstock")
+    if stored is not None and stored < oldest:
+        raise SchemaMismatch(
+            f"{place} has schema {stored}, this penstock reads {oldest} and later: export its tubes with the penstock "
+            f"that made it and import them here, or use a new {new}"
+        )

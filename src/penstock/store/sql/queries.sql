@@ -74,7 +74,7 @@ SELECT $record FROM penstock_task WHERE pk IN $ids ORDER BY pk;
 
 -- name: by_names
 -- penstock_address
-SELECT $record FROM penstock_task WHERE tube = :tube AND address IN $texts ORDER BY pk;
+SELECT $record FROM penstock_task WHERE tube = :tube AND address IN $texts;
 
 -- name: due
 -- penstock_timer
@@ -107,10 +107,30 @@ SELECT $record FROM penstock_task
 WHERE pk > :low AND pk <= :high AND (state = 'r' OR state = 'q') AND (expires IS NULL OR expires > $now)
 ORDER BY pk LIMIT :limit;
 
--- name: find_aside
--- penstock_aside: taken, delayed or buried ones in id order
-SELECT $record FROM penstock_task
-WHERE tube = :tube AND state = :state AND pk > :low AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+-- name: find_taken
+-- penstock_aside
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk > :low AND pk <= :high
+ORDER BY pk LIMIT :limit;
+
+-- name: find_delivered
+-- penstock_aside, in order: what has no owner is no lease.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL AND pk > :low AND pk <= :high
+ORDER BY pk LIMIT :limit;
+
+-- name: find_delayed
+-- penstock_aside, in order: no owner.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND owner IS NULL AND pk > :low AND pk <= :high
+AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+
+-- name: find_buried
+-- penstock_aside, in order: no owner.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND owner IS NULL AND pk > :low AND pk <= :high
+AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+
+-- name: find_unstarted
+-- penstock_unstarted_ids, in order.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'g' AND pk > :low AND pk <= :high
+AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
 
 -- name: holders
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND utube = :utube
@@ -121,10 +141,20 @@ ORDER BY taken, pk LIMIT :limit;
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'r'
 ORDER BY rank1, rank2, pk LIMIT :limit OFFSET :start;
 
+-- name: undelivered_back
+-- The same from the end.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 'r'
+ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
+
 -- name: delivered
--- penstock_delivered
+-- penstock_delivered: rank1 is the serial of the hand-out
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL
-ORDER BY rank1, rank2, pk LIMIT :limit OFFSET :start;
+ORDER BY rank1, pk LIMIT :limit OFFSET :start;
+
+-- name: delivered_back
+-- The same from the end.
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL
+ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
 
 -- name: ahead
 -- penstock_ready
@@ -253,9 +283,9 @@ DELETE FROM penstock_waiter WHERE handle = :id;
 DELETE FROM penstock_session WHERE no = :no AND until <= $now;
 
 -- name: held
--- penstock_aside, tube by tube
-SELECT k.tube, k.pk FROM penstock_tube t JOIN penstock_task k ON k.tube = t.no AND k.state = 't' AND k.owner = :session
-ORDER BY t.name, k.pk LIMIT :limit;
+-- penstock_aside, tube by tube: CROSS JOIN keeps SQLite from reading what all sessions hold.
+SELECT k.tube, k.pk FROM penstock_tube t CROSS JOIN penstock_task k
+WHERE k.tube = t.no AND k.state = 't' AND k.owner = :session ORDER BY t.name, k.pk LIMIT :limit;
 
 -- name: presences
 -- Also of a handle that has lapsed and was not removed yet, while its session can still be joined.

@@ -129,10 +129,12 @@ class SqlStep:
 
     def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
         query, values = self._selected(tube, select)
-        records = [self.record(row) for row in self.rows(query, **values)]
+        records = self._records(query, **values)
         if isinstance(select, port.Find) and select.status == "~":
-            more = self.rows(query, **{**values, "state": "g"})
-            records = sorted([*records, *map(self.record, more)], key=lambda record: record.id)[: select.limit]
+            unstarted = self._records(self.Q.find_unstarted, **values)
+            records = sorted([*records, *unstarted], key=lambda record: record.id)[: select.limit]
+        if isinstance(select, port.Deliveries) and select.backwards:
+            records.reverse()
         if not records and not isinstance(select, port.Page):
             self.must_live(tube)
         groups: dict[int, Group] = {}
@@ -166,15 +168,22 @@ class SqlStep:
             case port.Page(after, limit, upto):
                 return Q.page, {**span(tube, after, upto), "limit": limit}
             case port.Find(status, after, limit):
-                values: dict[str, object] = {**span(tube, after), "limit": limit}
-                if status in (None, "r"):
-                    return (Q.find_all if status is None else Q.find_ready), values
-                return Q.find_aside, {**values, "tube": no, "state": status}
+                found = {
+                    None: Q.find_all,
+                    "r": Q.find_ready,
+                    "t": Q.find_taken if tube.kind.leased else Q.find_delivered,
+                    "~": Q.find_delayed,
+                    "!": Q.find_buried,
+                }
+                return found[status], {**span(tube, after), "tube": no, "limit": limit}
             case port.Holders(utube, limit):
                 return Q.holders, {"tube": no, "utube": utube, "limit": limit}
-            case port.Deliveries(start, limit, delivered):
-                query = Q.delivered if delivered else Q.undelivered
-                return query, {"tube": no, "start": start, "limit": limit}
+            case port.Deliveries(start, limit, delivered, there):
+                if not select.backwards:
+                    query = Q.delivered if delivered else Q.undelivered
+                    return query, {"tube": no, "start": start, "limit": limit}
+                query, left = Q.delivered_back if delivered else Q.undelivered_back, max(there - start, 0)
+                return query, {"tube": no, "start": max(left - limit, 0), "limit": min(limit, left)}
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,

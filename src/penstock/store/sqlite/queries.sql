@@ -158,7 +158,8 @@ state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at 
 
 -- fragment: not_the_last
 -- ?5 tasks are acked: a started group with more than those left cannot end by them.
-(group_no IS NULL OR group_no IN (SELECT no FROM penstock_group WHERE state = 'started' AND remaining > ?5))
+(group_no IS NULL OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.state = 'started'
+AND g.remaining > ?5))
 
 -- name: ack_alone
 -- The same, of a task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
@@ -270,8 +271,20 @@ UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE pk = ?1;
 -- name: turn_heads
 UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
 
--- name: find_aside
+-- name: sweep_groups
+-- penstock_over_group. By its range, not by numbers: after an ANALYZE of few groups, IN would read all that there are.
+DELETE FROM penstock_group WHERE tube = :tube AND until <= (SELECT max(until) FROM (
+SELECT until FROM penstock_group WHERE tube = :tube AND until <= :now ORDER BY until LIMIT :limit));
+
+-- looking
+
+-- name: find_taken
 -- penstock_aside; sorted, but never more than there are leases. The + keep it from walking the tube in pk order,
 -- which it chooses once the application that owns the file has run ANALYZE.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = :state AND +pk > :low AND +pk <= :high
-AND (state = 't' OR expires IS NULL OR expires > :now) ORDER BY +pk LIMIT :limit;
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND +pk > :low AND +pk <= :high
+ORDER BY +pk LIMIT :limit;
+
+-- name: groups_by_no
+-- By the primary key. CROSS JOIN: after an ANALYZE of few groups, IN would read all that there ever are.
+SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until
+FROM json_each(:ids) CROSS JOIN penstock_group WHERE no = value AND tube = :tube;

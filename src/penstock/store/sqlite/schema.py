@@ -7,8 +7,7 @@ from uuid import uuid4
 
 import apsw
 
-from penstock.errors import SchemaMismatch
-from penstock.store.sql.migrations import Schema, load_migrations, schema_of
+from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sqlite.connection import Connection
 from penstock.store.sqlite.queries import Q
 
@@ -16,16 +15,11 @@ MIGRATIONS = load_migrations("penstock.store.sqlite")
 
 
 def migrate(connection: Connection) -> str:
-    """Bring the schema up to date; the store's random id."""
+    """Bring the schema up to date; the store's random id. A file of another penstock's schema is left as it is."""
     with connection.durable as db:
-        stored = _stored(db) or 0
-        newest = MIGRATIONS[-1].number
-        if stored > newest:
-            raise SchemaMismatch(
-                f"{connection.path} has schema {stored}, this penstock knows up to {newest}: upgrade penstock"
-            )
+        stored = _stored(db, connection.path)
         for migration in MIGRATIONS:
-            if migration.number > stored:
+            if migration.number > (stored or 0):
                 db.execute(migration.sql)
                 db.execute(Q.set_meta, ("schema", str(migration.number)))
         id = db.execute(Q.get_meta, ("id",)).get
@@ -42,10 +36,13 @@ def look(path: str) -> Schema:
     connection = Connection(os.path.abspath(path), durable=True)
     try:
         with connection.reading as db:
-            return schema_of(_stored(db), MIGRATIONS)
+            return schema_of(_stored(db, path), MIGRATIONS)
     finally:
         connection.close()
 
 
-def _stored(db: apsw.Connection) -> int | None:
-    return int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else None
+def _stored(db: apsw.Connection, path: str) -> int | None:
+    """The number of a file's schema, None for a new one; SchemaMismatch where it is not one of ours."""
+    stored = int(db.execute(Q.get_meta, ("schema",)).get) if db.execute(Q.has_meta).get else None
+    must_fit(path, stored, MIGRATIONS, new="file")
+    return stored

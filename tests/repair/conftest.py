@@ -1,0 +1,62 @@
+"""Stores on the engine that are damaged behind its back: their tables have the same names, so damage is plain SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import apsw
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.conftest import STORES
+
+# A store joins the suite by its name here.
+SQL_STORES = ("sqlite",)
+
+Damage = Callable[[str], None]
+
+
+@pytest.fixture(params=SQL_STORES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A fresh store of each sort."""
+    return STORES[request.param](tmp_path)
+
+
+@pytest.fixture
+def broker(url: str) -> Iterator[penstock.Broker]:
+    """A broker on it, whose clock stands still: no lease and no session ends while a test is slow."""
+    with penstock.connect(url, clock=Clock()) as broker:
+        yield broker
+
+
+@pytest.fixture
+def damage(url: str, broker: penstock.Broker) -> Damage:
+    """Runs a statement in the broker's store."""
+    return partial(_EXECUTE[urlsplit(url).scheme], url)
+
+
+def _in_sqlite(url: str, statement: str) -> None:
+    db = apsw.Connection(urlsplit(url).path)
+    db.set_busy_timeout(30_000)
+    db.execute(statement)
+    db.close()
+
+
+def _in_postgres(url: str, statement: str) -> None:
+    from tests.postgres.schemas import damage
+
+    damage(url, statement)
+
+
+def _in_mysql(url: str, statement: str) -> None:
+    from tests.mysql.databases import bare
+
+    with bare(url) as connection:
+        connection.cursor().execute(statement)
+
+
+_EXECUTE = {"sqlite": _in_sqlite, "postgresql": _in_postgres, "mysql": _in_mysql, "mariadb": _in_mysql}
