@@ -15,11 +15,11 @@ DEADLINE = penstock.Kind("model-deadline", accepts=frozenset({"ttl", "ttr"}), or
 LANED_LIFO = penstock.Kind("model-laned-lifo", accepts=frozenset({"pri"}), order=("pri", "-id"), per_utube=True)
 OWN_KINDS = (LIFO, DEADLINE, LANED_LIFO)
 
-CLOCK_STEPS = st.sampled_from((0.001, 0.001, 0.001, 0.5, 0.5, 1, 1, 2, 15, -0.5))
+CLOCK_STEPS = st.sampled_from((0.001, 0.001, 0.5, 0.5, 1, 1, 2, 15, -0.5, -0.001))
 
 places = st.integers(0, 30)
 recent = st.integers(0, 3) | places  # mostly of the newest
-max_pris = st.sampled_from((None, None, None, 0, 1))
+max_pris = st.sampled_from((None, None, 0, 1))
 delays = st.sampled_from((0, 0, 1))
 data: st.SearchStrategy[object] = st.sampled_from((0, 1.5, "x", "", b"", b"\x00\xff", None, True, [], {"a": [1]}))
 _seconds = st.sampled_from((0.001, 1, 2, 3, 10, 10))
@@ -58,9 +58,9 @@ _LINKS: dict[str, st.SearchStrategy[Any]] = {
 # What each kind's tubes may be created with.
 _KINDS = {
     "fifo": ("capacity", "max_attempts", "temporary", "retention"),
-    "fifottl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "aging", "temporary"),
+    "fifottl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "aging", "temporary", "retention"),
     "utube": ("capacity", "max_attempts", "utube_limit", "fair", "temporary"),
-    "utubettl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "utube_limit", "fair", "aging"),
+    "utubettl": ("ttl", "ttr", "pri", "capacity", "max_attempts", "utube_limit", "fair", "aging", "retention"),
     LIFO.name: ("ttr", "capacity", "max_attempts"),
     DEADLINE.name: ("ttl", "ttr", "max_attempts"),
     LANED_LIFO.name: ("pri", "utube_limit", "max_attempts"),

@@ -379,8 +379,8 @@ class Group:
     def __init__(self, tube: Tube, stored: naive.Group) -> None:
         self.tube, self.stored = tube, stored
 
-    def put_many(self, given: list[object]) -> list[Task]:
-        return self.tube.put_many([(data, {}) for data in given], self.stored)
+    def put_many(self, given: Sequence[tuple[object, dict[str, Any]]]) -> list[Task]:
+        return self.tube.put_many(given, self.stored)
 
     def _set(self, state: str, data: object) -> None:
         with self.tube.step():

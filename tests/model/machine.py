@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import penstock
+from penstock.core.kind import find_kind
 from penstock.keeper import BEAT_SECONDS
 from tests.fault.invariants import require
 from tests.model.draws import (
@@ -38,12 +39,20 @@ brokers = st.integers(0, BROKERS - 1)
 Call = Callable[[Side], object]
 WEIGHTS = {
     "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
-    "advance": 2, "advance_to_a_deadline": 2, "clients": 2, "link": 4, "deliver": 3,
+    "advance": 2, "advance_to_a_deadline": 2, "settle_at_a_deadline": 2, "clients": 2, "link": 5, "deliver": 3,
 }  # fmt: skip
 _WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several")
 _SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
-_STEERING = (*["kick"] * 6, *["resume"] * 3, "pause", "release_all", "truncate", "drop")
-_LINKING = ("wait", "open_group", "open_group", "fill_group", "start_group", "cancel_group", "look_at_group")
+_STEERING = (*["kick"] * 5, *["resume"] * 3, "pause", *["release_all"] * 2, "truncate", "drop")
+_LINKING = (
+    *["wait"] * 2,
+    *["open_group"] * 3,
+    "fill_group",
+    *["start_group"] * 2,
+    "cancel_group",
+    "cancel_group",
+    "look_at_group",
+)
 _CLIENTS = ("open", "open", "join", "close", "silence", "crash", "reopen")
 
 
@@ -67,6 +76,7 @@ ARGUMENTS = {
     ),
     "advance": _arguments(seconds=CLOCK_STEPS, look=st.booleans()),
     "advance_to_a_deadline": _arguments(which=places, early=st.booleans(), look=st.booleans()),
+    "settle_at_a_deadline": _arguments(verb=_verbs(_SETTLE), which=places, early=st.booleans()),
     "link": _arguments(
         verb=_verbs(_LINKING), name=tubes, who=places, which=places, address=addresses, group=groups, end=st.booleans()
     ),
@@ -134,14 +144,14 @@ class Machine(RuleBasedStateMachine):
         for what, value in expected.items():
             require("I12", found[what] == value, f"{what}: the model has {value}, the store {found[what]}")
         self.tried.must_be_sound(found)
-        self.moments = _moments(expected)
+        self.moments = _moments(expected, {name: config.options for name, config in self.configs.items()})
         self.ids = {name: _ids(expected[f"tasks of {name}"]) for name in NAMES}
 
     @rule(action=st.sampled_from([action for action, weight in WEIGHTS.items() for _ in range(weight)]), draw=st.data())
     def step(self, action: str, draw: st.DataObject) -> None:
         """One rule, so that the weights are ours: of many, Hypothesis switches some off, and takes must come."""
         arguments = draw.draw(ARGUMENTS[action], label=action)
-        if action in ("settle", "ack_many") and not self.model.tasks:
+        if action in ("settle", "settle_at_a_deadline", "ack_many") and not self.model.tasks:
             return
         getattr(self, action)(draw=draw, **arguments) if action == "work" else getattr(self, action)(**arguments)
 
@@ -209,7 +219,9 @@ class Machine(RuleBasedStateMachine):
         if verb == "wait":
             self.both(lambda side: side.tube(who, name).wait(address, 0))
         elif verb == "open_group":
-            self.both(partial(_open_group, who=who, name=name, group=group, end=end))
+            delayed = {"delay": 10} if find_kind(self.configs[name].kind).has("delay") else {}
+            items = [("one", {}), ("two", delayed)] if which % 3 else []
+            self.both(partial(_open_group, who=who, name=name, group=group, end=end, items=items))
         elif self.model.groups:
             self.both(lambda side: _use_group(side.groups[which % len(side.groups)], verb))
 
@@ -253,6 +265,16 @@ class Machine(RuleBasedStateMachine):
             self.both(lambda side: side.clock.advance(to - side.clock.seconds))
             self.looking = look
 
+    def settle_at_a_deadline(self, verb: str, which: int, early: bool) -> None:
+        """By its holder, at the very moment when a lease lapses or just before, and nobody has looked."""
+        now, newest_first = self.model.clock.seconds, self.model.tasks[::-1]
+        ahead = [place for place, task in enumerate(newest_first) if task.due is not None and task.due > now]
+        if ahead:
+            place = ahead[which % len(ahead)]
+            to = (newest_first[place].due or now) - (0.001 if early else 0)
+            self.both(lambda side: side.clock.advance(to - side.clock.seconds))
+            self.settle(verb, place, 0)
+
     # clients
 
     def clients(self, verb: str, broker: int, which: int, ttr: float) -> None:
@@ -277,9 +299,12 @@ def _ids(listed: object) -> list[int | str]:
     return [task["id"] for task in listed]
 
 
-def _moments(visible: dict[str, object]) -> list[float]:
+def _moments(visible: dict[str, Any], options: dict[str, dict[str, Any]]) -> list[float]:
     """The deadlines that a look shows."""
     found: set[float] = set()
+    for name, given in options.items():
+        taken = [task["taken"] for task in visible[f"tasks of {name}"] if task["taken"] is not None]
+        found.update(moment + given["period"] for moment in taken if "period" in given)
     for what, value in visible.items():
         if what.startswith("tasks of ") and isinstance(value, list):
             found.update(moment for task in value for moment in (task["due"], task["expires"]) if moment is not None)
@@ -290,19 +315,20 @@ def _moments(visible: dict[str, object]) -> list[float]:
     return sorted(found)
 
 
-def _open_group(side: Side, who: int, name: str, group: str, end: bool) -> object:
+def _open_group(side: Side, who: int, name: str, group: str, end: bool, items: Sequence[object]) -> object:
     opened = side.tube(who, name).group(group)
     side.groups = [*side.groups, opened][-GROUPS:]
     if end:
         opened.on_end(f"end of {group}")
         opened.on_cancel(f"cancel of {group}")
+    opened.put_many(items)
     return opened.progress()
 
 
 def _use_group(group: penstock.Group, verb: str) -> object:
     match verb:
         case "fill_group":
-            return group.put_many(["one", "two"])
+            return group.put_many([("one", {}), ("two", {})])
         case "start_group":
             group.start()
         case "cancel_group":

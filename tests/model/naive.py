@@ -162,8 +162,7 @@ class Tube:
         self.outcomes: dict[str, tuple[Outcome, float]] = {}  # by address, with the moment when it is forgotten
         self.turns: dict[str | None, int] = {}  # of the micro-queues, where they are fair
         self.counts: Counter[str] = Counter()
-        self.last_mark = (0, 0)  # of kind reliable
-        self.last_id = 0
+        self.last_id, self.last_mark = 0, (0, 0)  # the mark is kind reliable's
         self.paused = self.dropped = False
 
     @property
@@ -312,9 +311,9 @@ class Tube:
 
     def reply(self, item: Item, ended: Outcome) -> None:
         if item.reply_to is not None:
-            told = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
-            reply = {"id": item.no, "address": item.address, "status": ended.status, **told}
-            self.model.works.append((item.reply_to, reply))
+            told: dict[str, object] = {"result": ended.result} if ended.status == "done" else {"error": ended.error}
+            told |= {"id": item.no, "address": item.address, "status": ended.status}
+            self.model.works.append((item.reply_to, told))
 
     def give_back(self, item: Item, event: str, delay: int = 0) -> None:
         """A lease is over, by release, ttr or the end of its session."""
@@ -355,11 +354,8 @@ class Tube:
             self.remove(item, "ttl")
             return False
         alive = item.status == TAKEN and (item.due is None or item.due > self.now) and lease in (None, item.lease)
-        if verb in ("bury", "delete"):
-            allowed = alive or lease is None
-        else:
-            allowed = alive and (item.owner is session or self.kind == "reliable")
-        if not allowed:
+        mine = item.owner is session or self.kind == "reliable"
+        if not ((alive or lease is None) if verb in ("bury", "delete") else (alive and mine)):
             return False
         match verb:
             case "release":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 import penstock
 from penstock.testing import Clock
 from tests.fault.invariants import require
+from tests.model import naive
 from tests.model.draws import addresses
-from tests.model.ledger import Ledger, Line
+from tests.model.naive import BURIED, READY, Item, Model, Session
 
 TTR = 2.0
 # All of them within a session's life: its end is the other machine's affair.
@@ -42,10 +44,12 @@ class ShardedMachine(RuleBasedStateMachine):
         self.began = self.clock.seconds
         url = type(self).make_url(folder)
         self.broker = self.opened.enter_context(penstock.connect(url, clock=self.clock))
-        self.tube = self.broker.create_tube(
-            "t", "utubettl" if laned else "fifottl", ttr=TTR, shards=shards, utube_limit=limit if laned else None
-        )
-        self.ledger = Ledger(TTR, limit if laned else None)
+        kind, limits = ("utubettl", {"utube_limit": limit}) if laned else ("fifottl", {})
+        self.tube = self.broker.create_tube("t", kind, ttr=TTR, shards=shards, utube_limit=limit if laned else None)
+        model = Model(self.clock)
+        model.told = lambda tube, event, item: None
+        self.model = naive.Tube(model, "t", kind, {"ttr": TTR, **limits})
+        self.session = Session(0)
         self.numbers = count()
         self.tasks: list[penstock.Task] = []
 
@@ -56,41 +60,32 @@ class ShardedMachine(RuleBasedStateMachine):
     @rule(items=st.lists(_item, min_size=1, max_size=6))
     def put(self, items: list[dict[str, Any]]) -> None:
         """Addresses are drawn where they are unique in the tube: in the kinds without micro-queues."""
-        laned = self.ledger.limit is not None
-        lines = [
-            Line(next(self.numbers), item["pri"], item["utube"] if laned else None, None if laned else item["address"])
-            for item in items
-        ]
-        given = [{"pri": line.pri, "utube": line.utube, "address": line.address} for line in lines]
-        wanted = Counter(line.address for line in lines if line.address is not None)
-        clash = any(number > 1 or self.ledger.holds(address) for address, number in wanted.items())
-        if clash:  # what went to other shards may be stored: then nothing is promised that a set could show
-            for line, options, item in zip(lines, given, items, strict=True):
-                self._put_one(line, options, item["delay"])
-            return
-        pairs = zip(lines, given, items, strict=True)
-        self.tube.put_many([(line.number, {**options, "delay": item["delay"]}) for line, options, item in pairs])
-        for line, item in zip(lines, items, strict=True):
-            self.ledger.add(line, item["delay"], self.clock.seconds)
-
-    def _put_one(self, line: Line, options: dict[str, Any], delay: float) -> None:
+        without = "address" if self.model.laned else "utube"
+        given = [(next(self.numbers), {key: item[key] for key in item if key != without}) for item in items]
         try:
-            self.tube.put(line.number, delay=delay, **options)
-        except penstock.DuplicateAddress:
-            require("I8", line.address is not None and self.ledger.holds(line.address), line)
+            self._put(given)
+        except penstock.DuplicateAddress:  # what went to other shards may be stored, so nobody is asked for all of it
+            for one in given:
+                stored, expected = (
+                    _refused(partial(self.tube.put_many, [one])),
+                    _refused(partial(self._put, [one])),
+                )
+                require("I8", stored == expected, one)
         else:
-            require("I8", line.address is None or not self.ledger.holds(line.address), line)
-            self.ledger.add(line, delay, self.clock.seconds)
+            self.tube.put_many(given)
+
+    def _put(self, given: list[tuple[int, dict[str, Any]]]) -> None:
+        self.model.put([self.model.item(number, _said(options)) for number, options in given])
 
     @rule(most=st.integers(1, 5))
     def take(self, most: int) -> None:
-        may = self.ledger.takeable()
+        may = {item.data: item for item in self.model.takeable()}
         found = self.tube.take_many(most)
         numbers = {_number(task) for task in found}
-        require("I6", numbers <= may, f"{numbers} were handed out, of {may}")
+        require("I6", numbers <= may.keys(), f"{numbers} were handed out, of {may}")
         require("L1", len(found) == len(numbers) == min(most, len(may)), f"{numbers} came of {may}, {most} were wanted")
         for task in found:
-            self.ledger.hand_out(_number(task), task.lease, self.clock.seconds)
+            self.model.hand_out(may[_number(task)], self.session)
         self.tasks += found
 
     @precondition(lambda self: self.tasks)
@@ -98,47 +93,58 @@ class ShardedMachine(RuleBasedStateMachine):
     def settle(self, which: int, verb: str, delay: float) -> None:
         """By a Task, whose lease may be dead."""
         task = self.tasks.pop(which % len(self.tasks))
-        line = self.ledger.held(_number(task), task.lease)
+        item = self._items().get(_number(task))
+        held = item is not None and self.model.settle(item, verb, self.session, task.lease, delay or None)
         try:
             task.release(delay) if verb == "release" else getattr(task, verb)()
         except penstock.NotTaken:
-            require("I3", line is None, f"{task} is held")
-            return
-        assert line is not None, f"{task} was not held any more"
-        if verb == "ack":
-            del self.ledger.lines[line.number]
-        elif verb == "bury":
-            line.status, line.moment = "!", None
+            require("I3", not held, f"{task} is held")
         else:
-            self.ledger.put_back(line, delay, self.clock.seconds)
+            require("I3", held, f"{task} was not held any more")
 
     @rule(most=st.integers(1, 4))
     def kick(self, most: int) -> None:
-        buried = {number for number, status in self.ledger.shown().items() if status == "!"}
+        buried = {number for number, item in self._items().items() if item.status == BURIED}
         kicked = self.tube.kick(most)
         left = {_number(task) for task in self.tube.tasks("!", limit=1000)}
         require(
             "I12", left <= buried and kicked == len(buried - left) == min(most, len(buried)), (buried, left, kicked)
         )
         for number in buried - left:
-            self.ledger.lines[number].status = "r"
+            self.model.move(self._items()[number], READY)
 
     @rule(seconds=st.sampled_from((0.5, 1, 2)))
     def advance(self, seconds: float) -> None:
         if self.clock.seconds + seconds - self.began < LATEST:
             self.clock.advance(seconds)
-            self.ledger.pass_time(self.clock.seconds)
+            self.model.advance()
+
+    def _items(self) -> dict[int, Item]:
+        return {int(str(item.data)): item for item in self.model.items}
 
     @invariant()
     def sound(self) -> None:
         if not hasattr(self, "tube"):
             return
         shown = {_number(task): str(task.status) for task in self.tube.tasks(limit=1000)}
-        require("I12", shown == self.ledger.shown(), f"the store shows {shown}, the ledger {self.ledger.shown()}")
+        expected = {number: str(item.status) for number, item in self._items().items()}
+        require("I12", shown == expected, f"the store shows {shown}, the model {expected}")
         stats, counted = self.tube.stats().tasks, Counter(shown.values())
         seen = {"r": stats.ready, "t": stats.taken, "~": stats.delayed, "!": stats.buried}
         require("I11", {status: number for status, number in seen.items() if number} == counted, (stats, counted))
         require("I11", self.broker.check() == [])
+
+
+def _said(options: dict[str, Any]) -> dict[str, Any]:
+    return {option: value for option, value in options.items() if value is not None}
+
+
+def _refused(put: Callable[[], object]) -> bool:
+    try:
+        put()
+    except penstock.DuplicateAddress:
+        return True
+    return False
 
 
 def _number(task: penstock.Task) -> int:
