@@ -53,3 +53,11 @@ def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
         store.put(tube, [entry, make_entry(tube, "y", {"group": "g"})], now=20)
     assert store.live_groups(tube, "", 9) == []
     assert [event.name for event in store.advance(tube, now=20).effects.events] == ["ttl"]
+
+
+def test_what_makes_way_for_a_put_replies_behind_it(store: Store) -> None:
+    tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
+    store.put(tube, [make_entry(tube, "old", {"address": "a", "ttl": 0.01, "reply_to": "t"})], now=0)
+    stored = store.put(tube, [make_entry(tube, "new", {"address": "a"})], now=20)
+    assert [(event.name, event.record.id) for event in stored.effects.events] == [("ttl", 1), ("put", 2), ("put", 3)]
+    assert [record.id for record in stored.records] == [2]

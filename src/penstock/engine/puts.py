@@ -24,20 +24,23 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
     """
     held = [] if guess else _holders(work, entries)
     leaving = [record for record in held if expired(record, work.now) or work.is_cancelled(record)]
-    there = [record for record in held if record not in leaving] if leaving else held
-    plan = plan_put(entries, {record.address: record for record in there if record.address is not None})
+    there = {record.id: record for record in held}
+    for record in leaving:
+        del there[record.id]
+    plan = plan_put(entries, {record.address: record for record in there.values() if record.address is not None})
     if not guess:  # what may be refused comes before the first write: a call that raises has changed nothing
         _must_live(work, plan.fresh, leaving)
         _must_hold(work, len(plan.fresh), leaving)
     for record in leaving:
         work.remove_if_gone(record)
-    work.flush()  # a group that ends with those that make way is over before its name is put to again
+    if _ends_a_group(work, leaving, plan.fresh):
+        work.flush()  # it is over before its name is put to again; else replies come after what is put
     for entry in plan.fresh:
         work.put(_in_group(work, entry, guess=guess))
-    before, kept = {record.id: record for record in there}, {record.id: record for record in there}
+    kept = dict(there)
     for id, entry in plan.replaced.items():
-        kept[id] = replaced(before[id], entry, work.now)
-        work.rewrite(before[id], kept[id], "put")
+        kept[id] = replaced(there[id], entry, work.now)
+        work.rewrite(there[id], kept[id], "put")
     _, stored = work.flush()
     return [stored[place] if place >= 0 else kept[-place] for place in plan.places]
 
@@ -46,6 +49,13 @@ def _holders(work: Work, entries: Sequence[Entry]) -> list[Record]:
     """The tasks that hold addresses of these entries, in id order."""
     names = list(dict.fromkeys(addresses(entries)))
     return sorted(work.load(ByNames(names)), key=lambda record: record.id) if names else []
+
+
+def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry]) -> bool:
+    """Whether a group that an entry names is over with those that leave."""
+    numbers = {record.group_no for record in leaving if record.group_no is not None}
+    over = {group.name for no in numbers if (group := work.group(no)) is not None and group.state in rules.OVER}
+    return any(entry.group in over for entry in entries)
 
 
 def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
