@@ -185,8 +185,8 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 
 # Of one row, by its primary key, or a new one.
 COUNTED = {
-    "bump", "bump_take", "bump_ack", "bump_hand_outs", "insert", "insert_linked", "add_queue_row", "tube_lives", "keep_outcome",
-    "add_group", "add_waiter",
+    "bump", "bump_take", "bump_ack", "bump_hand_outs", "insert", "insert_linked", "add_queue_row", "tube_lives",
+    "keep_outcome", "add_group", "add_waiter",
 }  # fmt: skip
 # At open, at tube and session changes, in transfers and in check: not on the way of a task.
 RARE = {
