@@ -1,0 +1,272 @@
+"""Each hand-written path of a store does what the engine's own way does: the same calls on two stores, one of which
+puts and acks by a flush alone, leave the same tasks, counters, outcomes, groups and micro-queues."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TypeVar
+from uuid import uuid4
+
+import pytest
+
+from penstock.core.entry import make_entry
+from penstock.core.kind import find_kind
+from penstock.core.lifecycle import Move
+from penstock.core.options import PutOptions, Tube
+from penstock.core.results import Effects, Presence
+from penstock.core.task import Entry, Record
+from penstock.engine.store import EngineStore
+from penstock.engine.work import Work
+from penstock.store.open import open_store
+from tests.servers import fresh_url
+
+# A store joins the suite by its name here.
+STORES = ("sqlite",)
+T = TypeVar("T")
+HANDLE = "handle"
+UTUBES = ("u", "v", "w")
+STEPS = 60
+
+# A tube of each sort: its kind and options.
+TUBES: dict[str, tuple[str, dict[str, object]]] = {
+    "fifo": ("fifo", {}),
+    "fifottl": ("fifottl", {"ttr": 5.0, "pri": 3, "max_attempts": 3}),
+    "utube": ("utube", {}),
+    "utube, fair": ("utube", {"fair": True}),
+    "utube, fair, two at a time": ("utube", {"fair": True, "utube_limit": 2}),
+    "utubettl, two at a time": ("utubettl", {"utube_limit": 2, "ttr": 5.0}),
+    "reliable": ("reliable", {}),
+}
+
+
+def new_url(store: str, folder: Path) -> str:
+    own = {"sqlite": f"sqlite:///{folder}/{uuid4().hex}.db?durability=relaxed", "memory": f"memory://{uuid4().hex}"}
+    return own.get(store) or fresh_url(store)
+
+
+class Side:
+    """One of the two stores, with a tube and a session. `fast`: it goes the hand-written ways."""
+
+    def __init__(self, url: str, sort: str, *, fast: bool) -> None:
+        opened = open_store(url)
+        assert isinstance(opened, EngineStore)
+        kind, options = TUBES[sort]
+        self.store, self.fast = opened, fast
+        self.tube: Tube = opened.save_tube("t", find_kind(kind), options, exist_ok=False)
+
+    def join(self, now: int) -> int:
+        return self.store.join(Presence(HANDLE, "host", 1, "here"), None, 0, now=now).session
+
+    def put(self, entries: Sequence[Entry], now: int) -> list[Record]:
+        if self.fast or any(entry.address or entry.group for entry in entries):
+            return self.store.put(self.tube, entries, now=now).records
+        with self.store._db.step((self.tube,), now=now) as step:
+            work = Work(step, self.tube, Effects())
+            for entry in entries:
+                work.put(entry)
+            return work.flush()[1]
+
+    def take(self, count: int, now: int) -> list[Record]:
+        return self.store.take([self.tube], count, HANDLE, now=now).records
+
+    def ack(self, moves: Sequence[Move], now: int) -> object:
+        """Which were acked, and what follows."""
+        settled = self.store.settle(self.tube, moves, brief=self.fast, now=now)
+        effects = settled.effects
+        acked = [record is not None for record in settled.records]
+        return acked, effects.removed, effects.readied, sorted(effects.ended)
+
+    def stored(self, now: int) -> dict[str, object]:
+        """Everything that can be seen of it."""
+        assert self.store.check(False, now=now) == []
+        seen: dict[str, object] = {}
+        for tube in self.store.load_tubes():
+            seen[tube.name] = {
+                "tasks": self.store.read_tasks(tube, 0, 10_000),
+                "tally": self.store.tally(tube),
+                "outcomes": self.store.read_outcomes(tube, 0, 10_000),
+                "groups": [self.store.get_group(tube, no, now=now) for no in range(1, 20)],
+                "micro-queues": [self.store.lane(tube, label) for label in (*UTUBES, "")],
+            }
+        return seen
+
+
+class Pair:
+    """The same calls on both sides, each with the same answer and the same end."""
+
+    def __init__(self, fast: Side, engine: Side, now: int) -> None:
+        self.sides = fast, engine
+        self.tube = fast.tube
+        self.now = now
+        self.session = self.both(lambda side: side.join(now))
+        self.held: list[Record] = []
+
+    def both(self, call: Callable[[Side], T]) -> T:
+        fast, engine = (call(side) for side in self.sides)
+        assert fast == engine
+        return fast
+
+    def must_agree(self) -> None:
+        self.both(lambda side: side.stored(self.now))
+
+    def put(self, *items: tuple[object, PutOptions]) -> None:
+        entries = [make_entry(self.tube, data, options) for data, options in items]
+        self.both(lambda side: side.put(entries, self.now))
+        self.must_agree()
+
+    def take(self, count: int) -> None:
+        self.held += self.both(lambda side: side.take(count, self.now))
+        self.must_agree()
+
+    def ack(self, *moves: Move) -> None:
+        self.both(lambda side: side.ack(moves, self.now))
+        self.must_agree()
+
+    def settle(self, move: Move) -> None:
+        """What both sides do by a flush."""
+        self.both(lambda side: side.store.settle(side.tube, [move], now=self.now).records)
+        self.must_agree()
+
+    def start_groups(self) -> None:
+        self.both(lambda side: [side.store.turn_group(side.tube, no, "started", now=self.now).more for no in (1, 2)])
+        self.must_agree()
+
+    def wait(self, milliseconds: int, *, advance: bool) -> None:
+        """Leases and delays end, noticed or not; the session does not."""
+        self.now += milliseconds
+        self.both(lambda side: side.store.beat([HANDLE], now=self.now))
+        if advance:
+            self.both(lambda side: side.store.advance(side.tube, now=self.now).more)
+        self.must_agree()
+
+    def ack_of(self, record: Record, result: bytes | None = None, stale: int = 0) -> Move:
+        if not self.tube.kind.leased:
+            return Move("ack", 0, name=record.address)
+        return Move("ack", record.id, self.session, record.lease - stale, result=result)
+
+
+@pytest.fixture(params=STORES)
+def pair_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
+    with ExitStack() as opened:
+
+        def pair(sort: str) -> Pair:
+            fast, engine = (Side(new_url(request.param, tmp_path), sort, fast=fast) for fast in (True, False))
+            for side in (fast, engine):
+                opened.callback(side.store.close)
+            return Pair(fast, engine, 1_700_000_000_000)
+
+        yield pair
+
+
+@pytest.mark.parametrize("sort", TUBES)
+def test_a_plain_put(pair_of: Callable[[str], Pair], sort: str) -> None:
+    """Which takes the store's own time: the other side is given it."""
+    pair = pair_of(sort)
+    fast, engine = pair.sides
+    for data in ("a", "b", "c"):
+        entry = make_entry(pair.tube, data, {})
+        put = fast.store.plain_put(fast.tube, entry)
+        record = None if put is None else put(entry.payload)
+        if record is None:  # a store without one, or a kind that needs more
+            record = fast.store.put(fast.tube, [entry]).records[0]
+        assert engine.put([entry], record.created) == [record]
+        pair.now = record.created
+        pair.must_agree()
+        if data == "b":  # the id of a newest task that is gone is not given again
+            pair.settle(Move("delete", record.id, name=record.address))
+
+
+@pytest.mark.parametrize("sort", TUBES)
+def test_one_ack_and_many(pair_of: Callable[[str], Pair], sort: str) -> None:
+    pair = pair_of(sort)
+    for n in range(12):
+        pair.put((n, PutOptions(utube=UTUBES[n % 3] if pair.tube.kind.per_utube else None)))
+    pair.take(9)
+    one, *others = pair.held
+    pair.ack(pair.ack_of(one))
+    pair.ack(pair.ack_of(one))  # is gone
+    pair.ack(*map(pair.ack_of, others), Move("ack", 99, 1, 1, name=None if pair.tube.kind.leased else "1-1"))
+    pair.take(9)
+
+
+@pytest.mark.parametrize("sort", [sort for sort in TUBES if sort != "reliable"])
+def test_an_ack_with_an_outcome(pair_of: Callable[[str], Pair], sort: str) -> None:
+    """An address, a reply, a group with more tasks and its last: alone and together."""
+    for together in (False, True):
+        pair = pair_of(sort)
+        pair.put(("plain", {}), ("addressed", {"address": "a"}), ("replying", {"reply_to": "replies"}))
+        pair.put(*((n, PutOptions(group="g", address=f"g{n}" if n else None)) for n in range(3)))
+        pair.start_groups()
+        while len(pair.held) < 6:  # one after the other, where they are in one micro-queue
+            before = len(pair.held)
+            pair.take(6)
+            moves = [pair.ack_of(record, b'"result"') for record in pair.held[before:]]
+            if together:
+                pair.ack(*moves)
+            else:
+                for move in moves:
+                    pair.ack(move)
+        pair.put(("again", {"address": "a"}))  # its outcome is superseded
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("sort", ["fifottl", "utubettl, two at a time"])
+def test_an_ack_just_before_the_lease_ends_and_at_its_end(
+    pair_of: Callable[[str], Pair], sort: str, late: bool
+) -> None:
+    pair = pair_of(sort)
+    pair.put(("a", {}), ("b", {}), ("c", {}))
+    pair.take(1)
+    pair.take(1)
+    pair.wait(5000 if late else 4999, advance=False)
+    pair.ack(pair.ack_of(pair.held[0]))
+    pair.ack(*map(pair.ack_of, pair.held))
+    assert pair.sides[0].store.tally(pair.tube).counts.ack == (0 if late else 2)
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("sort", TUBES)
+def test_any_calls(pair_of: Callable[[str], Pair], sort: str, seed: int) -> None:
+    pair, dice = pair_of(sort), random.Random(f"{sort} {seed}")
+    for step in range(STEPS):
+        match dice.choices(["put", "take", "ack", "release", "later", "start"], [30, 25, 30, 6, 6, 3])[0]:
+            case "put":
+                pair.put(*((step, _options(pair.tube, dice)) for _ in range(dice.choice([1, 1, 2, 4]))))
+            case "take":
+                pair.take(dice.choice([1, 1, 3, 10]))
+            case "ack" if pair.held:
+                dice.shuffle(pair.held)
+                count = dice.choice([1, 1, 2, 5])
+                acked, pair.held = pair.held[:count], pair.held[count:]
+                pair.ack(*(pair.ack_of(record, b"7", dice.random() < 0.1) for record in acked))
+            case "release" if pair.held and pair.tube.kind.leased:
+                record = pair.held.pop()
+                pair.settle(Move("release", record.id, pair.session, record.lease))
+            case "later":
+                pair.wait(dice.choice([1, 1000, 6000]), advance=dice.random() < 0.5)
+            case "start" if pair.tube.kind.leased:
+                pair.start_groups()
+
+
+def _options(tube: Tube, dice: random.Random) -> PutOptions:
+    options: PutOptions = {}
+    kind = tube.kind
+    if kind.per_utube:
+        options["utube"] = dice.choice((*UTUBES, None))
+    if not kind.leased:
+        return options
+    if "delay" in kind.accepts and dice.random() < 0.2:
+        options["delay"] = dice.choice([1, 6])
+        options["ttl"] = dice.choice([None, 3, 60])
+        options["pri"] = dice.choice([None, 1, 5])
+    match dice.randrange(6):
+        case 0:
+            options["address"], options["on_duplicate"] = dice.choice("wxyz"), "ignore"
+        case 1:
+            options["reply_to"] = "replies"
+        case 2:
+            options["group"] = dice.choice(["g", "h"])
+    return options
