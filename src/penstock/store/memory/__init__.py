@@ -1,4 +1,4 @@
-"""The memory store: the reference for every other one, and the model in model tests."""
+"""The memory store: tasks in this process, gone with it."""
 
 from __future__ import annotations
 
