@@ -66,11 +66,8 @@ class ShardedMachine(RuleBasedStateMachine):
             self._put(given)
         except penstock.DuplicateAddress:  # what went to other shards may be stored, so nobody is asked for all of it
             for one in given:
-                stored, expected = (
-                    _refused(partial(self.tube.put_many, [one])),
-                    _refused(partial(self._put, [one])),
-                )
-                require("I8", stored == expected, one)
+                expected, found = _refused(partial(self._put, [one])), _refused(partial(self.tube.put_many, [one]))
+                require("I8", found == expected, one)
         else:
             self.tube.put_many(given)
 
