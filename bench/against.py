@@ -1,0 +1,291 @@
+"""`python -m bench --against REV`: the working tree beside another commit, in turn, on the same servers.
+
+Each side is a process of its own (against_driver.py) with a store of its own. A round runs every step on the sides in
+the order A B B A, so that drift cancels, and its ratio is the rate of the working tree by that of the other commit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from bench import servers
+from bench.against_driver import SCENARIOS
+from bench.rates import Rates
+from bench.report import Line, Target, plain, progress_bar
+
+ROOT = Path(__file__).parents[1]
+DRIVER = ROOT / "bench" / "against_driver.py"
+
+NAMES = {
+    "put": "put one by one",
+    "take": "take one by one",
+    "ack": "ack one by one",
+    "take+ack": "take+ack one by one",
+    "delete": "delete by id, one by one",
+    "put-100": "put_many of 100",
+    "take-100": "take_many of 100",
+    "ack-100": "ack_many of 100",
+    "put-1000": "put_many of 1,000",
+    "ack-1000": "ack_many of 1,000",
+    "put-addressed": "put_many of 1,000 with addresses",
+    "ack-results": "ack of 1,000 with results in one call",
+    "put-group": "put_many of 1,000 into a group",
+    "ack-group": "ack_many of 1,000 of a group",
+    "release-all": "release_all of 1,000",
+    "session-end": "end of a session that holds 1,000",
+    "lapse": "advance of 1,000 lapsed leases",
+    "delay": "advance of 1,000 delays",
+    "bury": "bury of 1,000 in one call",
+    "kick": "kick of 1,000",
+    "put-10000-plain": "put_many of 10,000",
+    "drain-500-plain": "take_many(500)+ack_many",
+    "put-10000-utubes": "put_many of 10,000 into 1,000 micro-queues",
+    "drain-500-utubes": "take_many(500)+ack_many of 1,000 micro-queues",
+}
+# line -> the plain line that it is also compared with, both in the working tree, and the targets of that
+BESIDE: dict[str, tuple[str, tuple[Target, ...]]] = {
+    "put-addressed": ("put-1000", ()),
+    "ack-results": ("ack-1000", (Target("T20", 0.67, "× plain"),)),
+    "put-group": ("put-1000", ()),
+    "ack-group": ("ack-1000", ()),
+    "put-10000-utubes": ("put-10000-plain", (Target("T25", 0.5, "× plain"),)),
+    "drain-500-utubes": ("drain-500-plain", (Target("T25", 0.4, "× plain"),)),
+}
+# Release, advance and bury: the engine is to make them faster, above all on MariaDB.
+_RETURNS = {"release-all", "session-end", "lapse", "delay", "bury"}
+# The engine issue accepts that these are slower on MariaDB. A pair has no bound of its own: it contains a take.
+_MARIADB = {"take": 0.69, "take+ack": None, "ack-100": 0.77, "delete": 0.5}
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """A store to measure on, and how many calls of one task and repeated calls of 1,000 make a slice there."""
+
+    name: str
+    singles: int
+    repeats: int
+
+
+STORES = {
+    "full": Store("SQLite FULL", 300, 4),
+    "relaxed": Store("SQLite relaxed", 1500, 4),
+    "memory": Store("memory", 4000, 6),
+    "postgres": Store("PostgreSQL", 200, 2),
+    "mariadb": Store("MariaDB", 150, 1),
+    "redis": Store("Redis", 600, 2),
+    "redis-cluster": Store("Redis Cluster", 300, 1),
+}
+# Measured only when asked for.
+_RARE = {"redis-cluster"}
+# Long enough to be run once a round.
+_ONCE = {"utubes"}
+
+
+class Slice(NamedTuple):
+    """What one step measured."""
+
+    line: str
+    tasks: int
+    seconds: float
+
+
+class Lost(Exception):
+    """A side failed, so nothing more of the scenario can be measured."""
+
+
+class Side:
+    """The driver process of one commit."""
+
+    def __init__(self, label: str, source: Path, url: str, store: Store) -> None:
+        self._label = label
+        # -P: else the driver's own folder comes first, where a module is named redis.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(DRIVER), url, str(store.singles), str(store.repeats), os.environ.get("BENCH_CORE", "")],
+            env={**os.environ, "PYTHONPATH": str(source)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        loaded = self._read()
+        if not Path(loaded).is_relative_to(source):
+            raise RuntimeError(f"{label}: penstock was imported from {loaded}, not from {source}")
+
+    def step(self, scenario: str | None) -> Slice:
+        """Run the first step of a scenario, or the next one of the last scenario."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the answer is missing then
+            self._process.stdin.write(json.dumps(scenario) + "\n")
+            self._process.stdin.flush()
+        answer = self._read()
+        if "error" in answer:
+            raise Lost(f"{self._label}: {answer['error']}")
+        return Slice(*answer)
+
+    def close(self) -> None:
+        """End the process."""
+        try:
+            self._process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
+
+    def _read(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Lost(f"{self._label}: its process has ended")
+        return json.loads(line)
+
+
+def extract(rev: str, root: Path = ROOT) -> tuple[str, Path]:
+    """The short name of a commit, and the folder of its sources, which is kept for the next time."""
+    found = _git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{rev}^{{commit}}")
+    commit = found.decode().strip()
+    folder = Path(tempfile.gettempdir()) / f"penstock-bench-{commit}"
+    if not folder.exists():
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as partial:
+            archive = Path(partial) / "src.tar"
+            archive.write_bytes(_git(root, "archive", "--format=tar", commit, "src"))
+            shutil.unpack_archive(archive, Path(partial) / "tree")
+            (Path(partial) / "tree").rename(folder)
+    return commit[:7], folder / "src"
+
+
+def _git(root: Path, *words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(root), *words], capture_output=True, check=True).stdout
+
+
+def compare(rev: str, only: Collection[str] = (), *, rounds: int, quick: bool = False, root: Path = ROOT) -> list[Line]:
+    """Measure the working tree beside that commit of `root`, and print what is found where there is no live progress.
+
+    `only` has names of stores and of lines.
+    """
+    label, source = extract(rev, root)
+    stores = [key for key in STORES if key in only] or [key for key in STORES if key not in _RARE]
+    lines = {key for key in NAMES if key in only} or set(NAMES)
+    lines |= {BESIDE[key][0] for key in lines if key in BESIDE}
+    scenarios = [name for name, (_, measured) in SCENARIOS.items() if not lines.isdisjoint(measured)]
+    console, found = Console(), list[Line]()
+    with progress_bar(console) as progress:
+        for key in stores:
+            store = replace(STORES[key], singles=20, repeats=1) if quick else STORES[key]
+            bar = progress.add_task(store.name, total=rounds * sum(map(_slices, scenarios)))
+            comparison = Comparison(store, lambda: progress.advance(bar))  # noqa: B023
+            try:
+                with _sides(key, store, label, source) as sides:
+                    comparison.measure(sides, scenarios, rounds)
+            except Lost as lost:
+                comparison.lost = dict.fromkeys(scenarios, str(lost))
+            found += (report := list(comparison.lines(key, label, lines)))
+            if not console.is_terminal:
+                print(*map(plain, report), sep="\n", flush=True)
+    return found
+
+
+class Comparison:
+    """The rates of both sides on one store, by line."""
+
+    def __init__(self, store: Store, advance: Callable[[], object]) -> None:
+        self._store = store
+        self._advance = advance
+        self._rates: dict[str, Rates] = {}
+        #: scenario -> why it could not be measured
+        self.lost: dict[str, str] = {}
+
+    def measure(self, sides: tuple[Side, Side], scenarios: Sequence[str], rounds: int) -> None:
+        """Run the rounds. A scenario that fails is not run again."""
+        for round in range(rounds):
+            for scenario in scenarios:
+                if scenario not in self.lost:
+                    try:
+                        self._measure_round(sides, scenario, round)
+                    except Lost as lost:
+                        self.lost[scenario] = str(lost)
+
+    def _measure_round(self, sides: tuple[Side, Side], scenario: str, round: int) -> None:
+        slices: list[list[Slice]] = [[], []]
+        for turn in range(round, round + _turns(scenario)):
+            for number, _ in enumerate(SCENARIOS[scenario][1]):
+                first = (turn + number) % 2
+                for which in (first, 1 - first):
+                    slices[which].append(sides[which].step(None if number else scenario))
+                    self._advance()
+        for line in SCENARIOS[scenario][1]:
+            rates = self._rates.setdefault(line, Rates([], []))
+            for measured, into in zip(slices, (rates.ours, rates.bare), strict=True):
+                own = [slice for slice in measured if slice.line == line]
+                into.append(sum(slice.tasks for slice in own) / sum(slice.seconds for slice in own))
+
+    def lines(self, key: str, label: str, wanted: Collection[str]) -> Iterator[Line]:
+        """The comparison with the other commit, then those of the working tree with itself."""
+        for scenario, (_, measured) in SCENARIOS.items():
+            for line in (line for line in measured if line in wanted):
+                name, id = f"{self._store.name}: {NAMES[line]}", f"{key}/{line}"
+                if scenario in self.lost:
+                    yield Line(name, 0, "/s", note=f"not measured: {self.lost[scenario]}", key=id)
+                else:
+                    yield _line(name, id, self._rates[line], _limits(key, line, label))
+        for line, (base, targets) in BESIDE.items():
+            if line in wanted and line in self._rates and base in self._rates:
+                ours, other = self._rates[line], self._rates[base]
+                name, then = f"{self._store.name}: {NAMES[line]}, beside plain", Rates(ours.bare, other.bare).ratio
+                note = f"{then:.2f} in {label}"
+                yield replace(_line(name, f"{key}/{line}/plain", Rates(ours.ours, other.ours), targets), note=note)
+
+
+def _line(name: str, key: str, rates: Rates, targets: tuple[Target, ...]) -> Line:
+    return Line(name, rates.rate, "/s", rates.base, rates.ratio, targets, rounds=rates.ratios, key=key)
+
+
+def _limits(store: str, line: str, label: str) -> tuple[Target, ...]:
+    """What the engine issue asks of a line."""
+    bound: float | None = 0.95
+    if line in _RETURNS:
+        bound = 2.0 if store == "mariadb" else 1.0
+    elif line == "kick" or store == "memory":
+        bound = None
+    elif store == "mariadb":
+        bound = _MARIADB.get(line, bound)
+    return () if bound is None else (Target("T24", bound, f"× {label}"),)
+
+
+def _turns(scenario: str) -> int:
+    """A B B A, but for those that are long enough."""
+    return 1 if scenario in _ONCE else 2
+
+
+def _slices(scenario: str) -> int:
+    return 2 * _turns(scenario) * len(SCENARIOS[scenario][1])
+
+
+@contextmanager
+def _sides(key: str, store: Store, label: str, source: Path) -> Iterator[tuple[Side, Side]]:
+    """The working tree and the other commit, on stores that nobody used before."""
+    with ExitStack() as opened:
+        urls = _urls(opened, key)
+        sources = {"the working tree": ROOT / "src", label: source}
+        ours, other = (Side(name, folder, next(urls), store) for name, folder in sources.items())
+        for side in (ours, other):
+            opened.callback(side.close)
+        yield ours, other
+
+
+def _urls(opened: ExitStack, key: str) -> Iterator[str]:
+    if key == "memory":
+        yield from ("memory://bench", "memory://bench")  # of two processes
+    elif key in servers.NAMES:
+        server = opened.enter_context(servers.running(key))
+        yield from (servers.store_url(key, server) for _ in range(2))
+    else:
+        folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="penstock-bench-"))
+        yield from (f"sqlite:///{folder}/{side}.db?durability={key}" for side in ("ours", "other"))
