@@ -54,7 +54,13 @@ def main() -> None:
         if name not in known:
             parser.error(f"--only {name} is unknown: use one of {', '.join(known)}")
     if given.against:
-        lines = against.compare(given.against, given.only, rounds=given.rounds, quick=given.quick)
+        if given.rounds < 1:
+            parser.error(f"--rounds {given.rounds} is too few: give at least 1")
+        try:
+            other = against.extract(given.against)
+        except ValueError as error:
+            parser.error(f"--against {error}")
+        lines = against.compare(other, given.only, given.rounds, quick=given.quick)
     else:
         chosen = {name: BENCHES[name] for name in given.only or BENCHES}
         lines = measure(chosen, Size(given.quick, given.long))
