@@ -1,8 +1,8 @@
 """One side of `python -m bench --against`: runs scenarios on the penstock that PYTHONPATH names, and times them.
 
 Started as a script, once for each commit. It answers JSON lines: a name asks for the first step of that scenario, null
-for the next one; the answer has the line that the step measured, the number of tasks and the seconds, or an error.
-It must run with both commits, so it uses public names only; `_settle_many` is the exception.
+for the next one; the answer has the line that the step measured, the tasks of one unit of its work and the seconds of
+each unit, or an error. It must run with both commits, so it uses public names only; `_settle_many` is the exception.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from typing import TypeVar
 
 import penstock
+
+T = TypeVar("T")
 
 DATA = "x" * 100
 RESULT = "r" * 20
@@ -26,23 +29,21 @@ DRAIN = 500
 # Seconds: leases and delays that end while the other side is not measured.
 SHORT = 0.03
 
-# A line's name, how many tasks, in how many seconds.
-Step = tuple[str, int, float]
+# Calls of one task are timed by tens.
+TEN = 10
+
+# A line's name, how many tasks are one unit of it, and the seconds of each unit.
+Step = tuple[str, int, list[float]]
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A broker, and how much to measure: calls of one task each, and repetitions of those with many."""
+    """A broker, and how many units to measure: of ten calls of one task each, and of one call of 1,000."""
 
     broker: penstock.Broker
-    singles: int
-    repeats: int
+    tens: int
+    thousands: int
     numbers: Iterator[int] = field(default_factory=count)
-
-    @property
-    def many(self) -> int:
-        """How many tasks the repeated calls of 1,000 move."""
-        return MANY * self.repeats
 
     def tube(self, name: str, kind: str = "fifottl", *, ttr: float | None = None) -> penstock.Tube:
         """An empty tube, the same one in each round."""
@@ -50,128 +51,111 @@ class Stage:
         tube.truncate()
         return tube
 
+    def addressed(self) -> list[tuple[str, dict[str, str]]]:
+        """1,000 items with addresses that no task had before."""
+        return [(DATA, {"address": f"a{next(self.numbers)}"}) for _ in range(MANY)]
+
 
 Scenario = Callable[[Stage], Iterator[Step]]
 
 
 def singles(stage: Stage) -> Iterator[Step]:
     """One task a call."""
-    tube, tasks = stage.tube("singles"), stage.singles
-    yield "put", tasks, _spent(lambda: [tube.put(DATA) for _ in range(tasks)])
-    taken: list[penstock.Task | None] = []
-    yield "take", tasks, _spent(lambda: taken.extend(tube.take(0) for _ in range(tasks)))
-    held = [task for task in taken if task is not None]
-    assert len(held) == tasks
-    yield "ack", tasks, _spent(lambda: [tube.ack(task) for task in held])
+    tube, tasks = stage.tube("singles"), TEN * stage.tens
+    yield "put", TEN, _by_tens(tube.put, [DATA] * tasks)
+    held: list[penstock.Task] = []
+    yield "take", TEN, _by_tens(lambda _: held.append(_take_one(tube)), range(tasks))
+    yield "ack", TEN, _by_tens(tube.ack, held)
     tube.put_many([DATA] * tasks)
-    yield "take+ack", tasks, _spent(lambda: _pairs(tube, tasks))
+    yield "take+ack", TEN, _by_tens(lambda _: tube.ack(_take_one(tube)), range(tasks))
     ids = [task.id for task in tube.put_many([DATA] * tasks)]
-    yield "delete", tasks, _spent(lambda: [tube.delete(id) for id in ids])
+    yield "delete", TEN, _by_tens(tube.delete, ids)
     assert not len(tube)
-
-
-def _pairs(tube: penstock.Tube, tasks: int) -> None:
-    for _ in range(tasks):
-        task = tube.take(0)
-        assert task is not None
-        tube.ack(task)
 
 
 def hundreds(stage: Stage) -> Iterator[Step]:
     """100 tasks a call."""
-    tube, calls = stage.tube("hundreds"), 10 * stage.repeats
-    yield "put-100", calls * 100, _spent(lambda: [tube.put_many([DATA] * 100) for _ in range(calls)])
-    taken: list[list[penstock.Task]] = []
-    yield "take-100", calls * 100, _spent(lambda: taken.extend(tube.take_many(100) for _ in range(calls)))
-    assert all(len(tasks) == 100 for tasks in taken)
-    yield "ack-100", calls * 100, _spent(lambda: [tube.ack_many(tasks) for tasks in taken])
+    tube, calls = stage.tube("hundreds"), range(TEN * stage.thousands)
+    yield "put-100", 100, _each(tube.put_many, ([DATA] * 100 for _ in calls))
+    held: list[list[penstock.Task]] = []
+    yield "take-100", 100, _each(lambda _: held.append(tube.take_many(100)), calls)
+    yield "ack-100", 100, _each(tube.ack_many, held)
     assert not len(tube)
 
 
 def thousands(stage: Stage) -> Iterator[Step]:
     """1,000 tasks a call."""
-    tube, calls = stage.tube("thousands"), range(stage.repeats)
-    yield "put-1000", stage.many, _spent(lambda: [tube.put_many([DATA] * MANY) for _ in calls])
-    held = [_take(tube) for _ in calls]
-    yield "ack-1000", stage.many, _spent(lambda: [tube.ack_many(tasks) for tasks in held])
+    tube, calls = stage.tube("thousands"), range(stage.thousands)
+    yield "put-1000", MANY, _each(tube.put_many, ([DATA] * MANY for _ in calls))
+    yield "ack-1000", MANY, _each(tube.ack_many, [_take(tube) for _ in calls])
     assert not len(tube)
 
 
 def addresses(stage: Stage) -> Iterator[Step]:
     """1,000 tasks a call, each with an address, which keeps how it ended: without a result, and with one."""
-    tube, calls = stage.tube("addresses"), range(stage.repeats)
-    batches = [[(DATA, {"address": f"a{next(stage.numbers)}"}) for _ in range(MANY)] for _ in calls]
-    yield "put-addressed", stage.many, _spent(lambda: [tube.put_many(items) for items in batches])
-    held = [_take(tube) for _ in calls]
-    yield "ack-addressed", stage.many, _spent(lambda: [tube.ack_many(tasks) for tasks in held])
+    tube, calls = stage.tube("addresses"), range(stage.thousands)
+    yield "put-addressed", MANY, _each(tube.put_many, [stage.addressed() for _ in calls])
+    yield "ack-addressed", MANY, _each(tube.ack_many, [_take(tube) for _ in calls])
     for _ in calls:
-        tube.put_many([(DATA, {"address": f"a{next(stage.numbers)}"}) for _ in range(MANY)])
+        tube.put_many(stage.addressed())
     held = [_take(tube) for _ in calls]
-    yield "ack-results", stage.many, _spent(lambda: [_settle_many(tube, "ack", tasks, RESULT) for tasks in held])
+    yield "ack-results", MANY, _each(lambda tasks: _settle_many(tube, "ack", tasks, RESULT), held)
     assert not len(tube)
 
 
 def groups(stage: Stage) -> Iterator[Step]:
     """1,000 tasks a call, the work of a group, which ends with the last of them."""
-    tube, calls = stage.tube("groups"), range(stage.repeats)
-    begun = [tube.group(f"g{next(stage.numbers)}") for _ in calls]
-    yield "put-group", stage.many, _spent(lambda: [group.put_many([DATA] * MANY) for group in begun])
+    tube = stage.tube("groups")
+    begun = [tube.group(f"g{next(stage.numbers)}") for _ in range(stage.thousands)]
+    yield "put-group", MANY, _each(lambda group: group.put_many([DATA] * MANY), begun)
     for group in begun:
         group.start()
-    held = [_take(tube) for _ in calls]
-    yield "ack-group", stage.many, _spent(lambda: [tube.ack_many(tasks) for tasks in held])
+    yield "ack-group", MANY, _each(tube.ack_many, [_take(tube) for _ in begun])
     assert not len(tube)
 
 
 def releases(stage: Stage) -> Iterator[Step]:
     """1,000 taken tasks are released in one call, and by the end of the session that holds them."""
-    tube, calls = stage.tube("releases"), range(stage.repeats)
+    tube, calls = stage.tube("releases"), range(stage.thousands)
     tube.put_many([DATA] * MANY)
-    yield "release-all", stage.many, sum(_spent(tube.release_all, lambda: _take(tube)) for _ in calls)
-    seconds = 0.0
-    for _ in calls:
-        session = stage.broker.session()
-        _take(session.tube("releases"))
-        seconds += _spent(session.close)
-        assert tube.stats().tasks.ready == MANY
-    yield "session-end", stage.many, seconds
+    yield "release-all", MANY, _each(lambda _: tube.release_all(), (_take(tube) for _ in calls))
+    yield "session-end", MANY, _each(penstock.Session.close, (_holder(stage.broker) for _ in calls))
+    assert tube.stats().tasks.ready == MANY
+
+
+def _holder(broker: penstock.Broker) -> penstock.Session:
+    session = broker.session()
+    _take(session.tube("releases"))
+    return session
 
 
 def dues(stage: Stage) -> Iterator[Step]:
     """1,000 leases that have lapsed, and 1,000 delays that have ended: stats() applies what is due."""
-    lapsing, delayed, seconds = stage.tube("lapsing", ttr=SHORT), stage.tube("delayed"), 0.0
+    lapsing, delayed, calls = stage.tube("lapsing", ttr=SHORT), stage.tube("delayed"), range(stage.thousands)
     lapsing.put_many([DATA] * MANY)
-    for _ in range(stage.repeats):
-        _take(lapsing)
-        seconds += _spent(lapsing.stats, _pause)
-        assert lapsing.stats().tasks.ready == MANY
-    yield "lapse", stage.many, seconds
-    seconds = 0.0
-    for _ in range(stage.repeats):
-        delayed.put_many([DATA] * MANY, delay=SHORT)
-        seconds += _spent(delayed.stats, _pause)
-        assert delayed.stats().tasks.ready == MANY
-        delayed.ack_many(_take(delayed))
-    yield "delay", stage.many, seconds
+    yield "lapse", MANY, _each(lambda _: lapsing.stats(), (_pause(_take(lapsing)) for _ in calls))
+    assert lapsing.stats().tasks.ready == MANY
+    delays = (_pause(delayed.put_many([DATA] * MANY, delay=SHORT)) for _ in calls)
+    yield "delay", MANY, _each(lambda _: delayed.stats(), delays)
+    assert delayed.stats().tasks.ready == MANY * stage.thousands
 
 
 def buries(stage: Stage) -> Iterator[Step]:
     """1,000 taken tasks are buried in one call, and kicked in another."""
-    tube, calls = stage.tube("buries"), range(stage.repeats)
+    tube, calls = stage.tube("buries"), range(stage.thousands)
     for _ in calls:
         tube.put_many([DATA] * MANY)
-    held = [_take(tube) for _ in calls]
-    yield "bury", stage.many, _spent(lambda: [_settle_many(tube, "bury", tasks) for tasks in held])
-    assert tube.stats().tasks.buried == stage.many
-    yield "kick", stage.many, _spent(lambda: [tube.kick(MANY) for _ in calls])
-    assert tube.stats().tasks.ready == stage.many
+    yield "bury", MANY, _each(lambda tasks: _settle_many(tube, "bury", tasks), [_take(tube) for _ in calls])
+    assert tube.stats().tasks.buried == MANY * stage.thousands
+    yield "kick", MANY, _each(lambda _: tube.kick(MANY), calls)
+    assert tube.stats().tasks.ready == MANY * stage.thousands
 
 
 def plain(stage: Stage) -> Iterator[Step]:
     """10,000 tasks in a call, taken and acked 500 at a time."""
     tube = stage.tube("plain")
-    yield "put-10000", QUEUED, _spent(lambda: tube.put_many([DATA] * QUEUED))
-    yield "drain-500", QUEUED, _spent(lambda: _drain(tube))
+    yield "put-10000", QUEUED, _each(tube.put_many, [[DATA] * QUEUED])
+    yield "drain-500", DRAIN, _each(lambda _: tube.ack_many(tube.take_many(DRAIN)), range(QUEUED // DRAIN))
     assert not len(tube)
 
 
@@ -179,14 +163,9 @@ def utubes(stage: Stage) -> Iterator[Step]:
     """As plain, in 1,000 micro-queues."""
     tube = stage.tube("utubes", "utubettl")
     items = [(DATA, {"utube": number % UTUBES}) for number in range(QUEUED)]
-    yield "put-10000-utubes", QUEUED, _spent(lambda: tube.put_many(items))
-    yield "drain-500-utubes", QUEUED, _spent(lambda: _drain(tube))
+    yield "put-10000-utubes", QUEUED, _each(tube.put_many, [items])
+    yield "drain-500-utubes", DRAIN, _each(lambda _: tube.ack_many(tube.take_many(DRAIN)), range(QUEUED // DRAIN))
     assert not len(tube)
-
-
-def _drain(tube: penstock.Tube) -> None:
-    while tasks := tube.take_many(DRAIN):
-        tube.ack_many(tasks)
 
 
 # name -> the scenario, and the lines of its steps in order
@@ -204,14 +183,27 @@ SCENARIOS: dict[str, tuple[Scenario, tuple[str, ...]]] = {
 }
 
 
-def _spent(work: Callable[[], object], before: Callable[[], object] | None = None) -> float:
-    """Seconds that the work takes, after what must come before it."""
-    if before is not None:
-        before()
+def _each(call: Callable[[T], object], arguments: Iterable[T]) -> list[float]:
+    """The seconds of the call with each argument. What makes the next argument is not timed."""
+    found = []
     gc.collect()
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
+    for argument in arguments:
+        began = time.perf_counter()
+        call(argument)
+        found.append(time.perf_counter() - began)
+    return found
+
+
+def _by_tens(call: Callable[[T], object], arguments: Sequence[T]) -> list[float]:
+    """The seconds of ten calls each."""
+    tens = (arguments[first : first + TEN] for first in range(0, len(arguments), TEN))
+    return _each(lambda ten: [call(argument) for argument in ten], tens)
+
+
+def _take_one(tube: penstock.Tube) -> penstock.Task:
+    task = tube.take(0)
+    assert task is not None
+    return task
 
 
 def _take(tube: penstock.Tube) -> list[penstock.Task]:
@@ -220,9 +212,10 @@ def _take(tube: penstock.Tube) -> list[penstock.Task]:
     return tasks
 
 
-def _pause() -> None:
+def _pause(given: T) -> T:
     """Wait until what is SHORT has ended; nobody waits in a take, so the store does nothing about it meanwhile."""
     time.sleep(2 * SHORT)
+    return given
 
 
 def _settle_many(tube: penstock.Tube, verb: str, tasks: list[penstock.Task], result: str | None = None) -> bool:
@@ -239,10 +232,11 @@ def _settle_many(tube: penstock.Tube, verb: str, tasks: list[penstock.Task], res
 
 def main() -> None:
     """Answer the parent until it closes the pipe."""
-    url, singles, repeats = sys.argv[1:]
+    url, tens, thousands = sys.argv[1:]
+    gc.freeze()  # what is imported stays, and need not be looked at before each step
     steps: Iterator[Step] = iter(())
     with penstock.connect(url) as broker:
-        stage = Stage(broker, int(singles), int(repeats))
+        stage = Stage(broker, int(tens), int(thousands))
         print(json.dumps(penstock.__file__), flush=True)
         for line in sys.stdin:
             if (scenario := json.loads(line)) is not None:
