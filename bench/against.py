@@ -204,8 +204,8 @@ def compare(other: Commit, only: Collection[str], rounds: int, *, quick: bool = 
             try:
                 with _sides(key, store, other) as sides:
                     comparison.measure(sides, scenarios, rounds)
-            except Lost as lost:
-                comparison.lost = dict.fromkeys(scenarios, str(lost))
+            except Exception as error:  # whatever it is, the other stores are still measured
+                comparison.lost = {**dict.fromkeys(scenarios, f"{type(error).__name__}: {error}"), **comparison.lost}
             found += (report := list(comparison.lines(key, other.label, lines)))
             if not console.is_terminal:
                 print(*map(plain, report), sep="\n", flush=True)
@@ -257,8 +257,8 @@ class Comparison:
                 else:
                     yield Line(name, 0, "/s", note=f"not measured: {self.lost[scenario]}", key=id)
         for line, base, targets in BESIDE:
-            if line in wanted and line in self._rates and base in self._rates:
-                ours, other = self._rates[line], self._rates[base]
+            ours, other = self._rates.get(line), self._rates.get(base)
+            if line in wanted and ours and other and len(ours.ours) == len(other.ours):
                 name = f"{self._store.name}: {NAMES[line]} / {NAMES[base]}"
                 found = _line(name, f"{key}/{line}/{base}", Rates(ours.ours, other.ours), targets)
                 yield replace(found, note=f"{Rates(ours.bare, other.bare).ratio:.2f} in {label}")
