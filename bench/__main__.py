@@ -1,11 +1,14 @@
-"""`python -m bench [--only NAME] [--quick] [--long] [--json FILE]`: measure, and say ok or below for each target."""
+"""`python -m bench [--only NAME] [--quick] [--long] [--json FILE]`: measure, and say ok or below for each target.
+
+`python -m bench --against REV [--only STORE_OR_LINE] [--rounds 5]` compares the working tree with another commit.
+"""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from bench import awaited, crowd, pool, processes, redis, scale, sql, sqlite, wire, worker
+from bench import against, awaited, crowd, pool, processes, redis, scale, sql, sqlite, wire, worker
 from bench.report import Bench, Size, measure, save, show
 
 BENCHES: dict[str, Bench] = {
@@ -37,15 +40,30 @@ BENCHES: dict[str, Bench] = {
 def main() -> None:
     """Parse, measure, show."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("--only", choices=BENCHES, action="append", help="just this one; may be given again")
+    parser.add_argument("--only", action="append", default=[], help="just this one; may be given again")
     parser.add_argument("--quick", action="store_true", help="smaller amounts, under a minute")
     parser.add_argument("--long", action="store_true", help="also 10 × 150,000 tasks in micro-queues")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the lines there as well")
+    parser.add_argument("--against", metavar="REV", help="compare with this commit; --only then names stores and lines")
+    parser.add_argument("--rounds", type=int, default=5, metavar="N", help="with --against: the median of N rounds")
     given = parser.parse_args()
     if given.quick and given.long:
         parser.error("--quick and --long exclude each other")
-    chosen = {name: BENCHES[name] for name in given.only or BENCHES}
-    lines = measure(chosen, Size(given.quick, given.long))
+    known = [*against.STORES, *against.NAMES] if given.against else list(BENCHES)
+    for name in given.only:
+        if name not in known:
+            parser.error(f"--only {name} is unknown: use one of {', '.join(known)}")
+    if given.against:
+        if given.rounds < 1:
+            parser.error(f"--rounds {given.rounds} is too few: give at least 1")
+        try:
+            other = against.extract(given.against)
+        except ValueError as error:
+            parser.error(f"--against {error}")
+        lines = against.compare(other, given.only, given.rounds, quick=given.quick)
+    else:
+        chosen = {name: BENCHES[name] for name in given.only or BENCHES}
+        lines = measure(chosen, Size(given.quick, given.long))
     show(lines)
     if given.json:
         save(lines, given.json)

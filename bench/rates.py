@@ -109,9 +109,13 @@ class Rates:
         return median(self.bare)
 
     @property
+    def ratios(self) -> tuple[float, ...]:
+        return tuple(one / other for one, other in zip(self.ours, self.bare, strict=True))
+
+    @property
     def ratio(self) -> float:
         """The median of the rounds' own ratios: both slices of a round met the same noise."""
-        return median(one / other for one, other in zip(self.ours, self.bare, strict=True))
+        return median(self.ratios)
 
 
 WORK = ("put", "take", "put_batches", "take_batches")

@@ -43,6 +43,8 @@ class Line:
     ratio: float | None = None
     targets: tuple[Target, ...] = ()
     note: str = ""
+    rounds: tuple[float, ...] = ()  # their ratios
+    key: str = ""
 
     def verdicts(self) -> list[str]:
         return ["ok" if target.met(self) else "below" for target in self.targets]
@@ -63,19 +65,24 @@ class Size:
 Bench = Callable[[Size], Iterator[Line]]
 
 
+def progress_bar(console: Console) -> Progress:
+    """Live progress, where someone watches."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    return Progress(*columns, console=console, disable=not console.is_terminal)
+
+
 def measure(benches: dict[str, Bench], size: Size) -> list[Line]:
     """Run them one after the other, with live progress where someone watches."""
     console = Console()
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     lines: list[Line] = []
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+    with progress_bar(console) as progress:
         for name, bench in benches.items():
             current = progress.add_task(name, total=None)
             for line in bench(size):
                 lines.append(line)
                 progress.update(current, description=f"{name}: {line.name}")
                 if not console.is_terminal:
-                    print(_plain(line), flush=True)
+                    print(plain(line), flush=True)
             progress.update(current, description=name, total=1, completed=1)
     return lines
 
@@ -87,10 +94,9 @@ def show(lines: Iterable[Line]) -> None:
         table.add_column(heading, justify="right" if heading in ("ours", "compared with", "ratio") else "left")
     for line in lines:
         base = "" if line.base is None else _figure(line.base, line.unit)
-        ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
         work = f"{line.name}\n[dim]{line.note}[/dim]" if line.note else line.name
         targets, verdicts = "\n".join(map(str, line.targets)), "\n".join(map(_coloured, line.verdicts()))
-        table.add_row(work, _figure(line.figure, line.unit), base, ratio, targets, verdicts)
+        table.add_row(work, _figure(line.figure, line.unit), base, _ratio(line), targets, verdicts)
     console = Console()
     # A file has no width of its own; 150 columns hold the longest line.
     (console if console.is_terminal else Console(width=150)).print(table)
@@ -107,12 +113,18 @@ def versions() -> str:
     return f"Python {platform.python_version()}, apsw {apsw.apsw_version()}, SQLite {apsw.sqlite_lib_version()}"
 
 
-def _plain(line: Line) -> str:
+def plain(line: Line) -> str:
+    """The line as text, for a log."""
     base = "" if line.base is None else f" against {_figure(line.base, line.unit)}"
-    ratio = "" if line.ratio is None else f" = {line.ratio:.2f}"
+    ratio = "" if line.ratio is None else f" = {_ratio(line)}"
     targets = (f"{target} {verdict}" for target, verdict in zip(line.targets, line.verdicts(), strict=True))
     note = f"  [{line.note}]" if line.note else ""
     return f"{line.name:44} {_figure(line.figure, line.unit)}{base}{ratio}  {'; '.join(targets)}{note}"
+
+
+def _ratio(line: Line) -> str:
+    ratio = "" if line.ratio is None else f"{line.ratio:.2f}"
+    return f"{ratio} ({min(line.rounds):.2f}–{max(line.rounds):.2f})" if line.rounds else ratio
 
 
 def _figure(value: float, unit: str) -> str:
