@@ -239,15 +239,21 @@ class EngineStore:
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
-            handed = step.take(Request(tubes, count, handle, max_pri, blocked))
+            handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked), effects)
             while handed.due is not None:
                 sessions.end_lapsed(step, effects)
                 due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
                 forced = tubes.index(handed.due) + 1
-                handed = step.take(Request(tubes, count, handle, max_pri, blocked, forced))
+                handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
             return self._taken(step, handed, effects)
 
         return self._run(take, tubes, size=count, now=now)
+
+    def _hand_out(self, step: Step, request: Request, effects: Effects) -> Handed:
+        handed = step.take(request)
+        if handed.before is not None:
+            effects.add(handed.before)
+        return handed
 
     def _taken(self, step: Step, handed: Handed, effects: Effects) -> Taken:
         if handed.tube is not None:

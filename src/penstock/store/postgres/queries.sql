@@ -570,7 +570,7 @@ found AS MATERIALIZED (SELECT r.pk AS key, nextval(r.serials) AS place FROM (SEL
         bool_and(f.taken + :elapsed::bigint <= ok.clock) OVER (ROWS UNBOUNDED PRECEDING) AS old
     FROM ok CROSS JOIN LATERAL (SELECT k.pk, k.taken FROM penstock_task k
         WHERE k.tube = :tube AND k.state = 't' AND k.owner IS NULL
-        ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.paused = 0) r WHERE r.old),
+        ORDER BY k.rank1, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.paused = 0) r WHERE r.old),
 $handed,
 counted AS (INSERT INTO penstock_delta (tube, take_calls) SELECT :tube::integer, count(*) FROM found HAVING count(*) > 0)
 SELECT ok.no, ok.clock, got.* FROM ok LEFT JOIN got ON true ORDER BY got.place;
@@ -592,15 +592,23 @@ AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND call = 
 -- ack
 
 -- fragment: acking
+-- Groups that are started and have more tasks left than may go here are locked and counted down.
 c AS MATERIALIZED (SELECT $now AS clock),
+g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT group_no FROM penstock_task
+    WHERE pk = ANY (:pks::bigint[]) AND EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND state = 'started')))
+    AND state = 'started' AND remaining > cardinality(:pks::bigint[]) ORDER BY no FOR UPDATE),
 gone AS (DELETE FROM penstock_task k USING c,
     unnest(:pks::bigint[], :leases::integer[], :sessions::integer[], :results::bytea[]) u(key, held, session, result)
     WHERE k.pk = u.key AND k.state::text = 't' AND k.owner = u.session AND (u.held IS NULL OR k.lease = u.held)
-    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL AND k.group_no IS NULL
+    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL
+    AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
 
 -- fragment: acked
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
+fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
+    FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
+    WHERE no = n.group_no),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
     SELECT gone.pk, :tube, gone.address, 'done', gone.result, c.clock + :retention
     FROM gone CROSS JOIN c WHERE gone.address IS NOT NULL
@@ -616,13 +624,13 @@ CASE WHEN told.said THEN pg_notify('{channel}', :process) END
 
 -- name: ack
 -- By the primary key: the state as text, so that no plan can prefer penstock_held.
-WITH $acking RETURNING k.pk, k.address, u.result), $acked, NULL FROM told;
+WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked, NULL FROM told;
 
 -- name: ack_queued
 -- The same in micro-queues, whose rows are locked first.
 WITH locked AS MATERIALIZED (SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = ANY (ARRAY(
     SELECT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]))) ORDER BY q.utube FOR UPDATE),
-$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, u.result, k.utube),
+$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
 s AS (SELECT utube, -count(*) AS taken, 0 AS heads, 0 AS waiting FROM gone GROUP BY utube), $came, $acked,
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true) FROM told;
 
@@ -762,6 +770,9 @@ FROM penstock_tube WHERE no = :tube ON CONFLICT DO NOTHING;
 -- The clock, and whether the tube lives.
 SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 
+-- name: by_id
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = :pk) SELECT $record $with_group;
+
 -- name: by_ids
 WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = ANY (:ids::bigint[])) SELECT $record $with_group;
 
@@ -805,11 +816,6 @@ SELECT $record $with_group;
 -- name: find_all
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high
 AND (state = 't' OR expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
-
--- name: find_aside
--- penstock_aside
-SELECT $record FROM penstock_task WHERE tube = :tube AND (state = '~' OR state = '!' OR state = 'g') AND state = :state
-AND pk > :low AND pk <= :high AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
 
 -- name: find_taken
 -- penstock_held

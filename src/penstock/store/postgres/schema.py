@@ -6,17 +6,15 @@ from uuid import uuid4
 
 import psycopg
 
-from penstock.errors import SchemaMismatch, StoreUnavailable
+from penstock.errors import StoreUnavailable
 from penstock.store.postgres import faults
 from penstock.store.postgres.location import Location, locate
 from penstock.store.postgres.queries import queries
 from penstock.store.postgres.wire import Link
-from penstock.store.sql.migrations import Schema, load_migrations, schema_of
+from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _OLDEST_SERVER = 130000
-# Stores of before the first release have smaller numbers, and other tables.
-_OLDEST_SCHEMA = 100
 
 
 def migrate(db: Link, location: Location) -> str:
@@ -29,17 +27,17 @@ def migrate(db: Link, location: Location) -> str:
         if standby:
             raise StoreUnavailable(f"{location.place} is a standby, which cannot be written: connect to the primary")
         found = _stored(db, location)
+        must_fit(_named(location), found and found[0], MIGRATIONS, new="schema (?schema=…)")
         if found is None or found[0] < MIGRATIONS[-1].number:
             with db.transaction():
                 found = _upgrade(db, location)
     except psycopg.Error as error:
         raise faults.translated(error, location.place) from error
-    number, id = found
-    if number > MIGRATIONS[-1].number:
-        raise SchemaMismatch(
-            f"{location.place} has schema {number}, this penstock knows up to {MIGRATIONS[-1].number}: upgrade penstock"
-        )
-    return id
+    return found[1]
+
+
+def _named(location: Location) -> str:
+    return f"schema {location.schema} of {location.place}"
 
 
 def look(url: str) -> Schema:
@@ -67,11 +65,6 @@ def _upgrade(db: Link, location: Location) -> tuple[int, str]:
     ask = queries(location).all
     db.run([(ask.lock_schema, {"schema": location.schema})], prepare=False)
     number, id = _stored(db, location) or (0, "")
-    if id and number < _OLDEST_SCHEMA:
-        raise SchemaMismatch(
-            f"{location.place} schema {location.schema} has schema {number} of a penstock before its first release: "
-            "export its tubes with that version and import them here, or use an empty database"
-        )
     if not id:
         id = str(uuid4())
         db.execute(f"CREATE SCHEMA IF NOT EXISTS {location.quoted}".encode())

@@ -213,11 +213,9 @@ class PostgresStep(SqlStep):
         self.passing = isinstance(select, (port.Due, port.Members, port.Unstarted))
         on = self.on(tube)
         query, values = self._selected(tube, select, on)
-        if isinstance(select, port.Find) and select.status == "t":
-            query = on.find_taken
         calls = [self.call(self.Q.look, tube=tube.no), self.call(query, **values)]
         if isinstance(select, port.Find) and select.status == "~":
-            calls.append(self.call(query, **{**values, "state": "g"}))
+            calls.append(self.call(on.find_unstarted, **values))
         if isinstance(select, port.Due):
             calls.append(self.call(self.Q.moving_groups, tube=tube.no))
         (look,), rows, *more = self.run(calls, twice=True)
@@ -227,8 +225,10 @@ class PostgresStep(SqlStep):
         if isinstance(select, port.Find) and more:
             rows = sorted([*rows, *more[0]], key=lambda row: int(row[0]))[: select.limit]
         records = [Record(*row[:_FIELDS]) for row in rows]
-        if isinstance(select, (port.ByIds, port.ByNames)):
+        if isinstance(select, port.ByIds):
             records.sort(key=lambda record: record.id)
+        if isinstance(select, port.Deliveries) and select.backwards:
+            records.reverse()
         groups: dict[int, Group] = {}
         for row in rows:
             if len(row) > _FIELDS and row[_FIELDS] is not None and row[_FIELDS] not in groups:

@@ -75,7 +75,7 @@ CREATE INDEX penstock_queued ON {schema}.penstock_task (tube, utube, state, rank
 -- What is taken, and by whom.
 CREATE INDEX penstock_held ON {schema}.penstock_task (tube, owner, pk) WHERE state = 't';
 -- What has no owner is no lease, but delivered: in the order of deliveries.
-CREATE INDEX penstock_delivered ON {schema}.penstock_task (tube, rank1, rank2, pk)
+CREATE INDEX penstock_delivered ON {schema}.penstock_task (tube, rank1, pk)
     WHERE state = 't' AND owner IS NULL;
 -- What is delayed or buried, in id order, and buried in take order, for kick.
 CREATE INDEX penstock_aside ON {schema}.penstock_task (tube, state, pk)
