@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
-from penstock.store.postgres.prepared import Link
+from penstock.store.postgres.wire import Link
 
 # Few tests use more of them at once.
 _MOST = 6

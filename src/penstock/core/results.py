@@ -36,6 +36,14 @@ class Effects(msgspec.Struct):
     #: Ends that somebody may wait for: ("task", tube, id) of an addressed task, ("group", tube, number).
     ended: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
 
+    def add(self, more: Effects) -> None:
+        """Take over what another step did."""
+        self.events += more.events
+        self.ended += more.ended
+        for counts, gains in ((self.readied, more.readied), (self.removed, more.removed)):
+            for tube, gain in gains.items():
+                counts[tube] = counts.get(tube, 0) + gain
+
 
 class Stored(msgspec.Struct, frozen=True):
     """The tasks of a put, in order."""

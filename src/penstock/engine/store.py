@@ -239,15 +239,21 @@ class EngineStore:
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
-            handed = step.take(Request(tubes, count, handle, max_pri, blocked))
+            handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked), effects)
             while handed.due is not None:
                 sessions.end_lapsed(step, effects)
                 due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
                 forced = tubes.index(handed.due) + 1
-                handed = step.take(Request(tubes, count, handle, max_pri, blocked, forced))
+                handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
             return self._taken(step, handed, effects)
 
         return self._run(take, tubes, size=count, now=now)
+
+    def _hand_out(self, step: Step, request: Request, effects: Effects) -> Handed:
+        handed = step.take(request)
+        if handed.before is not None:
+            effects.add(handed.before)
+        return handed
 
     def _taken(self, step: Step, handed: Handed, effects: Effects) -> Taken:
         if handed.tube is not None:
@@ -255,17 +261,19 @@ class EngineStore:
         return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        def settle(step: Step, _: bool) -> Settled:
-            effects = Effects()
-            records: list[Record | None] = [None] * len(moves)
-            left: Sequence[int] = range(len(moves))
-            if brief and _may_be_hot(moves):
-                left = self._ack(step, tube, moves, records, effects)
-            if left:
-                self._settle(step, tube, moves, left, records, effects)
-            return Settled(records, effects)
+        effects = Effects()
+        records: list[Record | None] = [None] * len(moves)
+        left: list[int] | None = list(range(len(moves))) if not (brief and _may_be_hot(moves)) else None
 
-        return self._run(settle, (tube,), size=len(moves), now=now)
+        def settle(step: Step, _: bool) -> None:
+            nonlocal left  # a server keeps what an attempt has written before it met a conflict
+            if left is None:
+                left = list(self._ack(step, tube, moves, records, effects))
+            while left:
+                left = self._settle(step, tube, moves, left, records, effects)
+
+        self._run(settle, (tube,), size=len(moves), now=now)
+        return Settled(records, effects)
 
     def _ack(
         self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
@@ -289,29 +297,28 @@ class EngineStore:
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
         effects: Effects,
-    ) -> None:  # fmt: skip
-        """Load, decide, flush; moves of one task one after the other, and those that others overtook once more."""
-        left = list(places)
-        while left:
-            work = Work(step, tube, effects)
-            batch: dict[int | str, int] = {}
-            later = [place for place in left if batch.setdefault(moves[place].shown, place) != place]
-            known = self._by_shown(work, list(batch))
-            after: dict[int, tuple[int, Record]] = {}
-            for shown, place in batch.items():
-                record = known.get(shown)
-                if record is None or work.remove_if_gone(record):
-                    continue
-                change = lifecycle.decide(record, moves[place], work.now)
-                if change is not None:
-                    after[record.id] = place, work.change(record, change)
-            missed, _ = work.flush()
-            for id, (place, record) in after.items():
-                if id in missed:
-                    later.append(place)
-                else:
-                    records[place] = record
-            left = sorted(later)
+    ) -> list[int]:  # fmt: skip
+        """Load, decide, flush, for one move of each task; the places that are left: later moves of one task, and those
+        that others overtook."""
+        work = Work(step, tube, effects)
+        batch: dict[int | str, int] = {}
+        later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
+        known = self._by_shown(work, list(batch))
+        after: dict[int, tuple[int, Record]] = {}
+        for shown, place in batch.items():
+            record = known.get(shown)
+            if record is None or work.remove_if_gone(record):
+                continue
+            change = lifecycle.decide(record, moves[place], work.now)
+            if change is not None:
+                after[record.id] = place, work.change(record, change)
+        missed, _ = work.flush()
+        for id, (place, record) in after.items():
+            if id in missed:
+                later.append(place)
+            else:
+                records[place] = record
+        return sorted(later)
 
     def _by_shown(self, work: Work, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
         if work.tube.kind.leased:
@@ -319,41 +326,40 @@ class EngineStore:
         return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", shown)))}
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        def kick(work: Work) -> list[Record]:
+        def kick(work: Work, _: int) -> list[Record]:
             buried = work.load(ports.Buried(count))
             return [work.change(record, lifecycle.kicked(record)) for record in buried]
 
         return self._sweep(tube, kick, now)
 
     def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        last = 0
-
-        def release(work: Work) -> list[Record]:
-            nonlocal last
-            taken = work.load(ports.Taken(last, ADVANCE_STEP))
-            last = taken[-1].id if taken else last
+        def release(work: Work, after: int) -> list[Record]:
+            taken = work.load(ports.Taken(after, ADVANCE_STEP))
             return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
 
         return self._sweep(tube, release, now, pages=True)
 
     def _sweep(
-        self, tube: Tube, decide: Callable[[Work], list[Record]], now: int | None, *, pages: bool = False
+        self, tube: Tube, decide: Callable[[Work, int], list[Record]], now: int | None, *, pages: bool = False
     ) -> Settled:
-        """Apply everything that is due, then what is decided, page by page."""
+        """Apply everything that is due, then what is decided, page by page, each behind the last id of the one before."""
+        effects = Effects()
+        settled: list[Record | None] = []
 
-        def sweep(step: Step, _: bool) -> Settled:
-            effects = Effects()
-            settled: list[Record | None] = []
+        def sweep(step: Step, _: bool) -> None:
             self._catch_up(step, tube, effects)
+            after = 0
             while True:
                 work = Work(step, tube, effects)
-                records = decide(work)
+                records = decide(work, after)
                 missed, _fresh = work.flush()
-                settled += [record for record in records if record.id not in missed]
+                settled.extend([record for record in records if record.id not in missed])
                 if not pages or len(records) < ADVANCE_STEP:
-                    return Settled(settled, effects)
+                    return
+                after = records[-1].id
 
-        return self._run(sweep, (tube,), now=now)
+        self._run(sweep, (tube,), now=now)
+        return Settled(settled, effects)
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
         sessions.end_lapsed(step, effects)
@@ -361,8 +367,9 @@ class EngineStore:
             pass
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
+        effects = Effects()
+
         def advance(step: Step, _: bool) -> Advanced:
-            effects = Effects()
             sessions.end_lapsed(step, effects)
             more = due.advance(Work(step, tube, effects), limit)
             step.sweep(tube, ADVANCE_STEP)
@@ -463,8 +470,9 @@ class EngineStore:
         return self._run(write, (tube,), now=now)
 
     def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+        effects = Effects()
+
         def turn(step: Step, _: bool) -> Advanced:
-            effects = Effects()
             work = Work(step, tube, effects)
             group = due.turn_group(work, no, to)
             more = group is not None and due.follow(work, [no], ADVANCE_STEP)

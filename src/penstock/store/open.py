@@ -204,8 +204,8 @@ def _open_mysql(url: str, clock: Clock | None) -> Store:
 
 def _open_postgres(url: str, clock: Clock | None) -> Store:
     with _driver("postgresql", "psycopg", "postgres"):
-        from penstock.store.postgres.store import PostgresStore
-    return PostgresStore(url, clock=clock)
+        from penstock.store.postgres.database import open_postgres
+    return open_postgres(url, clock)
 
 
 def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:

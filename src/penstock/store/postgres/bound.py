@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import psycopg
-from psycopg.pq import TransactionStatus
+from psycopg.adapt import Dumper
+from psycopg.pq import Format, TransactionStatus
 from psycopg.rows import tuple_row
 
 from penstock.core.names import kind_of
+from penstock.engine.port import Conflict
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 from penstock.store.postgres import faults
-from penstock.store.postgres.arrays import adapt
-from penstock.store.postgres.connection import Connections, Row
+from penstock.store.postgres.connection import Connections
+from penstock.store.postgres.wire import Call, Row, adapt, dumped
+
+
+class _Text(bytes):
+    """A parameter as it is sent, in the text format."""
+
+
+class _Binary(bytes):
+    """The same in the binary format."""
+
+
+class _TextDumper(Dumper):
+    format = Format.TEXT
+
+    def dump(self, obj: _Text) -> _Text:
+        return obj
+
+
+class _BinaryDumper(_TextDumper):
+    format = Format.BINARY
 
 
 class BoundConnection(Connections):
     """Calls go through one connection, and nothing is made again: that is for the caller to decide."""
 
-    def __init__(self, own: Connections, connection: object, begin: str, identity: str) -> None:
-        super().__init__(own.location)
+    relaxes = False
+    prepares = False
+
+    def __init__(self, own: Connections, connection: object, asked: SimpleNamespace, identity: str) -> None:
+        super().__init__(own.location, each=own._each)
         if not isinstance(connection, psycopg.Connection):
             raise UnsupportedOption(
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
         self._db = connection
-        self._begin = begin
+        self._asked = asked
         try:
             found = self._joined()
         except StoreCorrupt as error:
@@ -33,36 +60,54 @@ class BoundConnection(Connections):
         if f"postgresql:{found}" != identity:
             raise _elsewhere(own.location.place)
 
-    def call(
-        self, query: str, values: Sequence[object] = (), *, twice: bool = False, patience: float | None = None
-    ) -> list[Row]:
-        """The rows that the statement answers; one that fails is undone alone."""
+    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
+        """What the statements answer; where one fails, all of them are undone, and nothing else."""
+        with self.session(snapshot=False):
+            return self.run_in(self._db, calls)
+
+    def run_in(self, db: psycopg.Connection[Any], calls: Sequence[Call]) -> list[list[Row]]:
+        """The same as part of a savepoint."""
+        return [self._execute(call) for call in calls]
+
+    @contextmanager
+    def session(self, *, snapshot: bool) -> Iterator[psycopg.Connection[Any]]:  # type: ignore[override]
+        """A savepoint, with the settings that statements need; the caller's own are put back."""
         if self._db.info.transaction_status == TransactionStatus.IDLE:  # its last transaction has ended
             self._joined()
         try:
             with self._db.transaction():
-                return self._execute(query, values).fetchall()
+                before = self._execute((self._asked.settings_before, {}))[0]
+                self._execute((self._asked.settings, {**self._each[1], "local": True}))
+                yield self._db
+                self._execute((self._asked.settings_back, {f"s{place}": old for place, old in enumerate(before, 1)}))
+        except faults.CONFLICTS as error:
+            raise Conflict from error
         except psycopg.Error as error:
-            if error.sqlstate in faults.OWN:
-                raise
             raise faults.translated(error, self.location.place) from error
 
-    def _execute(self, query: str, values: Sequence[object] = ()) -> psycopg.Cursor[Row]:
+    def _execute(self, call: Call) -> list[Row]:
         # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts. Not
         # prepared: the connection may be behind a proxy.
-        cursor = psycopg.Cursor(self._db, row_factory=tuple_row)
+        query, values = call
+        cursor = psycopg.RawCursor(self._db, row_factory=tuple_row)
         adapt(cursor)
-        return cursor.execute(query, values, binary=True, prepare=False)
+        cursor.adapters.register_dumper(_Text, _TextDumper)
+        cursor.adapters.register_dumper(_Binary, _BinaryDumper)
+        given = []
+        for value, form in (dumped(values[name]) for name in query.names):
+            given.append(None if value is None else _Text(value) if form == Format.TEXT else _Binary(value))
+        cursor.execute(query.sent, given, binary=True, prepare=False)
+        return cursor.fetchall() if cursor.description else [(max(cursor.rowcount, 0),)]
 
     def _joined(self) -> object:
         """Be part of the caller's transaction, which begins here if its connection begins them by itself."""
         if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
             raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
         try:
-            row = self._execute(self._begin).fetchone()
+            rows = self._execute((self._asked.store_id, {}))
         except psycopg.Error as error:
             raise faults.translated(error, self.location.place) from error
-        return row[0] if row else None
+        return rows[0][0] if rows else None
 
     def close(self) -> None:
         """The connection stays the caller's."""

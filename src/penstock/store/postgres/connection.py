@@ -6,32 +6,40 @@ import ctypes
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
+from penstock.engine.port import Conflict
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres import faults
 from penstock.store.postgres.location import Location
-from penstock.store.postgres.prepared import Link, Prepared
+from penstock.store.postgres.wire import Call, Link, Query, Row
 
-Row = tuple[object, ...]
 T = TypeVar("T")
 # How long a call waits for a connection: a server that restarts is back by then.
 WAIT_SECONDS = 5.0
-# A deadlock's victim tries again so often; each try ends a second of waiting in the server.
+# A call on a connection that broke is made again so often.
 TRIES = 6
 
 
 class Connections:
-    """The pool of one store. `call` is one statement, which is one transaction and one round trip."""
+    """The pool of one store."""
 
-    def __init__(self, location: Location) -> None:
+    #: Whether a call may say that it does not wait for the disk, and may add up counters.
+    relaxes = True
+
+    def __init__(
+        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call = (Query(""), {})
+    ) -> None:
         self.location = location
+        self._begin = begin  # what is done first with a new connection
+        self._each = each  # what is sent first with every call, where a connection keeps nothing
         self._lock = threading.Lock()
         self._pool: ConnectionPool[Link] | None = None
         # What was given back last: a lone caller passes the pool by, which takes a fifth of the time of a put.
@@ -52,43 +60,55 @@ class Connections:
         except psycopg.Error as error:
             raise faults.translated(error, self.location.place) from error
 
-    def call(
-        self, query: str, values: Sequence[object] = (), *, twice: bool = False, patience: float | None = None
-    ) -> list[Row]:
-        """The rows that the statement answers. `twice`: it may be made again although it may have been done.
+    def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
+        """Send statements at once, as one transaction; what each answers. Conflict where a guard failed.
 
-        `patience`: so many seconds to wait for a connection, if not the usual.
+        `twice`: it may be made again although it may have been done. `patience`: so many seconds to wait for a
+        connection, if not the usual.
         """
-        return self._made(lambda db: db.execute(query, values, binary=True).fetchall(), twice, patience)
+        return self._made(lambda db: self.run_in(self._begun(db), calls), twice, patience)
 
-    def answer(self, statement: Prepared, values: Sequence[bytes | None]) -> bytes | None:
-        """The one value that the prepared statement answers."""
-        return self._made(lambda db: statement.run(db, values), False, None)
+    def run_in(self, db: Link, calls: Sequence[Call]) -> list[list[Row]]:
+        """The same on one connection, as part of its transaction if it is in one; raises as the driver does."""
+        if self.prepares:
+            return db.run(calls, prepare=True)
+        return db.run([self._each, *calls], prepare=False)[1:]
 
-    def _made(self, make: Callable[[Link], T], twice: bool, patience: float | None) -> T:
-        """What a call answers, made again where that is safe."""
-        failures = 0
-        while True:
-            db = self._borrow(patience)
+    @contextmanager
+    def session(self, *, snapshot: bool) -> Iterator[Link]:
+        """One transaction of several round trips. `snapshot`: it reads, and sees one moment.
+
+        A client that stops meanwhile does not keep its locks for long: the server ends the transaction.
+        """
+        db = self._borrow(None)
+        ended = False
+        try:
+            begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
+            idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
+            self.run_in(self._begun(db), [(Query(begin), {}), (Query(idle), {})])
             try:
-                return make(db)
-            except faults.AGAIN as error:
-                failures += 1
-                if failures >= TRIES:
-                    raise faults.translated(error, self.location.place) from error
-            except psycopg.Error as error:
-                if error.sqlstate in faults.OWN:
-                    raise
+                yield db
+            except BaseException:
+                ended = True
                 if not db.broken:
-                    raise faults.translated(error, self.location.place) from error
-                failures += 1
-                if not twice:
-                    raise faults.unknown(self.location.place) from error
-                if failures >= TRIES:
-                    raise faults.lost(self.location.place) from error
-            finally:
-                self._return(db)
-            time.sleep(random.random() * 0.02 * failures)
+                    db.run([(Query("ROLLBACK"), {})], prepare=False)
+                raise
+            ended = True
+            db.run([(Query("COMMIT"), {})], prepare=False)
+        except psycopg.Error as error:
+            raise self._failed(db, error, done=ended) from error
+        finally:
+            self._return(db)
+
+    def _begun(self, db: Link) -> Link:
+        if not db.ready:
+            self._begin(db)
+            db.ready = True
+        return db
+
+    def call(self, query: str, values: Sequence[object] = ()) -> list[Row]:
+        """The rows of one statement as psycopg sends it, which may be made twice."""
+        return self._made(lambda db: db.execute(query, values, binary=True).fetchall(), True, None)
 
     def transact(self, work: Callable[[psycopg.Connection], T]) -> T:
         """Do the work in one transaction; it is done again after a deadlock or on a connection that broke."""
@@ -105,6 +125,29 @@ class Connections:
             finally:
                 self._return(db)
             time.sleep(random.random() * 0.02 * failures)
+
+    def _made(self, make: Callable[[Link], T], twice: bool, patience: float | None) -> T:
+        """What a call answers, made again where that is safe."""
+        failures = 0
+        while True:
+            db = self._borrow(patience)
+            try:
+                return make(db)
+            except psycopg.Error as error:
+                failures += 1
+                if not (twice and db.broken and failures < TRIES):
+                    raise self._failed(db, error, done=not twice) from error
+            finally:
+                self._return(db)
+            time.sleep(random.random() * 0.02 * failures)
+
+    def _failed(self, db: Link, error: psycopg.Error, *, done: bool = True) -> Exception:
+        """What to raise: `done`, where the call may have been done before the connection broke."""
+        if isinstance(error, faults.CONFLICTS):
+            return Conflict()
+        if not db.broken:
+            return faults.translated(error, self.location.place)
+        return faults.unknown(self.location.place) if done else faults.lost(self.location.place)
 
     def close(self) -> None:
         """Close for good."""

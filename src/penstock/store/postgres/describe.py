@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import cast
 
-from penstock.store.base import Description
-from penstock.store.postgres.connection import Row
+from penstock.core.results import Description
+from penstock.store.postgres.wire import Row
 from penstock.store.postgres.location import Location
 
 # From here on an open transaction keeps so many dead rows that takes become slow.

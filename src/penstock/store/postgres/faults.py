@@ -15,11 +15,11 @@ from penstock.errors import (
     StoreUnavailable,
 )
 
-# What the store's functions raise.
-OWN = ("PS001", "PS002", "PS003", "PS004", "PS005", "PS006", "PS007")
-NO_SUCH_TUBE, TUBE_TAKEN, TUBE_AWAITED, ADDRESS_IN_USE, GROUP_ENDED, TUBE_FULL, TUBE_RESTLESS = OWN
 # The whole transaction was undone, and may be tried again.
 AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
+# The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name is in use
+# that was not, or somebody held what it needs for two seconds.
+CONFLICTS = (*AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
 
 
 def translated(error: psycopg.Error, place: str) -> PenstockError:

@@ -1,270 +1,922 @@
--- Every call of the PostgreSQL store: one function each, so one round trip and one transaction.
+-- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Names of tables get the store's schema, and
+-- in hot statements penstock_task stands for one of its partitions. tests/postgres/test_plans.py watches the plans.
 
--- fragment: entries
--- Their data, which of the shapes each has, the shapes as JSON, and their addresses, if any.
-ARRAY(
-    SELECT ROW(d.place, s.base1, s.clock1, s.newest1, s.base2, s.clock2, s.newest2, s.pri, s.utube, s.ttl, s.ttr, s.delay,
-        s.max_attempts, s.callback, d.data, d.address, s.duplicate, s.reply_to, s.group_name, s.group_no,
-        NULL)::{schema}.penstock_entry
-    FROM unnest(%s::bytea[], %s::integer[], %s::text[]) WITH ORDINALITY d(data, shape, address, place)
-    JOIN ROWS FROM (jsonb_to_recordset(%s::jsonb) AS (
-        base1 double precision, clock1 boolean, newest1 boolean, base2 double precision, clock2 boolean,
-        newest2 boolean, pri integer, utube text, ttl bigint, ttr bigint, delay bigint, max_attempts integer,
-        callback text, duplicate text, reply_to text, group_name text, group_no integer)
-    ) WITH ORDINALITY s(base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, max_attempts,
-        callback, duplicate, reply_to, group_name, group_no, number) ON s.number = d.shape
-    ORDER BY d.place)
+-- fragment: now
+-- By date_part, not extract, whose numeric costs a put a tenth of the server's time.
+coalesce(:now::bigint, floor(date_part('epoch', clock_timestamp()) * 1000)::bigint)
 
--- fragment: progress
--- Only of taken tasks: the others cost no look.
-CASE WHEN shown.state = 't' THEN {schema}.penstock_progress(shown.tube, shown.id, shown.lease) END
+-- fragment: ids
+(SELECT unnest(:ids::bigint[]))
 
--- name: plans
--- What every verb's function runs with, {plans} in functions/. The tables go from empty to millions of rows and
--- back within minutes, so plans must not depend on statistics: one made for an empty table would scan a full one.
-SET enable_seqscan = off SET enable_bitmapscan = off SET enable_hashjoin = off SET enable_mergejoin = off SET enable_sort = off
-SET plan_cache_mode = force_generic_plan SET jit = off SET lock_timeout = '10s'
+-- fragment: texts
+(SELECT unnest(:texts::text[]))
+
+-- the store
 
 -- name: has_meta
 -- Not by to_regclass, which may remember from before the wait for the lock that there was none.
-SELECT FROM pg_class WHERE relname = 'penstock_meta'
-AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = %s)
+SELECT 1 FROM pg_class WHERE relname = 'penstock' || '_meta'
+AND relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = :schema);
 
 -- name: get_meta
-SELECT value FROM {schema}.penstock_meta WHERE name = %s
+SELECT value FROM penstock_meta WHERE name = :name;
 
 -- name: set_meta
-INSERT INTO {schema}.penstock_meta (name, value) VALUES (%s, %s)
-ON CONFLICT (name) DO UPDATE SET value = excluded.value
+INSERT INTO penstock_meta (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
 -- name: lock_schema
-SELECT pg_advisory_xact_lock(hashtext('penstock'), hashtext('{schema}'))
+SELECT pg_advisory_xact_lock(hashtext('penstock'), hashtext(:schema));
 
--- name: begin_schema
-CREATE SCHEMA IF NOT EXISTS {schema};
-CREATE TABLE IF NOT EXISTS {schema}.penstock_meta (name text PRIMARY KEY, value text NOT NULL)
-
--- name: unchecked
--- Functions are made in any order, so that some name others that are not there yet.
-SET LOCAL check_function_bodies = off
+-- name: create_meta
+CREATE TABLE IF NOT EXISTS penstock_meta (name text PRIMARY KEY, value text NOT NULL);
 
 -- name: server
-SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()
+SELECT current_setting('server_version_num')::integer, pg_is_in_recovery();
 
--- name: bind
--- From here to its end the caller's transaction is not ours to relax or to fold counters in.
-SELECT value, set_config('penstock.bound', 'on', true) FROM {schema}.penstock_meta WHERE name = 'id'
+-- name: settings
+-- What statements run with. The tables go from empty to millions of rows and back within minutes, so plans must not
+-- depend on statistics: one made for an empty table would scan a full one. `local`: until the end of the transaction.
+SELECT set_config('enable_seqscan', 'off', :local), set_config('enable_bitmapscan', 'off', :local),
+set_config('enable_hashjoin', 'off', :local), set_config('enable_mergejoin', 'off', :local),
+set_config('enable_sort', 'off', :local), set_config('jit', 'off', :local),
+set_config('plan_cache_mode', 'force_generic_plan', :local), set_config('lock_timeout', :patience, :local);
+
+-- name: settings_before
+SELECT current_setting('enable_seqscan'), current_setting('enable_bitmapscan'), current_setting('enable_hashjoin'),
+current_setting('enable_mergejoin'), current_setting('enable_sort'), current_setting('jit'),
+current_setting('plan_cache_mode'), current_setting('lock_timeout');
+
+-- name: settings_back
+SELECT set_config('enable_seqscan', :s1, true), set_config('enable_bitmapscan', :s2, true),
+set_config('enable_hashjoin', :s3, true), set_config('enable_mergejoin', :s4, true),
+set_config('enable_sort', :s5, true), set_config('jit', :s6, true), set_config('plan_cache_mode', :s7, true),
+set_config('lock_timeout', :s8, true);
+
+-- name: brief
+-- A transaction of several round trips: one whose client stopped does not keep its locks.
+SELECT set_config('idle_in_transaction_session_timeout', '5s', true);
+
+-- name: relax
+-- This transaction may be lost in a crash of the server: it does not wait for the disk.
+SELECT set_config('synchronous_commit', 'off', true);
+
+-- name: clock
+SELECT $now;
+
+-- name: store_id
+SELECT value FROM penstock_meta WHERE name = 'id';
 
 -- name: describe
 SELECT current_setting('server_version'), current_setting('fsync'), current_setting('synchronous_commit'),
-    current_setting('full_page_writes'), current_setting('autovacuum'), current_setting('max_connections')::integer,
-    (SELECT value FROM {schema}.penstock_meta WHERE name = 'schema')::integer,
-    (SELECT extract(epoch FROM clock_timestamp() - min(xact_start))::integer FROM pg_stat_activity
-        WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
-    (SELECT pg_notification_queue_usage() * 100)::integer
+current_setting('full_page_writes'), current_setting('autovacuum'), current_setting('max_connections')::integer,
+(SELECT value FROM penstock_meta WHERE name = 'schema')::integer,
+(SELECT extract(epoch FROM clock_timestamp() - min(xact_start))::integer FROM pg_stat_activity
+    WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()),
+(SELECT pg_notification_queue_usage() * 100)::integer;
 
--- name: now
-SELECT {schema}.penstock_now(NULL)
+-- locks
+
+-- name: open
+-- Until commit nobody drops, moves or repairs these tubes. Puts and takes share the lock, which is no write. It comes
+-- before the statement that looks for the tube, so that it is there or not when the lock is had.
+SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, u) FROM unnest(:tubes::integer[]) u;
+
+-- name: open_alone
+SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, :tube);
+
+-- name: open_alone_at_once
+SELECT 1 / pg_try_advisory_xact_lock('penstock_tube'::regclass::oid::integer, :tube)::integer;
+
+-- name: open_for
+-- A take shares the lock of its handle; whoever ends a handle has it alone, so no task can be leased to a session that
+-- is just ending.
+SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, u),
+pg_advisory_xact_lock_shared('penstock_handle'::regclass::oid::integer, hashtext(:handle))
+FROM unnest(:tubes::integer[]) u;
+
+-- name: lock_handle
+SELECT pg_advisory_xact_lock('penstock_handle'::regclass::oid::integer, hashtext(:handle));
+
+-- name: lock_handle_at_once
+SELECT 1 / pg_try_advisory_xact_lock('penstock_handle'::regclass::oid::integer, hashtext(:handle))::integer;
+
+-- name: lock_recovering
+-- One caller at a time: another would meet those that were just moved to the end, and stop there.
+SELECT pg_advisory_xact_lock('penstock_utube'::regclass::oid::integer, :tube);
 
 -- tubes
 
--- name: save_tube
-SELECT * FROM {schema}.penstock_name_tube(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+-- name: next_tube_no
+SELECT nextval(CASE WHEN :temporary THEN 'penstock_temporary_no' ELSE 'penstock_tube_no' END::regclass);
 
--- name: get_tube
--- Also one that hides behind the name, so that this is one look; the tube itself comes first.
-SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE name = %s
-UNION ALL SELECT no, name, kind, options FROM {schema}.penstock_sealed WHERE name = %s
-UNION ALL SELECT * FROM {schema}.penstock_hidden(%s)
+-- name: add_tube
+WITH made AS (INSERT INTO penstock_tube (no, name, kind, options) VALUES (:tube, :name, :kind, :options)
+    ON CONFLICT (name) DO NOTHING RETURNING no)
+SELECT 1 / count(*) FROM made;
 
--- name: all_tubes
--- Without those that are arriving.
-SELECT no, name, kind, options FROM {schema}.penstock_tube WHERE left(name, 1) <> '<' ORDER BY name
+-- name: create_sequence
+CREATE SEQUENCE penstock_{bound}_{tube};
 
--- name: hidden_tube
-SELECT * FROM {schema}.penstock_hidden(%s)
+-- name: drop_sequence
+DROP SEQUENCE IF EXISTS penstock_{bound}_{tube};
 
--- name: drop_tube
-SELECT * FROM {schema}.penstock_drop_tube(%s, %s, %s)
+-- name: add_counter
+WITH counted AS (INSERT INTO penstock_counter (tube) VALUES (:tube::integer)),
+unbroken AS (INSERT INTO penstock_unbroken (tube) SELECT :tube::integer WHERE :temporary)
+UPDATE penstock_tube SET ids = to_regclass('penstock_ids_' || :tube::text),
+serials = to_regclass('penstock_serials_' || :tube::text), heads = to_regclass('penstock_heads_' || :tube::text),
+heads_no = to_regclass('penstock_heads_' || :tube::text)::oid, dues = to_regclass('penstock_dues_' || :tube::text)
+WHERE no = :tube;
 
--- name: pause
-SELECT {schema}.penstock_pause(%s, %s, %s)
+-- name: hide_counter
+WITH hidden AS (UPDATE penstock_delta SET tube = -tube WHERE tube = :tube)
+UPDATE penstock_counter SET tube = -tube WHERE tube = :tube;
 
--- name: paused
-SELECT paused FROM {schema}.penstock_tube WHERE no = %s
+-- name: forget_counter
+WITH forgotten AS (DELETE FROM penstock_delta WHERE tube = :tube),
+healed AS (DELETE FROM penstock_unbroken WHERE tube = abs(:tube)),
+unwatched AS (DELETE FROM penstock_watching WHERE tube = abs(:tube))
+DELETE FROM penstock_counter WHERE tube = :tube;
 
--- tasks
+-- name: broken
+-- Temporary tubes whose tasks a crash of the server has emptied.
+SELECT no FROM penstock_tube WHERE no >= 4194304
+AND NOT EXISTS (SELECT 1 FROM penstock_unbroken u WHERE u.tube = no);
 
--- name: put_one
-SELECT * FROM {schema}.penstock_put_one(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+-- name: mend
+-- The first to come does it; the others wait here, and have nothing to do.
+INSERT INTO penstock_unbroken (tube) VALUES (:tube) ON CONFLICT DO NOTHING RETURNING tube;
 
--- name: put_plain
-SELECT {schema}.penstock_put_plain($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)
+-- name: empty
+-- What is kept of a temporary tube without its tasks. The last commits did not wait for the disk, and may have given
+-- more ids than the sequence knows of.
+WITH sums AS (SELECT coalesce(sum(ready), 0) AS r, coalesce(sum(taken), 0) AS t, coalesce(sum(delayed), 0) AS d,
+    coalesce(sum(buried), 0) AS b FROM (SELECT ready, taken, delayed, buried FROM penstock_counter WHERE tube = :tube
+    UNION ALL SELECT ready, taken, delayed, buried FROM penstock_delta WHERE tube = :tube) n),
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done)
+    SELECT :tube::integer, -r, -t, -d, -b, r + t + d + b FROM sums),
+queues AS (DELETE FROM penstock_utube WHERE tube = :tube),
+groups AS (DELETE FROM penstock_group WHERE tube = :tube AND state IN ('open', 'started', 'cancelling'))
+SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM penstock_tube WHERE no = :tube;
 
--- name: put_alike
-SELECT * FROM {schema}.penstock_put_alike(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+-- counters
 
--- name: put
--- Entries that differ.
-SELECT * FROM {schema}.penstock_put(%s, $entries, %s, %s)
+-- fragment: counters
+ready, taken, delayed, buried, done, put_calls, take_calls, ack_calls, release_calls, delete_calls, bury_calls,
+kick_calls, touch_calls, ttl_calls, ttr_calls, delay_calls, fail_calls
 
--- name: put_linked
-SELECT * FROM {schema}.penstock_put_linked(%s, $entries, %s, %s)
+-- fragment: sums
+coalesce(sum(ready), 0)::bigint AS ready, coalesce(sum(taken), 0)::bigint AS taken,
+coalesce(sum(delayed), 0)::bigint AS delayed, coalesce(sum(buried), 0)::bigint AS buried,
+coalesce(sum(done), 0)::bigint AS done, coalesce(sum(put_calls), 0)::bigint AS put_calls,
+coalesce(sum(take_calls), 0)::bigint AS take_calls, coalesce(sum(ack_calls), 0)::bigint AS ack_calls,
+coalesce(sum(release_calls), 0)::bigint AS release_calls, coalesce(sum(delete_calls), 0)::bigint AS delete_calls,
+coalesce(sum(bury_calls), 0)::bigint AS bury_calls, coalesce(sum(kick_calls), 0)::bigint AS kick_calls,
+coalesce(sum(touch_calls), 0)::bigint AS touch_calls, coalesce(sum(ttl_calls), 0)::bigint AS ttl_calls,
+coalesce(sum(ttr_calls), 0)::bigint AS ttr_calls, coalesce(sum(delay_calls), 0)::bigint AS delay_calls,
+coalesce(sum(fail_calls), 0)::bigint AS fail_calls
 
--- name: take
-SELECT * FROM {schema}.penstock_take(%s::integer[], %s, %s, %s, %s, %s, %s, %s, %s, %s)
-
--- name: give_back
-SELECT * FROM {schema}.penstock_give_back(%s::integer[], %s, %s, %s, %s, %s)
-
--- name: settle
-SELECT * FROM {schema}.penstock_settle(%s, %s, %s, %s)
-
--- name: settle_telling
-SELECT shown.*, $progress FROM {schema}.penstock_settle_telling(%s, %s, %s, %s) shown
-
--- name: ack
-SELECT * FROM {schema}.penstock_ack(%s, %s::bigint[], %s::integer[], %s::integer[], %s::bytea[], %s, %s, %s, %s)
-
--- name: kick
-SELECT * FROM {schema}.penstock_kick(%s, %s, %s, %s)
-
--- name: release_all
-SELECT * FROM {schema}.penstock_release_all(%s, %s, %s)
-
--- name: advance
-SELECT * FROM {schema}.penstock_advance(%s, %s, %s, %s)
-
--- name: truncate
-SELECT * FROM {schema}.penstock_truncate(%s, %s, %s, %s, %s, %s)
-
--- name: get
-SELECT shown.*, $progress FROM {schema}.penstock_get(%s, %s::bigint[], %s) shown
-
--- name: find
-SELECT shown.*, $progress FROM {schema}.penstock_find(%s, %s, %s, %s, %s) shown
-
--- name: count
-SELECT * FROM {schema}.penstock_count(%s)
-
--- addresses and groups
-
--- name: sought
-SELECT * FROM {schema}.penstock_sought(%s, %s, %s, %s, %s)
-
--- name: open_group
-SELECT * FROM {schema}.penstock_open_group(%s, %s)
-
--- name: get_group
-SELECT fresh, (found).* FROM {schema}.penstock_get_group(%s, %s, %s, %s)
-
--- name: live_groups
--- penstock_live_group, in order
-SELECT * FROM {schema}.penstock_group WHERE tube = %s AND name > %s AND state IN ('open', 'started')
-ORDER BY name LIMIT %s
-
--- name: set_group_work
-SELECT {schema}.penstock_set_group_work(%s, %s, %s, %s)
-
--- name: turn_group
-SELECT * FROM {schema}.penstock_turn_group(%s, %s, %s, %s, %s, %s)
-
--- kinds that lease nothing
-
--- name: push
-SELECT * FROM {schema}.penstock_push(%s, $entries, %s, %s)
-
--- name: ack_named
-SELECT * FROM {schema}.penstock_ack_named(%s, %s::text[], %s)
-
--- name: settle_named
-SELECT * FROM {schema}.penstock_settle_named(%s, %s::text[], %s::text[], %s, %s)
-
--- name: named
-SELECT * FROM {schema}.penstock_named(%s, %s::text[], %s)
-
--- name: recover
-SELECT * FROM {schema}.penstock_recover(%s, %s, %s, %s)
-
--- name: inspect
-SELECT * FROM {schema}.penstock_inspect(%s, %s, %s, %s)
-
--- moving
-
--- name: seal
-SELECT {schema}.penstock_seal(%s, %s, %s, %s)
-
--- name: sealed_tubes
-SELECT no, name, kind, options FROM {schema}.penstock_sealed ORDER BY name
-
--- name: forget_sealed
-DELETE FROM {schema}.penstock_sealed WHERE no = %s RETURNING no
-
--- name: erase
-SELECT {schema}.penstock_erase(%s, %s, %s)
+-- fragment: added
+ready = c.ready + n.ready, taken = c.taken + n.taken, delayed = c.delayed + n.delayed, buried = c.buried + n.buried,
+done = c.done + n.done, put_calls = c.put_calls + n.put_calls, take_calls = c.take_calls + n.take_calls,
+ack_calls = c.ack_calls + n.ack_calls, release_calls = c.release_calls + n.release_calls,
+delete_calls = c.delete_calls + n.delete_calls, bury_calls = c.bury_calls + n.bury_calls,
+kick_calls = c.kick_calls + n.kick_calls, touch_calls = c.touch_calls + n.touch_calls,
+ttl_calls = c.ttl_calls + n.ttl_calls, ttr_calls = c.ttr_calls + n.ttr_calls,
+delay_calls = c.delay_calls + n.delay_calls, fail_calls = c.fail_calls + n.fail_calls
 
 -- name: tally
-SELECT * FROM {schema}.penstock_tally(%s)
+-- The last id is that of the sequence or, while the tube arrives, of what has arrived; the last delivery's serial too.
+SELECT greatest(c.last_id, (SELECT coalesce(pg_sequence_last_value(t.ids), 0) FROM penstock_tube t WHERE t.no = :tube)),
+c.last_ms, c.last_seq,
+coalesce((SELECT pg_sequence_last_value(t.serials) FROM penstock_tube t WHERE t.no = :tube), 0), n.*
+FROM penstock_counter c CROSS JOIN (SELECT $sums FROM (
+    SELECT $counters FROM penstock_counter WHERE tube = :tube
+    UNION ALL SELECT $counters FROM penstock_delta WHERE tube = :tube) parts) n WHERE c.tube = :tube;
 
--- name: sum
-SELECT * FROM {schema}.penstock_sum(%s)
+-- name: set_counts
+WITH gone AS (DELETE FROM penstock_delta WHERE tube = :tube RETURNING $counters),
+n AS (SELECT $sums FROM gone)
+UPDATE penstock_counter c SET ready = :ready, taken = :taken, delayed = :delayed, buried = :buried, done = :done,
+put_calls = c.put_calls + n.put_calls, take_calls = c.take_calls + n.take_calls,
+ack_calls = c.ack_calls + n.ack_calls, release_calls = c.release_calls + n.release_calls,
+delete_calls = c.delete_calls + n.delete_calls, bury_calls = c.bury_calls + n.bury_calls,
+kick_calls = c.kick_calls + n.kick_calls, touch_calls = c.touch_calls + n.touch_calls,
+ttl_calls = c.ttl_calls + n.ttl_calls, ttr_calls = c.ttr_calls + n.ttr_calls,
+delay_calls = c.delay_calls + n.delay_calls, fail_calls = c.fail_calls + n.fail_calls
+FROM n WHERE c.tube = :tube;
 
--- name: read_tasks
--- By the primary key.
-SELECT (found.shown).* FROM (
-    SELECT {schema}.penstock_shown(k) AS shown FROM {schema}.penstock_task k WHERE k.tube = %s AND k.key > %s
-    ORDER BY k.key LIMIT %s OFFSET 0) found
+-- name: set_mark
+UPDATE penstock_counter SET last_ms = :ms, last_seq = :seq WHERE tube = :tube AND (last_ms, last_seq) < (:ms, :seq);
 
--- name: read_groups
-SELECT * FROM {schema}.penstock_group
-WHERE tube = %s AND no > %s AND state IN ('open', 'started', 'cancelling') ORDER BY no LIMIT %s
+-- name: set_serial
+SELECT setval(serials, greatest(:serial::bigint, coalesce(pg_sequence_last_value(serials), 1)))
+FROM penstock_tube WHERE no = :tube AND serials IS NOT NULL;
 
--- name: read_outcomes
--- By the primary key.
-SELECT key & 1099511627775, address, status, result, error, code, until FROM {schema}.penstock_outcome
-WHERE key > %s AND key <= %s ORDER BY key LIMIT %s
+-- name: fold
+-- Add the calls' own rows to the counters, those of tubes that no put with a capacity holds. One call does it at a time,
+-- and nobody waits for it. Rows of tubes that are gone go.
+WITH free AS MATERIALIZED (SELECT tube FROM penstock_counter
+    WHERE pg_try_advisory_xact_lock('penstock_delta'::regclass::oid::integer, 0) ORDER BY tube FOR UPDATE SKIP LOCKED),
+gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) RETURNING d.tube, $counters),
+n AS (SELECT tube, $sums FROM gone GROUP BY tube)
+UPDATE penstock_counter c SET $added FROM n WHERE c.tube = n.tube;
 
--- name: adopt
-SELECT {schema}.penstock_adopt(%s, %s, %s::bytea[], %s, %s::bytea[], %s)
+-- fragment: stored
+(SELECT c.ready + c.taken + c.delayed + c.buried + coalesce((SELECT sum(coalesce(d.ready, 0) + coalesce(d.taken, 0)
++ coalesce(d.delayed, 0) + coalesce(d.buried, 0)) FROM penstock_delta d WHERE d.tube = :tube), 0)
+FROM penstock_counter c WHERE c.tube = :tube)::bigint
 
--- name: land
-SELECT {schema}.penstock_land(%s, %s, %s, %s, %s, %s)
+-- name: lock_capacity
+SELECT 1 FROM penstock_counter WHERE tube = :tube FOR UPDATE;
+
+-- name: admit
+-- Whoever has added to a tube with a capacity looks again under the lock, one after the other.
+SELECT 1 / CASE WHEN $stored > :capacity THEN 0 ELSE 1 END;
+
+-- telling
+
+-- fragment: others_wait
+(:process::text IS NOT NULL AND EXISTS (
+    SELECT 1 FROM penstock_waiter w WHERE w.tube = :tube AND w.process <> :process))
+
+-- fragment: others_watch
+(:process::text IS NOT NULL AND EXISTS (SELECT 1 FROM penstock_watching w WHERE w.tube = :tube
+    AND w.process <> :process AND w.until > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint))
+
+-- name: tell
+-- A hint to other processes: `always`, where somebody waits for something takeable, or for an end.
+SELECT pg_notify('{channel}', :process) WHERE :always
+OR (:ready AND EXISTS (SELECT 1 FROM penstock_waiter w WHERE w.tube = ANY (:tubes::integer[]) AND w.process <> :process))
+OR (:ended AND EXISTS (SELECT 1 FROM penstock_watching w WHERE w.tube = :tube AND w.process <> :process
+    AND w.until > floor(date_part('epoch', clock_timestamp()) * 1000)::bigint));
+
+-- name: watch
+-- Say that this process waits for ends in a tube, by the server's own clock; a row when that was news, so that an end
+-- under way may not know it.
+WITH c AS MATERIALIZED (SELECT floor(date_part('epoch', clock_timestamp()) * 1000)::bigint AS clock),
+fresh AS MATERIALIZED (SELECT clock FROM c WHERE NOT EXISTS (SELECT 1 FROM penstock_watching
+    WHERE tube = :tube AND process = :process AND until > clock + 2000)
+    AND EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube)),
+gone AS (DELETE FROM penstock_watching w USING fresh WHERE w.ctid = ANY (ARRAY(SELECT ctid FROM penstock_watching
+    WHERE until <= (SELECT clock FROM fresh) AND process <> :process FOR UPDATE SKIP LOCKED)))
+INSERT INTO penstock_watching (tube, process, until) SELECT :tube::integer, :process::text, clock + 5000 FROM fresh
+ON CONFLICT (tube, process) DO UPDATE SET until = excluded.until RETURNING 1;
+
+-- bounds
+
+-- fragment: lower
+-- One at a time, or a higher one may be set over a lower; not until the end of the transaction.
+pg_advisory_lock('penstock_counter'::regclass::oid::integer, :tube)
+
+-- fragment: lowered
+pg_advisory_unlock('penstock_counter'::regclass::oid::integer, :tube)
+
+-- name: lower
+SELECT $lower, CASE WHEN :head::bigint < pg_sequence_last_value(heads) THEN setval(heads, greatest(:head, 1)) END,
+CASE WHEN :due::bigint < pg_sequence_last_value(dues) THEN setval(dues, greatest(:due, 1)) END, $lowered
+FROM penstock_tube WHERE no = :tube
+AND (:head::bigint < pg_sequence_last_value(heads) OR :due::bigint < pg_sequence_last_value(dues));
+
+-- name: raise_bounds
+-- Both, by somebody who has the tube to itself: to the first task that is ready, of which some thousand that are not are
+-- passed by at a time, and to the first moment that there is, or `due` where there is none.
+WITH b AS MATERIALIZED (SELECT heads, dues, heads_no = heads::oid AS known,
+    CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(heads), 1) ELSE 1 END AS low,
+    CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 1) ELSE 1 END AS soonest
+    FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL),
+passed AS MATERIALIZED (SELECT f.pk, f.state FROM b CROSS JOIN LATERAL (SELECT pk, state FROM penstock_task
+    WHERE pk >= (:tube::bigint << 40 | b.low) AND pk < (:tube::bigint + 1) << 40 ORDER BY pk LIMIT 1000) f),
+found AS MATERIALIZED (SELECT b.*, coalesce((SELECT min(pk) FROM passed WHERE state = 'r'), (SELECT max(pk) + 1 FROM passed))
+    & 1099511627775 AS head, coalesce((SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest
+    ORDER BY k.at LIMIT 1), :due::bigint) AS due FROM b),
+known AS (UPDATE penstock_tube SET heads_no = heads WHERE no = :tube AND heads_no IS DISTINCT FROM heads::oid)
+SELECT setval(heads, greatest(head, low)), setval(dues, greatest(due, soonest)) FROM found;
+
+-- name: lower_all
+SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL;
+
+-- put
+
+-- name: put_plain
+-- A task that says nothing but its data, into a tube without micro-queues and capacity. No row: the tube is gone.
+WITH n AS MATERIALIZED (SELECT nextval(t.ids) AS id, $now AS clock, t.dues, $others_wait AS told
+    FROM penstock_tube t WHERE t.no = :tube),
+lowered AS (SELECT $lower, CASE WHEN n.clock + :ttl::bigint < pg_sequence_last_value(n.dues)
+    THEN setval(n.dues, n.clock + :ttl) END, $lowered FROM n WHERE n.clock + :ttl::bigint < pg_sequence_last_value(n.dues)),
+counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) SELECT :tube::integer, 1, 1 FROM n),
+new AS (INSERT INTO penstock_task (pk, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, callback,
+    data) SELECT :tube::bigint << 40 | n.id, :rank1::double precision, :rank2::double precision, n.clock,
+    n.clock + :ttl, n.clock + :ttl, :ttr::bigint, :tube, :pri::integer, :most::integer, 'r', :callback::text,
+    :data::bytea FROM n)
+SELECT n.id, n.clock, n.told, CASE WHEN n.told THEN pg_notify('{channel}', :process) END,
+(SELECT count(*) FROM lowered) FROM n;
+
+-- fragment: putting
+n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, NULL::bigint AS ms, NULL::bigint AS seq,
+    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored FROM penstock_tube t WHERE t.no = :tube)
+
+-- fragment: putting_marked
+-- The counter's lock is had before the first id is drawn.
+m AS (UPDATE penstock_counter SET
+    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + cardinality(:datas::bytea[]),
+    last_ms = greatest(last_ms, $now) WHERE tube = :tube
+    AND (:capacity::bigint IS NULL OR $stored + cardinality(:datas::bytea[]) <= :capacity)
+    RETURNING last_ms, last_seq - cardinality(:datas::bytea[]) AS last_seq),
+n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.last_ms AS ms, m.last_seq AS seq,
+    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
+    FROM penstock_tube t LEFT JOIN m ON true WHERE t.no = :tube)
+
+-- fragment: entries
+-- Every field is given once for all entries, or as an array, one for each.
+e AS MATERIALIZED (SELECT nextval(n.ids) AS id, u.place, n.clock, u.data,
+    coalesce(u.address, n.ms || '-' || n.seq + u.place) AS address,
+    coalesce(u.base1, :base1) AS base1, coalesce(u.clock1, :clock1) AS clock1, coalesce(u.newest1, :newest1) AS newest1,
+    coalesce(u.base2, :base2) AS base2, coalesce(u.clock2, :clock2) AS clock2, coalesce(u.newest2, :newest2) AS newest2,
+    coalesce(u.pri, :pri) AS pri, coalesce(u.utube, :utube) AS utube, coalesce(u.ttl, :ttl) AS ttl,
+    coalesce(u.ttr, :ttr) AS ttr, coalesce(u.delay, :delay) AS delay, coalesce(u.most, :most) AS most,
+    coalesce(u.callback, :callback) AS callback, coalesce(u.reply_to, :reply_to) AS reply_to,
+    coalesce(u.group_name, :group_name) AS group_name, coalesce(u.group_no, :group_no) AS group_no,
+    coalesce(u.unstarted, :unstarted) AS unstarted
+    FROM n CROSS JOIN unnest(:datas::bytea[], :addresses::text[], :base1s::double precision[], :clock1s::integer[],
+        :newest1s::integer[], :base2s::double precision[], :clock2s::integer[], :newest2s::integer[], :pris::integer[],
+        :utubes::text[], :ttls::bigint[], :ttrs::bigint[], :delays::bigint[], :mosts::integer[], :callbacks::text[],
+        :reply_tos::text[], :group_names::text[], :group_nos::integer[], :unstarteds::integer[]) WITH ORDINALITY
+    u(data, address, base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, most, callback, reply_to,
+        group_name, group_no, unstarted, place)
+    WHERE n.stored IS NULL OR n.stored + cardinality(:datas::bytea[]) <= :capacity)
+
+-- fragment: state
+CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END
+
+-- fragment: columns
+pk, rank1, rank2, created, expires, at, ttr, tube, pri, max_attempts, state, utube, callback, data, address, reply_to,
+group_name, group_no
+
+-- fragment: lowered_by_entries
+lowered AS (SELECT $lower, CASE WHEN f.at < pg_sequence_last_value(n.dues) THEN setval(n.dues, f.at) END, $lowered
+    FROM n CROSS JOIN (SELECT min(CASE WHEN delay > 0 THEN clock + delay ELSE clock + ttl END) AS at FROM e) f
+    WHERE f.at < pg_sequence_last_value(n.dues))
+
+-- fragment: counted_entries
+counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls) SELECT :tube::integer,
+    nullif(count(*) FILTER (WHERE delay = 0 AND unstarted = 0), 0),
+    nullif(count(*) FILTER (WHERE delay > 0 OR unstarted = 1), 0), count(*) FROM e HAVING count(*) > 0)
+
+-- fragment: stored_plain
+new AS (INSERT INTO penstock_task ($columns) SELECT :tube::bigint << 40 | e.id,
+    e.base1 + e.clock1 * e.clock - e.newest1 * e.id, e.base2 + e.clock2 * e.clock - e.newest2 * e.id, e.clock,
+    e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri, e.most,
+    $state::"char", e.utube, e.callback, e.data, coalesce(e.address, CASE WHEN :named THEN 'reply-' || e.id END), e.reply_to,
+    e.group_name, e.group_no FROM e)
+SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM e),
+CASE WHEN n.told AND EXISTS (SELECT 1 FROM e) THEN pg_notify('{channel}', :process) END,
+(SELECT count(*) FROM lowered), (SELECT array_agg(id) FROM e), n.ms, n.seq, NULL, NULL FROM n
+
+-- name: insert
+WITH $putting, $entries, $lowered_by_entries, $counted_entries, $stored_plain;
+
+-- name: insert_marked
+WITH $putting_marked, $entries, $lowered_by_entries, $counted_entries, $stored_plain;
+
+-- name: insert_queued
+-- Into micro-queues, one after the other by name. Those that find room where nobody waits are heads at once; RETURNING
+-- tells of the newest row, whatever this statement sees otherwise.
+WITH $putting, $entries, $counted_entries,
+came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
+    SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit), CASE WHEN :fair THEN s.clock ELSE 0 END
+    FROM (SELECT utube COLLATE "C" AS utube, count(*)::integer AS c, min(clock) AS clock FROM e
+        WHERE delay = 0 AND unstarted = 0 GROUP BY 1 ORDER BY 1) s
+    ON CONFLICT (tube, utube) DO UPDATE SET idle = false,
+    heads = l.heads + CASE WHEN l.waiting = 0
+        THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
+    waiting = l.waiting + excluded.heads + excluded.waiting - CASE WHEN l.waiting = 0
+        THEN greatest(least(excluded.heads + excluded.waiting, :limit - l.taken - l.heads), 0) ELSE 0 END,
+    turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
+        ELSE l.turn END
+    RETURNING utube, waiting, turn),
+p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN row_number() OVER (PARTITION BY r.utube, r.state
+        ORDER BY r.rank1, CASE WHEN :fair THEN 0 ELSE r.rank2 END, r.id) <= count(*) OVER (PARTITION BY r.utube, r.state)
+        - (w.waiting ->> r.utube)::integer THEN 'r' ELSE 'q' END AS placed, (w.turns ->> r.utube)::bigint AS turn
+    FROM (SELECT e.*, $state AS state, e.base1 + e.clock1 * e.clock - e.newest1 * e.id AS rank1,
+        e.base2 + e.clock2 * e.clock - e.newest2 * e.id AS rank2 FROM e) r
+    CROSS JOIN (SELECT jsonb_object_agg(utube, waiting) AS waiting, jsonb_object_agg(utube, turn) AS turns FROM came) w),
+new AS (INSERT INTO penstock_task ($columns) SELECT :tube::bigint << 40 | e.id, e.rank1,
+    CASE WHEN NOT :fair THEN e.rank2 WHEN e.placed = 'r' THEN e.turn ELSE 0 END, e.clock, e.clock + e.ttl + e.delay,
+    e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri, e.most, e.placed::"char", e.utube,
+    e.callback, e.data, e.address, e.reply_to, e.group_name, e.group_no FROM p e)
+SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM p WHERE placed = 'r'),
+CASE WHEN n.told AND EXISTS (SELECT 1 FROM p WHERE placed <> 'q') THEN pg_notify('{channel}', :process) END,
+set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM came), '{}')::text, true),
+(SELECT array_agg(id ORDER BY id) FROM p), NULL, NULL, (SELECT array_agg(placed ORDER BY id) FROM p),
+(SELECT array_agg(CASE WHEN NOT :fair THEN rank2 WHEN placed = 'r' THEN turn ELSE 0 END ORDER BY id) FROM p) FROM n;
+
+-- name: supersede
+-- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which holds the whole tube's.
+UPDATE penstock_outcome SET until = $now + :later WHERE tube = :tube AND address = ANY (:texts::text[])
+AND until + 0 > $now + :later;
+
+-- micro-queues
+
+-- fragment: came
+-- What came to micro-queues and went, as s(utube, taken, heads, waiting), beside `ok` with the clock.
+queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, turn)
+    SELECT :tube::integer, s.utube, s.taken, s.heads, s.waiting, CASE WHEN :fair AND s.waiting > 0 THEN $now ELSE 0 END
+    FROM s ORDER BY s.utube
+    ON CONFLICT (tube, utube) DO UPDATE SET taken = l.taken + excluded.taken, heads = l.heads + excluded.heads,
+    waiting = l.waiting + excluded.waiting, idle = false,
+    turn = CASE WHEN excluded.turn > 0 AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0
+        THEN greatest(excluded.turn, l.turn + 1) ELSE l.turn END RETURNING utube)
+
+-- name: heads
+-- The rule of micro-queues: of these, which are locked, the first (limit - taken) ready tasks are heads, and no others. A
+-- statement of its own, so that it sees all that was done before the locks were had. Empty ones go once their turn
+-- cannot matter any more. How many more can be taken than before.
+WITH u AS MATERIALIZED (SELECT unnest(current_setting('penstock.utubes')::text[]) AS utube),
+c AS MATERIALIZED (SELECT l.utube, l.turn, k.pk, k.state, row_number() OVER (
+        PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= :limit - l.taken AS head
+    FROM u CROSS JOIN LATERAL (SELECT * FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
+        AND (l.waiting > 0 OR l.heads > :limit - l.taken) LIMIT 1) l
+    CROSS JOIN LATERAL (
+        (SELECT pk, state, rank1, CASE WHEN :fair THEN 0 ELSE rank2 END AS r2 FROM penstock_task
+        WHERE tube = :tube AND utube = l.utube AND state = 'r')
+        UNION ALL
+        (SELECT pk, state, rank1, rank2 FROM penstock_task WHERE tube = :tube AND utube = l.utube AND state = 'q'
+        ORDER BY rank1, rank2, pk LIMIT :limit)) k),
+changed AS (UPDATE penstock_task k SET state = CASE WHEN c.head THEN 'r' ELSE 'q' END::"char",
+        rank2 = CASE WHEN NOT :fair THEN k.rank2 WHEN c.head THEN c.turn ELSE 0 END
+    FROM c WHERE k.pk = c.pk AND c.head <> (c.state = 'r') RETURNING k.utube, k.state),
+moved AS (UPDATE penstock_utube l SET heads = l.heads + s.gain, waiting = l.waiting - s.gain
+    FROM (SELECT utube, sum(CASE state WHEN 'r' THEN 1 ELSE -1 END) AS gain FROM changed GROUP BY utube) s
+    WHERE l.tube = :tube AND l.utube = s.utube),
+empty AS MATERIALIZED (SELECT l.utube, NOT :fair OR l.turn < $now AS over FROM u CROSS JOIN LATERAL (
+    SELECT l.utube, l.turn FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
+    AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 LIMIT 1) l),
+forgotten AS (DELETE FROM penstock_utube l USING empty WHERE empty.over AND l.tube = :tube AND l.utube = empty.utube),
+kept AS (UPDATE penstock_utube l SET idle = true FROM empty
+    WHERE NOT empty.over AND l.tube = :tube AND l.utube = empty.utube)
+SELECT coalesce(sum(CASE state WHEN 'r' THEN 1 ELSE -1 END), 0)::integer FROM changed;
+
+-- name: forget_idle_queues
+-- penstock_idle_utube
+DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
+WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED);
+
+-- take
+
+-- fragment: look
+-- The clock; the tube, and from where on takes look at it; whether its session lives, what is known of moments, and
+-- whether this take may hand out here: not where an earlier tube of the same call had something (`mark`), and not
+-- where something is due, unless it is forced.
+c AS MATERIALIZED (SELECT $now AS clock),
+b AS MATERIALIZED (SELECT t.no, t.paused, t.dues, t.serials, t.heads IS NULL AS unbounded,
+    CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.heads), 0) ELSE 0 END AS low,
+    CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.dues), 0) ELSE 0 END AS soonest,
+    EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1) AS moving
+    FROM penstock_tube t WHERE t.no = :tube),
+l AS MATERIALIZED (SELECT c.clock, b.no, b.paused, b.dues, b.serials, b.low, b.moving, h.session,
+    CASE WHEN b.unbounded THEN '-Infinity'::double precision ELSE 0 END AS least,
+    least((SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1),
+        (SELECT min(until) FROM penstock_handle),
+        (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL)) AS next
+    FROM c LEFT JOIN b ON true LEFT JOIN penstock_handle h ON h.id = :handle AND h.until > c.clock),
+ok AS MATERIALIZED (SELECT l.*, NOT :forced AND (l.moving OR coalesce(l.next <= l.clock, false)) AS due,
+    l.session IS NOT NULL AND l.paused = 0
+    AND (:forced OR NOT (l.moving OR coalesce(l.next <= l.clock, false))) AND (:mark::text IS NULL
+    OR coalesce(current_setting('penstock.took', true), '') NOT IN (:mark, '!' || :mark)) AS free FROM l)
+
+-- fragment: uncancelled
+(k.group_no IS NULL OR k.group_no <> ALL (ARRAY(
+    SELECT g.no FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1 AND g.state = 'cancelling')))
+
+-- fragment: leased
+got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1, taken = ok.clock,
+    at = ok.clock + k.ttr, owner = ok.session, call = :call, progress = NULL
+    FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $record),
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
+    SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
+
+-- fragment: looked
+ok.no, ok.clock, ok.next, ok.moving, ok.due, ok.session, ok.low, CASE WHEN :mark::text IS NULL THEN NULL
+WHEN got.attempts IS NOT NULL THEN set_config('penstock.took', :mark, true)
+WHEN ok.due THEN set_config('penstock.took', '!' || :mark, true) END
+
+-- name: take
+-- penstock_ready, in order. No pk below `low` means no place below this one; among those of other ranks, pks are told
+-- apart in the index.
+WITH $look,
+found AS MATERIALIZED (SELECT f.pk, f.ttr FROM ok CROSS JOIN LATERAL (
+    SELECT k.pk, k.ttr FROM penstock_task k WHERE k.tube = :tube AND k.state = 'r'
+    AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)
+    AND k.pk >= (:tube::bigint << 40 | ok.low) AND k.rank1 <= :top AND (k.expires IS NULL OR k.expires > ok.clock)
+    AND $uncancelled ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.free),
+$leased,
+lowered AS (SELECT $lower, CASE WHEN f.at < pg_sequence_last_value(ok.dues) THEN setval(ok.dues, f.at) END, $lowered
+    FROM ok CROSS JOIN (SELECT min(ok.clock + found.ttr) AS at FROM ok CROSS JOIN found) f
+    WHERE f.at < pg_sequence_last_value(ok.dues))
+SELECT $looked, (SELECT count(*) FROM lowered), got.* FROM ok LEFT JOIN got ON true;
+
+-- fragment: found_heads
+-- The micro-queue is locked first; one that others have is passed over. Not joined: a plan made for few micro-queues
+-- would walk through all of them.
+found AS MATERIALIZED (SELECT f.pk, f.utube FROM ok CROSS JOIN LATERAL (
+    SELECT k.pk, k.utube FROM penstock_task k CROSS JOIN LATERAL (SELECT FROM penstock_utube q
+        WHERE q.tube = :tube AND q.utube = k.utube FOR UPDATE SKIP LOCKED) q
+    WHERE k.tube = :tube AND k.state = 'r' AND k.rank1 <= :top AND (k.expires IS NULL OR k.expires > ok.clock)
+    AND $uncancelled ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE OF k SKIP LOCKED) f WHERE ok.free)
+
+-- fragment: served
+queues AS (UPDATE penstock_utube q SET taken = q.taken + s.n, heads = q.heads - s.n,
+    turn = CASE WHEN :fair THEN greatest(ok.clock, q.turn + 1) ELSE q.turn END
+    FROM ok, (SELECT utube, count(*) AS n FROM found GROUP BY utube) s WHERE q.tube = :tube AND q.utube = s.utube
+    RETURNING q.utube, q.turn)
+
+-- name: take_heads
+WITH $look, $found_heads, $leased, $served SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
+
+-- name: take_turns
+-- The same where each hand-out moves its micro-queue behind the others, with the heads it has left.
+WITH $look, $found_heads, $leased, $served,
+turned AS (UPDATE penstock_task k SET rank2 = queues.turn FROM queues WHERE k.tube = :tube AND k.utube = queues.utube
+    AND k.state = 'r' AND k.pk <> ALL (ARRAY(SELECT pk FROM found)))
+SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
+
+-- fragment: handed
+-- Hand-outs without a lease (core.handout): by clock they stay ready, and delivered ones get a serial.
+got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
+    rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
+    FROM ok, found WHERE k.pk = found.key RETURNING found.place, $record)
+
+-- name: hand_out
+-- penstock_ready
+WITH $look,
+found AS MATERIALIZED (SELECT f.pk AS key,
+    CASE WHEN ok.serials IS NULL THEN row_number() OVER () ELSE nextval(ok.serials) END AS place
+    FROM ok CROSS JOIN LATERAL (SELECT k.pk FROM penstock_task k WHERE k.tube = :tube AND k.state = 'r'
+        AND k.rank1 <= greatest(ok.clock - :period::bigint, 0) AND (k.expires IS NULL OR k.expires > ok.clock)
+        ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.free),
+$handed,
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
+    SELECT :tube::integer, CASE WHEN ok.serials IS NOT NULL THEN -f.n END, CASE WHEN ok.serials IS NOT NULL THEN f.n END, f.n
+    FROM ok CROSS JOIN (SELECT count(*) AS n FROM found) f WHERE f.n > 0)
+SELECT $looked, CASE WHEN got.place IS NULL THEN (SELECT rank1 FROM penstock_task WHERE tube = :tube AND state = 'r'
+    ORDER BY rank1, rank2, pk LIMIT 1) END, got.* FROM ok LEFT JOIN got ON true;
+
+-- name: recover
+-- penstock_delivered, up to one that is younger. What is being acked is passed over.
+WITH ok AS MATERIALIZED (SELECT t.no, t.serials, t.paused, $now AS clock FROM penstock_tube t WHERE t.no = :tube),
+found AS MATERIALIZED (SELECT r.pk AS key, nextval(r.serials) AS place FROM (SELECT f.pk, ok.serials,
+        bool_and(f.taken + :elapsed::bigint <= ok.clock) OVER (ROWS UNBOUNDED PRECEDING) AS old
+    FROM ok CROSS JOIN LATERAL (SELECT k.pk, k.taken FROM penstock_task k
+        WHERE k.tube = :tube AND k.state = 't' AND k.owner IS NULL
+        ORDER BY k.rank1, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.paused = 0) r WHERE r.old),
+$handed,
+counted AS (INSERT INTO penstock_delta (tube, take_calls) SELECT :tube::integer, count(*) FROM found HAVING count(*) > 0)
+SELECT ok.no, ok.clock, got.* FROM ok LEFT JOIN got ON true ORDER BY got.place;
+
+-- name: enter
+INSERT INTO penstock_waiter (tube, handle, number, process) SELECT u, :handle::text, :number::bigint, :process::text
+FROM unnest(:tubes::integer[]) u WHERE coalesce(current_setting('penstock.took', true), '') NOT IN (:mark, '!' || :mark)
+AND EXISTS (SELECT 1 FROM penstock_handle WHERE id = :handle AND until > $now) ON CONFLICT DO NOTHING;
+
+-- name: leave
+DELETE FROM penstock_waiter WHERE tube = ANY (:tubes::integer[]) AND handle = :handle AND number = :number
+AND (:always OR current_setting('penstock.took', true) = :mark);
+
+-- name: by_call
+-- penstock_held: what a take whose answer was lost has leased.
+SELECT $record, $now FROM penstock_task WHERE tube = :tube AND state = 't'
+AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND call = :call;
+
+-- ack
+
+-- fragment: acking
+-- Groups that are started and have more tasks left than may go here are locked and counted down.
+c AS MATERIALIZED (SELECT $now AS clock),
+g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT group_no FROM penstock_task
+    WHERE pk = ANY (:pks::bigint[]) AND EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND state = 'started')))
+    AND state = 'started' AND remaining > cardinality(:pks::bigint[]) ORDER BY no FOR UPDATE),
+gone AS (DELETE FROM penstock_task k USING c,
+    unnest(:pks::bigint[], :leases::integer[], :sessions::integer[], :results::bytea[]) u(key, held, session, result)
+    WHERE k.pk = u.key AND k.state::text = 't' AND k.owner = u.session AND (u.held IS NULL OR k.lease = u.held)
+    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL
+    AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
+
+-- fragment: acked
+counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
+    SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
+fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
+    FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
+    WHERE no = n.group_no),
+kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
+    SELECT gone.pk, :tube, gone.address, 'done', gone.result, c.clock + :retention
+    FROM gone CROSS JOIN c WHERE gone.address IS NOT NULL
+    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = NULL, code = NULL,
+    until = excluded.until),
+swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT o.pk FROM penstock_outcome o, c
+    WHERE o.tube = :tube AND o.until <= c.clock ORDER BY o.until
+    LIMIT (SELECT 2 * count(*) FROM gone WHERE address IS NOT NULL) FOR UPDATE OF o SKIP LOCKED))),
+told AS MATERIALIZED (SELECT :process::text IS NOT NULL AND count(*) > 0 AND (:bounded
+    OR (count(address) > 0 AND $others_watch)) AS said FROM gone)
+SELECT (SELECT array_agg(pk) FROM gone), (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL), told.said,
+CASE WHEN told.said THEN pg_notify('{channel}', :process) END
+
+-- name: ack
+-- By the primary key: the state as text, so that no plan can prefer penstock_held.
+WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked, NULL FROM told;
+
+-- name: ack_queued
+-- The same in micro-queues, whose rows are locked first.
+WITH locked AS MATERIALIZED (SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = ANY (ARRAY(
+    SELECT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]))) ORDER BY q.utube FOR UPDATE),
+$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
+s AS (SELECT utube, -count(*) AS taken, 0 AS heads, 0 AS waiting FROM gone GROUP BY utube), $came, $acked,
+set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true) FROM told;
+
+-- name: ack_named
+-- penstock_address; delivered ones are anybody's.
+WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
+gone AS (DELETE FROM penstock_task k USING b WHERE k.tube = :tube AND k.address = ANY (:texts::text[])
+    AND k.state::text = 't' AND k.owner IS NULL RETURNING k.address),
+counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
+    SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
+SELECT address, CASE WHEN :bounded AND :process::text IS NOT NULL THEN pg_notify('{channel}', :process) END FROM gone;
+
+-- changes
+
+-- fragment: moves
+-- Tasks that still are as they were seen, while the decision holds, become what was decided: keys in order, and a class
+-- for each, whose weights (`w`) are what the counters get.
+c AS MATERIALIZED (SELECT $now AS clock),
+b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
+locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name FOR UPDATE) q),
+
+-- fragment: guarded
+FROM b CROSS JOIN c CROSS JOIN u CROSS JOIN LATERAL (SELECT k.pk, k.utube, k.state::text AS real FROM penstock_task k
+    WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
+    AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank
+    AND (NOT :queued OR k.utube = ANY ((SELECT array_agg(utube) FROM locked)::text[])
+        OR NOT EXISTS (SELECT 1 FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube)) FOR UPDATE) k
+WHERE u.until IS NULL OR u.until > c.clock
+
+-- fragment: removed
+gone AS (DELETE FROM penstock_task k USING held h WHERE k.pk = h.pk AND h.state = '-')
+
+-- fragment: requeued
+s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
+    -count(*) FILTER (WHERE real = 'r') AS heads,
+    count(*) FILTER (WHERE state = 'q') - count(*) FILTER (WHERE real = 'q') AS waiting
+    FROM held WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came
+
+-- fragment: weighed
+counted AS (INSERT INTO penstock_delta (tube, ready, taken, delayed, buried, done, release_calls, ttr_calls, ttl_calls,
+    bury_calls, delay_calls, touch_calls, ack_calls, fail_calls, delete_calls, kick_calls, put_calls)
+    SELECT :tube::integer, n * w[1], n * w[2], n * w[3], n * w[4], n * w[5], n * w[6], n * w[7], n * w[8], n * w[9], n * w[10],
+    n * w[11], n * w[12], n * w[13], n * w[14], n * w[15], 0
+    FROM (SELECT class, count(*) AS n FROM held GROUP BY class) h
+    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 15 + 1 : class * 15 + 15] AS w) w)
+
+-- fragment: flushed
+SELECT c.clock, (SELECT array_agg(pk) FROM held), CASE WHEN :queued THEN set_config('penstock.utubes',
+coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true) END,
+1 / CASE WHEN :whole AND (SELECT count(*) FROM held) < cardinality(:keys::bigint[]) THEN 0 ELSE 1 END FROM c
+
+-- name: flush
+WITH $moves
+u AS MATERIALIZED (SELECT * FROM unnest(:keys::bigint[], :was::text[], :held::integer[], :due::bigint[],
+    :rank::double precision[], :until::bigint[], :class::integer[], :state::text[], :at::bigint[], :expires::bigint[],
+    :attempts::integer[], :owner::integer[], :reason::text[], :progress::double precision[])
+    u(key, was, held, due, rank, until, class, state, at, expires, attempts, owner, reason, progress)),
+held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.expires, u.attempts, u.owner, u.reason,
+    u.progress $guarded), $removed,
+changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
+    owner = h.owner, reason = h.reason, progress = h.progress,
+    rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE k.rank2 END
+    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+$requeued, $weighed
+$flushed;
+
+-- name: flush_ends
+-- The same, where some end whose outcomes are kept.
+WITH $moves
+u AS MATERIALIZED (SELECT * FROM unnest(:keys::bigint[], :was::text[], :held::integer[], :due::bigint[],
+    :rank::double precision[], :until::bigint[], :class::integer[], :state::text[], :at::bigint[], :expires::bigint[],
+    :attempts::integer[], :owner::integer[], :reason::text[], :progress::double precision[],
+    :addresses::text[], :statuses::text[], :results::bytea[], :errors::text[], :codes::text[])
+    u(key, was, held, due, rank, until, class, state, at, expires, attempts, owner, reason, progress, address, status,
+    result, error, code)),
+held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.expires, u.attempts, u.owner, u.reason,
+    u.progress, u.address, u.status, u.result, u.error, u.code $guarded), $removed,
+changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
+    owner = h.owner, reason = h.reason, progress = h.progress,
+    rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE k.rank2 END
+    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+$requeued, $weighed,
+kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
+    SELECT held.pk, :tube, held.address, held.status, held.result, held.error, held.code, c.clock + :retention
+    FROM held CROSS JOIN c WHERE held.address IS NOT NULL
+    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = excluded.error,
+    code = excluded.code, until = excluded.until),
+swept AS (DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT o.pk FROM penstock_outcome o, c
+    WHERE o.tube = :tube AND o.until <= c.clock ORDER BY o.until
+    LIMIT (SELECT 2 * count(*) FROM held WHERE address IS NOT NULL) FOR UPDATE OF o SKIP LOCKED)))
+$flushed;
+
+-- name: flush_content
+-- The same, where tasks get new content and another place.
+WITH $moves
+u AS MATERIALIZED (SELECT * FROM unnest(:keys::bigint[], :was::text[], :held::integer[], :due::bigint[],
+    :rank::double precision[], :until::bigint[], :class::integer[], :state::text[], :at::bigint[], :expires::bigint[],
+    :rank1::double precision[], :rank2::double precision[], :pri::integer[], :created::bigint[], :datas::bytea[])
+    u(key, was, held, due, rank, until, class, state, at, expires, rank1, rank2, pri, created, data)),
+held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.expires, u.rank1, u.rank2, u.pri, u.created,
+    u.data $guarded), $removed,
+changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, rank1 = h.rank1,
+    rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE h.rank2 END, pri = h.pri, created = h.created,
+    data = coalesce(h.data, k.data)
+    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+$requeued, $weighed
+$flushed;
+
+-- name: change_groups
+WITH done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
+    remaining = g.remaining + u.remaining, end_work = u.end_work, cancel_work = u.cancel_work, moving = u.moving,
+    until = u.until
+    FROM unnest(:nos::integer[], :was::text[], :had::integer[], :exact::integer[], :state::text[], :total::integer[],
+        :remaining::integer[], :end_work::bytea[], :cancel_work::bytea[], :moving::integer[], :until::bigint[])
+    u(no, was, had, exact, state, total, remaining, end_work, cancel_work, moving, until)
+    WHERE g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
+        ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
+SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:nos::integer[]) THEN 0 ELSE 1 END;
+
+-- name: must_live
+SELECT 1 / CASE WHEN count(*) < cardinality(:tubes::integer[]) THEN 0 ELSE 1 END FROM penstock_tube
+WHERE no = ANY (:tubes::integer[]);
+
+-- name: add_group
+INSERT INTO penstock_group (tube, name, state, total, remaining, moving) SELECT :tube::integer, :name::text, 'open', 0, 0, 0
+FROM penstock_tube WHERE no = :tube ON CONFLICT DO NOTHING;
+
+-- loads
+
+-- fragment: with_group
+, g.* FROM found k LEFT JOIN LATERAL (SELECT no AS g_no, name AS g_name, state AS g_state, total AS g_total,
+    remaining AS g_remaining, end_work AS g_end, cancel_work AS g_cancel, moving AS g_moving, until AS g_until
+    FROM penstock_group WHERE no = k.group_no) g ON true
+
+-- name: look
+-- The clock, and whether the tube lives.
+SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
+
+-- name: by_id
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = :pk) SELECT $record $with_group;
+
+-- name: by_ids
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = ANY (:ids::bigint[])) SELECT $record $with_group;
+
+-- name: by_names
+-- penstock_address
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE tube = :tube AND address = ANY (:texts::text[]))
+SELECT $record $with_group;
+
+-- name: due
+-- penstock_timer, from where the tube says on
+WITH b AS MATERIALIZED (SELECT CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 0) ELSE 0 END
+    AS soonest FROM penstock_tube WHERE no = :tube),
+found AS MATERIALIZED (SELECT f.* FROM b CROSS JOIN LATERAL (SELECT * FROM penstock_task
+    WHERE tube = :tube AND at >= b.soonest AND at <= $now ORDER BY at LIMIT :limit) f)
+SELECT $record $with_group ORDER BY at, pk;
+
+-- name: taken_after
+-- penstock_held; the + 0 keeps the few taken ones from being looked for among all, in pk order.
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE tube = :tube AND state = 't' AND pk + 0 > :after
+    ORDER BY pk + 0 LIMIT :limit) SELECT $record $with_group;
+
+-- name: buried
+-- penstock_buried
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE tube = :tube AND state = '!'
+    ORDER BY rank1, rank2, pk LIMIT :limit) SELECT $record $with_group;
+
+-- name: members
+-- penstock_grouped
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE group_no = :group ORDER BY pk LIMIT :limit)
+SELECT $record $with_group;
+
+-- name: unstarted
+-- penstock_unstarted
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE group_no = :group AND state = 'g'
+    ORDER BY rank1, rank2, pk LIMIT :limit) SELECT $record $with_group;
+
+-- name: page
+WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit)
+SELECT $record $with_group;
+
+-- name: find_all
+SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high
+AND (state = 't' OR expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
+
+-- name: find_taken
+-- penstock_held
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk + 0 > :low AND pk + 0 <= :high
+ORDER BY pk + 0 LIMIT :limit;
+
+-- name: next_moment
+SELECT $now, least((SELECT k.at FROM penstock_tube t CROSS JOIN LATERAL (SELECT at FROM penstock_task
+    WHERE tube = :tube AND at >= CASE WHEN t.heads_no = t.heads::oid THEN coalesce(pg_sequence_last_value(t.dues), 0)
+    ELSE 0 END ORDER BY at LIMIT 1) k WHERE t.no = :tube),
+(SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
+(SELECT 0 FROM penstock_group WHERE tube = :tube AND moving = 1 LIMIT 1));
+
+-- outcomes
+
+-- name: sweep_outcomes
+-- penstock_outcome_until
+DELETE FROM penstock_outcome WHERE pk = ANY (ARRAY(SELECT pk FROM penstock_outcome
+WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
+
+-- name: sweep_groups
+-- penstock_over_group
+DELETE FROM penstock_group WHERE no = ANY (ARRAY(SELECT no FROM penstock_group
+WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit FOR UPDATE SKIP LOCKED));
 
 -- sessions
 
--- name: join
-SELECT * FROM {schema}.penstock_join(%s, %s, %s, %s, %s, %s, %s, %s, %s)
+-- name: add_session
+-- It lives on when a handle joins it, and is forgotten if none does.
+INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + 15000) RETURNING no, $now;
+
+-- name: resume_session
+WITH resumed AS (UPDATE penstock_session SET until = NULL WHERE no = :no AND (until IS NULL OR until > $now) RETURNING no)
+SELECT 1 / count(*) FROM resumed;
+
+-- name: add_handle
+INSERT INTO penstock_handle (id, session, host, pid, locus, beat, until)
+VALUES (:id, :session, :host, :pid, :locus, $now, :until)
+ON CONFLICT (id) DO UPDATE SET session = excluded.session, beat = excluded.beat, until = excluded.until;
 
 -- name: beat
-SELECT * FROM {schema}.penstock_beat(%s::text[], %s, %s)
+UPDATE penstock_handle SET beat = $now, until = $now + :lapse WHERE id = ANY (:texts::text[]) AND until > $now
+RETURNING id;
 
--- name: leave
-SELECT * FROM {schema}.penstock_leave(%s::text[], %s, %s, %s)
+-- name: lock_session
+-- Before the statement that looks for other handles: two last ones that leave at once must not each see the other.
+SELECT 1 FROM penstock_session WHERE no = :no FOR UPDATE;
 
--- name: sessions
-SELECT * FROM {schema}.penstock_sessions(%s, %s)
+-- name: part
+-- The last handle to leave sets its session's end. `lapsed`: only if nobody has heard of it since.
+WITH gone AS (DELETE FROM penstock_handle WHERE id = :id AND (NOT :lapsed OR until <= $now)
+    RETURNING session, host, pid, beat),
+waits AS (DELETE FROM penstock_waiter WHERE handle = :id AND EXISTS (SELECT 1 FROM gone))
+UPDATE penstock_session s SET until = :moment + s.ttr, host = gone.host, pid = gone.pid, beat = gone.beat FROM gone
+WHERE s.no = gone.session AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id <> :id);
 
--- looking closer
+-- name: forget_session
+-- Not while anything is held by it: by somebody else's hand that was undone, say.
+DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
+JOIN penstock_task k ON k.tube = t.no AND k.state = 't' AND k.owner = s.no);
 
--- name: ahead
-SELECT {schema}.penstock_ahead(%s, %s, %s, %s)
+-- transfer
 
--- name: lane
-SELECT taken, heads, waiting FROM {schema}.penstock_lane WHERE tube = %s AND utube = %s
+-- name: import_tasks
+INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
+max_attempts, owner, reason, callback, data, address, reply_to, group_name, group_no, progress)
+SELECT :tube::bigint << 40 | u.id, :tube, u.state::"char", u.rank1, u.rank2, u.pri, u.utube, u.attempts, u.lease,
+u.created, u.taken, u.expires, u.at, u.ttr, u.max_attempts, u.owner, u.reason, u.callback, u.payload, u.address,
+u.reply_to, u.group_name, u.group_no, u.progress
+FROM unnest(:ids::bigint[], :state::text[], :rank1::double precision[], :rank2::double precision[], :pri::integer[],
+:utube::text[], :attempts::integer[], :lease::integer[], :created::bigint[], :taken::bigint[], :expires::bigint[],
+:at::bigint[], :ttr::bigint[], :max_attempts::integer[], :owner::integer[], :reason::text[], :callback::text[],
+:payload::bytea[], :address::text[], :reply_to::text[], :group::text[], :group_no::integer[],
+:progress::double precision[]) u(id, state, rank1, rank2, pri, utube, attempts, lease, created, taken, expires, at, ttr,
+max_attempts, owner, reason, callback, payload, address, reply_to, group_name, group_no, progress);
 
--- name: lane_holders
-SELECT * FROM {schema}.penstock_lane_holders(%s, %s, %s)
+-- name: import_members
+UPDATE penstock_group g SET total = g.total + u.members, remaining = g.remaining + u.members
+FROM unnest(:nos::integer[], :members::integer[]) u(no, members) WHERE g.no = u.no;
 
--- name: stranded
--- core/soundness.py has what this means. Before penstock_check, which counts and places what is made ready here.
-WITH found AS (
-    SELECT k.key, t.name, k.state::text AS state FROM {schema}.penstock_task k JOIN {schema}.penstock_tube t ON t.no = k.tube
-    WHERE t.hand_out = 'lease' AND (k.state NOT IN ('r', 'q', 't', '~', '!', 'g') OR (k.state = 'q' AND k.utube IS NULL)
-        OR (k.state = '~' AND k.at IS NULL) OR (k.state = 'g' AND k.group_no IS NULL))
-), mended AS (
-    UPDATE {schema}.penstock_task k SET state = 'r', owner = NULL, at = expires FROM found WHERE %s AND k.key = found.key
-)
-SELECT name, key & 1099511627775, state FROM found ORDER BY key
+-- name: import_outcomes
+INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
+SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.until
+FROM unnest(:ids::bigint[], :addresses::text[], :statuses::text[], :results::bytea[], :errors::text[], :codes::text[],
+:until::bigint[]) u(id, address, status, result, error, code, until) ON CONFLICT (pk) DO NOTHING;
 
--- name: check
-SELECT * FROM {schema}.penstock_check(%s, %s)
+-- name: import_counts
+UPDATE penstock_counter SET last_id = :last, ready = ready + :ready, taken = taken + :taken,
+delayed = delayed + :delayed, buried = buried + :buried, done = done + :done, put_calls = put_calls + :put,
+delay_calls = delay_calls - :due WHERE tube = :tube;
+
+-- name: import_calls
+UPDATE penstock_counter SET take_calls = take_calls + :take, ack_calls = ack_calls + :ack,
+release_calls = release_calls + :release, delete_calls = delete_calls + :delete, bury_calls = bury_calls + :bury,
+kick_calls = kick_calls + :kick, touch_calls = touch_calls + :touch, ttl_calls = ttl_calls + :ttl,
+ttr_calls = ttr_calls + :ttr, delay_calls = delay_calls + :delay, fail_calls = fail_calls + :fail WHERE tube = :tube;
+
+-- name: set_last_id
+SELECT setval(t.ids, greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0), 1)) FROM penstock_tube t
+JOIN penstock_counter c ON c.tube = t.no WHERE t.no = :tube AND c.last_id > 0;
+
+-- name: set_group_totals
+UPDATE penstock_group g SET total = u.total FROM unnest(:nos::integer[], :totals::integer[]) u(no, total)
+WHERE g.no = u.no;

@@ -49,7 +49,7 @@ class PostgresVault:
         return sql.replace("penstock_pool_", f"{self._schema}.penstock_pool_").replace("{schema}", self._schema)
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        return self._connections.call(sql, arguments, twice=True)
+        return self._connections.call(sql, arguments)
 
     def run(self, work: Callable[[_Session], T]) -> T:
         return self._connections.transact(lambda db: work(_Session(db)))

@@ -145,8 +145,11 @@ class SqlStep:
             groups |= {group.no: group for group in self._groups(self.Q.moving_groups, tube)}
         return Loaded(records, groups)
 
-    def _selected(self, tube: Tube, select: port.Select) -> tuple[str, dict[str, object]]:
-        Q, no = self.Q, tube.no  # noqa: N806
+    def _selected(
+        self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
+    ) -> tuple[str, dict[str, object]]:
+        """The query for what is to be loaded, of `queries` if given, and its values."""
+        Q, no = queries or self.Q, tube.no  # noqa: N806
         match select:
             case port.ByIds(ids):
                 base = first_pk(tube)

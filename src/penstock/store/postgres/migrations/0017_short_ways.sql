@@ -1,2 +1,0 @@
--- Functions alone: a put of a plain task, and acks that nobody listens to. penstock_ack without p_brief stays for those
--- who run the code before this.

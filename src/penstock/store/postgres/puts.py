@@ -1,0 +1,147 @@
+"""New tasks: one statement for many, which says what they have in common once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from penstock.core.ending import SUPERSEDED_MS
+from penstock.core.entry import new_record, stands_alone
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.options import Tube
+from penstock.core.refusals import tube_full
+from penstock.core.task import Entry, Record
+from penstock.store.postgres.wire import Call, Row
+
+if TYPE_CHECKING:
+    from penstock.store.postgres.database import PostgresDatabase
+    from penstock.store.postgres.step import PostgresStep
+
+
+def bounded(tube: Tube) -> bool:
+    """Whether all tasks of a tube rank from 0 on, in the order of their ids, so that takes know where to begin."""
+    kind = tube.kind
+    return kind.leased and not kind.per_utube and kind.order in (("id",), ("pri", "id")) and tube.aging is None
+
+
+def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+    """Store tasks in order; TubeFull where there is no room."""
+    if not entries:
+        return []
+    opening = step.opened(tube)
+    found = step.run([*opening, *put_calls(step, tube, entries, capacity=tube.capacity)])[len(opening)]
+    if not found:
+        raise step.no_such_tube(tube)
+    if found[0][5] is None:
+        raise tube_full(tube, found[0][1], len(entries))
+    step.count_changes()
+    return made(step, tube, entries, found[0])
+
+
+def put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capacity: int | None = None) -> list[Call]:
+    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for."""
+    on, values = step.on(tube), _values(entries)
+    values |= {"tube": tube.no, "process": step.db.teller.name, "capacity": capacity}
+    values |= {"named": tube.kind.hand_out == CLOCK, "limit": tube.utube_limit, "fair": tube.fair}
+    if tube.kind.per_utube:
+        calls = [step.call(on.insert_queued, **values)]
+        if tube.kind.order[0] != "id":  # else an arrival overtakes nobody
+            calls.append(step.call(on.heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair))
+    else:
+        calls = [step.call(on.insert_marked if tube.kind.hand_out == DELIVER else on.insert, **values)]
+    addresses = [entry.address for entry in entries if entry.address is not None]
+    if addresses and tube.kind.leased:
+        calls.append(step.call(step.Q.supersede, tube=tube.no, texts=addresses, later=SUPERSEDED_MS))
+    if tube.capacity is not None and capacity is not None:
+        calls += admission(step, tube)
+    return calls
+
+
+def admission(step: PostgresStep, tube: Tube) -> list[Call]:
+    """What looks, one caller after the other, whether a tube holds no more than it may."""
+    lock = step.call(step.Q.lock_capacity, tube=tube.no)
+    return [lock, step.call(step.Q.admit, tube=tube.no, capacity=tube.capacity)]
+
+
+def made(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:
+    """The tasks as they were stored."""
+    clock, _, told, _, _, ids, ms, seq, states, ranks = row
+    step.now = clock
+    if told:
+        step.db.teller.told()
+    records = [new_record(entry, id, clock) for entry, id in zip(entries, ids, strict=True)]
+    if states is not None:
+        return [
+            replace(record, state=state, rank2=rank2)
+            for record, state, rank2 in zip(records, states, ranks, strict=True)
+        ]
+    if ms is not None:
+        return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
+    if tube.kind.hand_out == CLOCK:
+        return [replace(record, address=record.address or f"reply-{record.id}") for record in records]
+    return records
+
+
+def _values(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Each field once, where all entries have the same, else as a list."""
+    values: dict[str, Any] = {"datas": [entry.payload for entry in entries]}
+    addresses = [entry.address for entry in entries]
+    values["addresses"] = [] if addresses.count(None) == len(addresses) else addresses
+    for number, ranks in (("1", [entry.rank1 for entry in entries]), ("2", [entry.rank2 for entry in entries])):
+        first = ranks[0]
+        if ranks.count(first) == len(ranks):
+            values |= {f"base{number}": first.base, f"base{number}s": [], f"clock{number}": first.clock}
+            values |= {f"clock{number}s": [], f"newest{number}": first.newest, f"newest{number}s": []}
+        else:
+            _spread(values, f"base{number}", [rank.base for rank in ranks])
+            _spread(values, f"clock{number}", [int(rank.clock) for rank in ranks])
+            _spread(values, f"newest{number}", [int(rank.newest) for rank in ranks])
+    for name, field in _FIELDS:
+        _spread(values, name, [getattr(entry, field) for entry in entries])
+    _spread(values, "unstarted", [int(entry.unstarted) for entry in entries])
+    return values
+
+
+_FIELDS = (
+    ("pri", "pri"), ("utube", "utube"), ("ttl", "ttl"), ("ttr", "ttr"), ("delay", "delay"), ("most", "max_attempts"),
+    ("callback", "callback"), ("reply_to", "reply_to"), ("group_name", "group"), ("group_no", "group_no"),
+)  # fmt: skip
+
+
+def _spread(values: dict[str, Any], name: str, items: list[Any]) -> None:
+    alike = items.count(items[0]) == len(items)
+    values[name], values[f"{name}s"] = (items[0], []) if alike else (None, items)
+
+
+def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+    """Stores a payload each time it is called; None where its place depends on more, or nothing can be prepared."""
+    if not stands_alone(tube, entry) or tube.temporary or not database.connections.prepares:
+        return None
+    connections, teller, clock = database.connections, database.teller, database.clock
+    query, rank1, rank2 = database.queries.durable.put_plain, entry.rank1.base, entry.rank2.base
+    opening: Call = database.queries.all.open, {"tubes": [tube.no]}
+    ttl, ttr, pri, most, callback = entry.ttl, entry.ttr, entry.pri, entry.max_attempts, entry.callback
+    shape: dict[str, object] = {
+        "tube": tube.no, "rank1": rank1, "rank2": rank2, "ttl": ttl, "ttr": ttr, "pri": pri, "most": most,
+        "callback": callback,
+    }  # fmt: skip
+
+    def put(payload: bytes) -> Record | None:
+        moment = None if clock is None else clock()
+        rows = connections.run([opening, (query, {**shape, "data": payload, "process": teller.name, "now": moment})])[1]
+        if not rows:
+            return None
+        id, created, told, _, _ = rows[0]
+        if told:
+            teller.told()
+        database.fold_sometimes()
+        expires = None if ttl is None else created + ttl
+        return Record(
+            id, "r", rank1, rank2, pri, None, 0, 0, created, None, expires, expires, ttr, most, None, None, callback,
+            payload,
+        )  # fmt: skip
+
+    return put

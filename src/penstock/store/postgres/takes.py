@@ -1,0 +1,247 @@
+"""Hand-outs: one round trip for all tubes of a call; and the undoing of those whose answers were lost."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.core.handout import clock_wait
+from penstock.core.kind import CLOCK
+from penstock.core.lifecycle import came_back
+from penstock.core.options import Tube
+from penstock.core.results import Blocked, Effects
+from penstock.core.task import Record
+from penstock.engine.port import Conflict, Handed, Request
+from penstock.engine.work import Work
+from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.store.postgres.listener import PROCESS
+from penstock.store.postgres.puts import bounded
+from penstock.store.postgres.wire import Call, Row
+from penstock.store.sql.waiters import Waiter
+
+if TYPE_CHECKING:
+    from penstock.store.postgres.step import PostgresStep
+
+log = logging.getLogger("penstock")
+
+# A waiting take tries so long to reach a server that is away, and so often.
+AWAY_SECONDS = 1.0
+# Above every rank, for a take without max_pri.
+_ANY_RANK = 2.0**62
+# Above every clock: what is delivered has no period.
+_NO_PERIOD = 2**62
+# A put that was under way when a taker registered saw no one to notify: the taker looks once more, so much later.
+_SETTLING_MS = 25
+# What is due and was not done, others are at: the next look is so much later.
+BUSY_MS = 20
+# Takes of one task that are sent at once, where each decides who is next.
+_SINGLY = 100
+# The columns before those of a task.
+_LOOKED = 9
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A take whose answer did not come."""
+
+    tubes: Sequence[Tube]
+    handle: str
+    call: int
+    waiter: Waiter
+    number: int
+
+
+def take(step: PostgresStep, request: Request) -> Handed:
+    """Lease or hand out tasks of the first tube that has any. When the connection breaks, what it may have done is undone,
+    and it begins anew."""
+    numbers, blocked = [tube.no for tube in request.tubes], request.blocked
+    waiters, before = step.db.waiters, Effects()
+    waiter = waiters.find(request.handle, numbers, blocked)
+    patience = AWAY_SECONDS if blocked == "stay" else None
+    try:
+        while True:
+            undo_lost(step, before, patience)
+            call, number = random.getrandbits(62), waiter.number
+            try:
+                handed = _taken(step, request, waiter.word(blocked), number, call, patience)
+                break
+            except OutcomeUnknown:
+                step.db.lost.append(Lost(request.tubes, request.handle, call, waiter, number))
+    except StoreUnavailable as error:
+        if blocked != "stay":
+            raise
+        waiters.keep(request.handle, numbers, waiter, waiter.counted)
+        # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
+        log.warning("a waiting take cannot look now (%s); trying again", error)
+        step.now = time.time_ns() // 1_000_000
+        return Handed(next_at=step.now + int(AWAY_SECONDS * 1000), before=before)
+    handed.before = before
+    if handed.due is not None:
+        if blocked in ("stay", "leave"):
+            waiters.keep(request.handle, numbers, waiter, waiter.counted)
+        return handed
+    if blocked in ("enter", "stay") and not handed.records and handed.alive:
+        waiters.keep(request.handle, numbers, waiter)
+    if blocked == "enter" and not handed.records:
+        soon = step.now + _SETTLING_MS
+        handed.next_at = soon if handed.next_at is None else min(handed.next_at, soon)
+    if handed.records:
+        step.count_changes()
+    return handed
+
+
+def _taken(
+    step: PostgresStep, request: Request, word: Blocked, number: int, call: int, patience: float | None
+) -> Handed:
+    tubes, handle = request.tubes, request.handle
+    mark = str(call) if word is not None or len(tubes) > 1 else None
+    calls = [step.call(step.Q.open_for, tubes=[tube.no for tube in tubes], handle=handle)]
+    if all(tube.temporary for tube in tubes) and step.db.connections.relaxes:
+        calls.append(step.call(step.Q.relax))
+    first = len(calls)
+    calls += [_take_call(step, request, place, tube, mark, call) for place, tube in enumerate(tubes)]
+    waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": number, "mark": mark}
+    if word == "enter":
+        calls.append(step.call(step.Q.enter, process=PROCESS.name, **waits))
+    elif word is not None:
+        calls.append(step.call(step.Q.leave, always=word == "leave", **waits))
+    answers = step.run(calls, patience=patience)[first:]
+    handed = _handed(step, request, answers[: len(tubes)])
+    if handed.tube is not None and _singly(handed.tube) and len(handed.records) < request.count:
+        _take_more(step, request, handed, call, patience)
+    return handed
+
+
+def _take_call(step: PostgresStep, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
+    on, count = step.on(tube), request.count
+    values: dict[str, object] = {
+        "tube": tube.no, "handle": request.handle, "forced": place < request.forced, "mark": mark,
+    }  # fmt: skip
+    if not tube.kind.leased:
+        period = tube.period if tube.kind.hand_out == CLOCK else _NO_PERIOD
+        return step.call(on.hand_out, count=count, period=period, **values)
+    values |= {"call": call, "top": _ANY_RANK if request.max_pri is None else float(request.max_pri)}
+    if not tube.kind.per_utube:
+        return step.call(on.take, count=count, **values)
+    if _singly(tube):
+        return step.call(on.take_turns, count=min(count, 1), fair=True, **values)
+    return step.call(on.take_heads, count=count, fair=tube.fair, **values)
+
+
+def _singly(tube: Tube) -> bool:
+    """Whether each hand-out moves its micro-queue behind the others, so that the next one is known only after it."""
+    return tube.kind.per_utube and tube.fair and tube.utube_limit > 1
+
+
+def _take_more(step: PostgresStep, request: Request, handed: Handed, call: int, patience: float | None) -> None:
+    tube, alone = handed.tube, msgspec.structs.replace(request, blocked=None, forced=1)
+    assert tube is not None
+    opening = step.call(step.Q.open_for, tubes=[tube.no], handle=request.handle)
+    while (left := request.count - len(handed.records)) > 0:
+        size = min(left, _SINGLY)
+        calls = [opening, *[_take_call(step, alone, 0, tube, None, call)] * size]
+        found = [row for rows in step.run(calls, patience=patience)[1:] for row in rows if row[_LOOKED] is not None]
+        handed.records += [Record(*row[_LOOKED:]) for row in found]
+        if len(found) < size:
+            return
+
+
+def _handed(step: PostgresStep, request: Request, answers: Sequence[list[Row]]) -> Handed:
+    nexts: list[int] = []
+    handed = Handed()
+    for place, (tube, rows) in enumerate(zip(request.tubes, answers, strict=True)):
+        no, clock, next_at, moving, due, session, low, *_ = rows[0]
+        step.now = clock
+        if no is None:
+            raise step.no_such_tube(tube)
+        if due:
+            return Handed(due=tube)
+        busy = place < request.forced and (moving or (next_at is not None and next_at <= step.now))
+        if busy or next_at is not None:
+            nexts.append(step.now + BUSY_MS if busy else next_at)
+        if session is None:
+            handed.alive = False
+            break
+        handed.records = _records(tube, rows)
+        if handed.records:
+            handed.tube = tube
+            _raise_bounds(step, tube, handed.records, low)
+            break
+        if tube.kind.hand_out == CLOCK and rows[0][_LOOKED - 1] is not None:
+            wait = clock_wait(tube, rows[0][_LOOKED - 1], step.now)
+            nexts.append(step.now + (BUSY_MS if wait is None else wait))
+    handed.next_at = min(nexts, default=None)
+    return handed
+
+
+def _records(tube: Tube, rows: list[Row]) -> list[Record]:
+    if not tube.kind.leased:
+        found = sorted((row for row in rows if row[_LOOKED] is not None), key=lambda row: int(row[_LOOKED]))
+        return [Record(*row[_LOOKED + 1 :]) for row in found]
+    records = [Record(*row[_LOOKED:]) for row in rows if row[_LOOKED] is not None]
+    if len(records) > 1:
+        records.sort(key=lambda record: (record.rank1, record.rank2, record.id))
+    return records
+
+
+def raise_chance(passed: int) -> float:
+    """How likely a take lets the next ones begin behind what it passed by."""
+    return min(passed / 10_000, 0.2)
+
+
+def _raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low: int) -> None:
+    """Now and then, the more likely the more was passed by, let takes begin to look where something is.
+
+    Not always, because something old may be ready behind the others.
+    """
+    distance = min(record.id for record in records) - low
+    if bounded(tube) and step.db.connections.relaxes and random.random() < raise_chance(distance):
+        ttrs = [record.ttr for record in records if record.ttr is not None]
+        raising = step.call(step.on(tube).raise_bounds, tube=tube.no, due=step.now + min(ttrs, default=0))
+        try:
+            step.run([step.call(step.Q.open_alone_at_once, tube=tube.no), raising])
+        except (PenstockError, Conflict):  # somebody is in the tube: another take does it
+            pass
+
+
+def undo_lost(step: PostgresStep, effects: Effects, patience: float | None = None) -> None:
+    """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not.
+
+    The lock of the handle is had alone, so that the take is not under way any more.
+    """
+    waiting = step.db.lost
+    while waiting:
+        lost = waiting.pop()
+        numbers = [tube.no for tube in lost.tubes]
+        leave = {"tubes": numbers, "handle": lost.handle, "number": lost.number, "always": True, "mark": ""}
+        calls = [step.call(step.Q.lock_handle, handle=lost.handle), step.call(step.Q.leave, **leave)]
+        calls += [
+            step.call(step.on(tube).by_call, tube=tube.no, handle=lost.handle, call=lost.call) for tube in lost.tubes
+        ]
+        try:
+            for tube, rows in zip(lost.tubes, step.run(calls, twice=True, patience=patience)[2:], strict=True):
+                work = Work(step, tube, effects)
+                for *fields, clock in rows:
+                    step.now = clock
+                    record = Record(*fields)
+                    work.change(record, came_back(record, step.now, "release", unstarted=True))
+                work.flush()
+        except BaseException:
+            waiting.append(lost)
+            raise
+        lost.waiter.undo(lost.number)
+
+
+def recover(step: PostgresStep, tube: Tube, count: int, elapsed: int) -> list[Record]:
+    """Hand out again the first delivered messages, up to one that is younger."""
+    calls = [*step.opened(tube), step.call(step.Q.lock_recovering, tube=tube.no)]
+    calls.append(step.call(step.on(tube).recover, tube=tube.no, count=count, elapsed=elapsed))
+    rows = step.run(calls)[-1]
+    if not rows:
+        raise step.no_such_tube(tube)
+    step.now = rows[0][1]
+    return [Record(*row[3:]) for row in rows if row[2] is not None]

@@ -1,0 +1,190 @@
+"""Statements as libpq sends them: several in one round trip and one transaction, without a cursor of psycopg's, which
+takes more time than the server does."""
+
+from __future__ import annotations
+
+import re
+import select
+from collections.abc import Iterable, Mapping, Sequence
+from struct import Struct
+from typing import Any
+
+import psycopg
+from psycopg.abc import AdaptContext, Buffer
+from psycopg.adapt import Loader, Transformer
+from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
+from psycopg.pq import ExecStatus, Format
+from psycopg.pq.abc import PGconn, PGresult
+
+Row = tuple[Any, ...]
+
+_TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
+_PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
+_HEAD = Struct("!iiIii")  # dimensions, whether any is NULL, the type, how many, the number of the first
+_length = Struct("!i").pack
+_NULL = _length(-1)
+
+
+class Query(str):
+    """A statement, its parameters' names in their order, and what a connection that prepared it calls it."""
+
+    sent: bytes
+    names: tuple[str, ...]
+    called: bytes
+
+    def __new__(cls, text: str, called: str = "") -> Query:
+        names: dict[str, int] = {}
+
+        def place(match: re.Match[str]) -> str:
+            return f"${names.setdefault(match[1], len(names) + 1)}"
+
+        made = super().__new__(cls, text)
+        made.sent = _PARAMETER.sub(place, text).encode()
+        made.names = tuple(names)
+        made.called = called.encode()
+        return made
+
+
+Call = tuple[Query, Mapping[str, object]]
+
+
+def dumped(value: object) -> tuple[bytes | None, Format]:
+    """A parameter. Numbers go as text, whose type the server infers; texts, bytes and arrays of them in binary."""
+    match value:
+        case None:
+            return None, Format.TEXT
+        case bool():
+            return b"1" if value else b"0", Format.TEXT
+        case int():
+            return b"%d" % value, Format.TEXT
+        case str():
+            return value.encode(), Format.BINARY
+        case bytes():
+            return value, Format.BINARY
+        case float():
+            return repr(value).encode(), Format.TEXT
+        case list() | tuple():
+            return _array(value)
+    raise TypeError(f"{type(value).__name__} is no parameter")
+
+
+def _array(items: Sequence[Any]) -> tuple[bytes, Format]:
+    """One array; the server knows its type from the cast in the statement."""
+    first = next((item for item in items if item is not None), None)
+    if isinstance(first, str):
+        return _blobs(_TEXT_OID, [None if item is None else item.encode() for item in items]), Format.BINARY
+    if isinstance(first, bytes):
+        return _blobs(_BYTEA_OID, items), Format.BINARY
+    listed = ",".join(["NULL" if item is None else str(item) for item in items])
+    return b"{%b}" % listed.encode(), Format.TEXT
+
+
+def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
+    parts = [_HEAD.pack(1, 1, oid, len(items), 1)]
+    for item in items:
+        parts += (_NULL,) if item is None else (_length(len(item)), item)
+    return b"".join(parts)
+
+
+class _LetterLoader(Loader):
+    format = Format.BINARY
+
+    def load(self, data: Buffer) -> str:
+        return bytes(data).decode()
+
+
+def adapt(context: AdaptContext) -> None:
+    """Let states, which are single letters, come back as text."""
+    assert context.adapters is not None
+    context.adapters.register_loader(_LETTER_OID, _LetterLoader)
+
+
+class Link(psycopg.Connection[Row]):
+    """A connection that knows which statements were prepared on it, and hears when its server says something."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        adapt(self)
+        self.prepared: set[bytes] = set()
+        self.ready = False  # whether it has its settings
+        self.ear = select.poll()
+        self.ear.register(pgconn.socket, select.POLLIN)
+        self._rows = Transformer(self)
+
+    def hung_up(self) -> bool:
+        """Whether the server ended the connection while it was idle; a look at the socket, no query.
+
+        To an idle connection that listens to nothing a server says only good-bye.
+        """
+        return bool(self.ear.poll(0))
+
+    def run(self, calls: Sequence[Call], *, prepare: bool) -> list[list[Row]]:
+        """Send these statements at once; what each answers. Outside of a transaction they are one."""
+        try:
+            return self._run(calls, prepare)
+        except (InvalidSqlStatementName, DuplicatePreparedStatement):
+            # psycopg lets the server forget them all where it rolls back; nothing was done.
+            self.prepared.clear()
+            self._run([(Query("DEALLOCATE ALL"), {})], False)
+            return self._run(calls, prepare)
+
+    def _run(self, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+        pgconn = self.pgconn
+        pgconn.enter_pipeline_mode()
+        expected: list[bytes | None] = []  # the name of a statement to prepare, None for one to run
+        for query, values in calls:
+            parameters = [dumped(values[name]) for name in query.names]
+            given, formats = [value for value, _ in parameters], [form for _, form in parameters]
+            if not (prepare and query.called):
+                pgconn.send_query_params(query.sent, given, None, formats, Format.BINARY)
+            else:
+                if query.called not in self.prepared and query.called not in expected:
+                    pgconn.send_prepare(query.called, query.sent)
+                    expected.append(query.called)
+                pgconn.send_query_prepared(query.called, given, formats, Format.BINARY)
+            expected.append(None)
+        pgconn.pipeline_sync()
+        found = self._answers(expected)
+        pgconn.exit_pipeline_mode()
+        return found
+
+    def _answers(self, expected: Iterable[bytes | None]) -> list[list[Row]]:
+        answers, failure = [], None
+        for name in expected:
+            result = self._next()
+            if failure is None and result.status == ExecStatus.FATAL_ERROR:
+                failure = error_from_result(result)
+            elif failure is None and name is not None:
+                self.prepared.add(name)
+            elif failure is None:
+                answers.append(self._loaded(result))
+            while self.pgconn.get_result() is not None:  # the mark between two statements
+                pass
+        synced = self._next()
+        assert synced.status == ExecStatus.PIPELINE_SYNC
+        if failure is not None:
+            self.pgconn.exit_pipeline_mode()
+            raise failure
+        return answers
+
+    def _next(self) -> PGresult:
+        pgconn = self.pgconn
+        while True:
+            if pgconn.flush():  # more than the socket takes at once
+                both = select.poll()
+                both.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+                both.poll()
+                pgconn.consume_input()
+            elif pgconn.is_busy():
+                self.ear.poll()
+                pgconn.consume_input()
+            else:
+                result = pgconn.get_result()
+                if result is not None:
+                    return result
+
+    def _loaded(self, result: PGresult) -> list[Row]:
+        if result.status != ExecStatus.TUPLES_OK:
+            return [(result.command_tuples or 0,)]
+        self._rows.set_pgresult(result)
+        return self._rows.load_rows(0, result.ntuples, tuple)
