@@ -34,7 +34,7 @@ from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Description, Lane, Presence, SessionRecord
+from penstock.core.results import Blocked, Description, Effects, Lane, Presence, SessionRecord
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
 
@@ -220,7 +220,8 @@ class Request(msgspec.Struct, frozen=True):
 class Handed(msgspec.Struct):
     """What a take got. `next_at`: the next known moment in the tubes looked at, also of sessions and round elements.
 
-    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone.
+    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone. `effects`:
+    of undoing earlier takes whose answers were lost.
     """
 
     tube: Tube | None = None
@@ -228,6 +229,7 @@ class Handed(msgspec.Struct):
     next_at: int | None = None
     due: Tube | None = None
     alive: bool = True
+    effects: Effects = msgspec.field(default_factory=Effects)
 
 
 class Acked(msgspec.Struct, frozen=True):

@@ -168,10 +168,7 @@ class EngineStore:
                 raise Conflict  # a group moves: what it moves is due
 
         self._run(drop, (tube,))
-        removed = self.finish_drops()
-        effects.events += removed.events
-        for number, gain in removed.readied.items():
-            effects.readied[number] = effects.readied.get(number, 0) + gain
+        _add(effects, self.finish_drops())
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
@@ -235,10 +232,12 @@ class EngineStore:
             left = list(tubes)
             handed = step.take(Request(left, count, handle, max_pri, blocked))
             while handed.due is not None:
+                _add(effects, handed.effects)
                 sessions.end_lapsed(step, effects)
                 due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
                 left = left[left.index(handed.due) :]
                 handed = step.take(Request(left, count, handle, max_pri, blocked, forced=True))
+            _add(effects, handed.effects)
             return self._taken(step, handed, effects)
 
         return self._run(take, tubes, size=count, now=now)
@@ -570,6 +569,14 @@ class EngineStore:
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+
+
+def _add(effects: Effects, more: Effects) -> None:
+    effects.events += more.events
+    effects.ended += more.ended
+    for counts, added in ((effects.readied, more.readied), (effects.removed, more.removed)):
+        for number, count in added.items():
+            counts[number] = counts.get(number, 0) + count
 
 
 def _until(moment: int | None, now: int) -> int | None:
