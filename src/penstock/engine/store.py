@@ -168,10 +168,7 @@ class EngineStore:
                 raise Conflict  # a group moves: what it moves is due
 
         self._run(drop, (tube,))
-        removed = self.finish_drops()
-        effects.events += removed.events
-        for number, gain in removed.readied.items():
-            effects.readied[number] = effects.readied.get(number, 0) + gain
+        _add(effects, self.finish_drops())
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:

@@ -32,10 +32,14 @@ def queries(location: Location) -> Queries:
     """The queries for the schema of a location."""
     texts = dict(_TEXTS)
     for name in _PASSING:
-        texts[f"{name}_passing"] = texts[name].replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED").replace(
-            "SKIP LOCKED SKIP LOCKED", "SKIP LOCKED"
+        texts[f"{name}_passing"] = (
+            texts[name]
+            .replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
+            .replace("SKIP LOCKED SKIP LOCKED", "SKIP LOCKED")
         )
-    return Queries(*(_placed(texts, location, table) for table in ("penstock_task", "penstock_durable", "penstock_temporary")))
+    return Queries(
+        *(_placed(texts, location, table) for table in ("penstock_task", "penstock_durable", "penstock_temporary"))
+    )
 
 
 def placed(text: str, location: Location) -> str:
