@@ -168,7 +168,7 @@ class EngineStore:
                 raise Conflict  # a group moves: what it moves is due
 
         self._run(drop, (tube,))
-        _add(effects, self.finish_drops())
+        effects.add(self.finish_drops())
         return effects
 
     def _remove_dropped(self, step: Step, effects: Effects) -> bool:
@@ -339,7 +339,7 @@ class EngineStore:
     def _sweep(
         self, tube: Tube, decide: Callable[[Work, int], list[Record]], now: int | None, *, pages: bool = False
     ) -> Settled:
-        """Apply everything that is due, then what is decided, page by page, each behind the last id of the one before."""
+        """Apply everything that is due, then what is decided, page by page, each after the last id of the page before."""
         effects = Effects()
         settled: list[Record | None] = []
 

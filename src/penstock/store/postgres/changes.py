@@ -104,8 +104,8 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "rank": [record.rank1 for record in before],
         "until": _column([row.until for row in rows]),
         "class": [
-            classes.setdefault((STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events), len(classes))
-            for row in rows
+            classes.setdefault((STATE_COUNTER[was.state], STATE_COUNTER[row.after.state], row.events), len(classes))
+            for was, row in zip(before, rows, strict=True)
         ],
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
         "at": _column([record.at for record in after]),

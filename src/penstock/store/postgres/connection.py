@@ -35,7 +35,7 @@ class Connections:
     relaxes = True
 
     def __init__(
-        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call = (Query(""), {})
+        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call | None = None
     ) -> None:
         self.location = location
         self._begin = begin  # what is done first with a new connection

@@ -17,8 +17,8 @@ from penstock.errors import (
 
 # The whole transaction was undone, and may be tried again.
 AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
-# The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name is in use
-# that was not, or somebody held what it needs for two seconds.
+# The same, of a call of the engine, which loads again: also where a guard failed (1 / 0), an address or a name has come
+# into use, or somebody held what it needs for two seconds.
 CONFLICTS = (*AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
 
 

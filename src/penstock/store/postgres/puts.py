@@ -42,7 +42,7 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
 
 
 def put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capacity: int | None = None) -> list[Call]:
-    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for."""
+    """The statement that stores these, and what must follow it. With `capacity`, it refuses what has no room."""
     on, values = step.on(tube), _values(entries)
     values |= {"tube": tube.no, "process": step.db.teller.name, "capacity": capacity}
     values |= {"named": tube.kind.hand_out == CLOCK, "limit": tube.utube_limit, "fair": tube.fair}

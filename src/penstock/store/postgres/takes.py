@@ -56,8 +56,10 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 def take(step: PostgresStep, request: Request) -> Handed:
-    """Lease or hand out tasks of the first tube that has any. When the connection breaks, what it may have done is undone,
-    and it begins anew."""
+    """Lease or hand out tasks of the first tube that has any.
+
+    When the connection breaks, what the take may have done is undone, and it is made again.
+    """
     numbers, blocked = [tube.no for tube in request.tubes], request.blocked
     waiters, before = step.db.waiters, Effects()
     waiter = waiters.find(request.handle, numbers, blocked)
