@@ -62,6 +62,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         clock, pks, *_ = answers[rows_at][0] if answers[rows_at] else (step.now, None)
         step.now = clock
         changed = {pk & ID_MASK for pk in pks or ()}
+        step.moved = step.moved or (step.passing and bool(changed))
         flushed.missed = {row.before.id for row in delta.rows} - changed
         flushed.readied[tube.no] = answers[heads_at][0][0] if heads_at is not None else _readied(delta.rows, changed)
     for at, into, entries in puts:

@@ -14,6 +14,7 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
+from penstock.engine.port import Conflict
 from penstock.store.postgres.wire import Call, Row
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     if not entries:
         return []
     opening = step.opened(tube)
-    found = step.run([*opening, *put_calls(step, tube, entries, capacity=tube.capacity)])[len(opening)]
+    try:
+        found = step.run([*opening, *put_calls(step, tube, entries, capacity=tube.capacity)])[len(opening)]
+    except Conflict:
+        stored = 0 if tube.capacity is None else step.tally(tube).counts.stored
+        if tube.capacity is not None and stored + len(entries) > tube.capacity:
+            raise tube_full(tube, stored, len(entries)) from None
+        raise
     if not found:
         raise step.no_such_tube(tube)
     if found[0][5] is None:
