@@ -18,7 +18,7 @@ from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.connection import Connections
 from penstock.store.postgres.describe import describe
 from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
-from penstock.store.postgres.location import Location, locate
+from penstock.store.postgres.location import locate
 from penstock.store.postgres.puts import plain_put
 from penstock.store.postgres.queries import Queries, queries
 from penstock.store.postgres.schema import migrate

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from penstock.core.results import Description
-from penstock.store.postgres.wire import Row
 from penstock.store.postgres.location import Location
+from penstock.store.postgres.wire import Row
 
 # From here on an open transaction keeps so many dead rows that takes become slow.
 _LONG_SECONDS = 300

@@ -18,7 +18,7 @@ _TEXTS = vars(
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Flushes of what the clock or a group demands: what others are at, they do.
-_PASSING = ("flush", "flush_ends")
+_PASSING = ("flush", "flush_ends", "change_groups")
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -34,7 +34,9 @@ def queries(location: Location) -> Queries:
     texts = dict(_TEXTS)
     for name in _PASSING:
         texts[f"{name}_passing"] = _LOCKS.sub("FOR UPDATE SKIP LOCKED", texts[name])
-    return Queries(*(_placed(texts, location, table) for table in ("penstock_task", "penstock_durable", "penstock_temporary")))
+    return Queries(
+        *(_placed(texts, location, table) for table in ("penstock_task", "penstock_durable", "penstock_temporary"))
+    )
 
 
 def placed(text: str, location: Location) -> str:

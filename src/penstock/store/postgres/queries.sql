@@ -314,9 +314,10 @@ SELECT n.id, n.clock, n.told, CASE WHEN n.told THEN pg_notify('{channel}', :proc
 (SELECT count(*) FROM lowered) FROM n;
 
 -- fragment: no_clash
--- An address that is in use is met before an id is drawn.
+-- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a lack
+-- of room.
 1 / CASE WHEN EXISTS (SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = ANY (:addresses::text[]))
-THEN 0 ELSE 1 END
+THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END
 
 -- fragment: putting
 n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, NULL::bigint AS ms, NULL::bigint AS seq,
@@ -438,7 +439,7 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- The rule of micro-queues: of these, which are locked, the first (limit - taken) ready tasks are heads, and no others. A
 -- statement of its own, so that it sees all that was done before the locks were had. Empty ones go once their turn
 -- cannot matter any more. How many more can be taken than before.
-WITH u AS MATERIALIZED (SELECT unnest(current_setting('penstock.utubes')::text[]) AS utube),
+WITH u AS MATERIALIZED (SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
 c AS MATERIALIZED (SELECT l.utube, l.turn, k.pk, k.state, row_number() OVER (
         PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= :limit - l.taken AS head
     FROM u CROSS JOIN LATERAL (SELECT * FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
@@ -747,13 +748,15 @@ $flushed;
 
 -- name: change_groups
 -- Work that is not given stays: who put into an open group without a look at it does not know it.
-WITH done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
+WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:nos::integer[]) v(number) CROSS JOIN LATERAL (
+    SELECT g.no FROM penstock_group g WHERE g.no = v.number FOR UPDATE) g),
+done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
     remaining = g.remaining + u.remaining, end_work = coalesce(u.end_work, g.end_work),
     cancel_work = coalesce(u.cancel_work, g.cancel_work), moving = u.moving, until = u.until
     FROM unnest(:nos::integer[], :was::text[], :had::integer[], :exact::integer[], :state::text[], :total::integer[],
         :remaining::integer[], :end_work::bytea[], :cancel_work::bytea[], :moving::integer[], :until::bigint[])
     u(no, was, had, exact, state, total, remaining, end_work, cancel_work, moving, until)
-    WHERE g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
+    WHERE (SELECT count(*) FROM free) = cardinality(:nos::integer[]) AND g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
         ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
 SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:nos::integer[]) THEN 0 ELSE 1 END;
 

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
+from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import STATE_COUNTER, Counts, Presence
 from penstock.core.soundness import needed_mark
-from penstock.core.lifecycle import Move
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Parcel, Tally
 from penstock.engine import port
@@ -130,7 +130,11 @@ class PostgresStep(SqlStep):
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         new = make_tube(0, name, kind, given)
         no = int(self.rows(self.Q.next_tube_no, temporary=new.temporary)[0][0])
-        bounds = ["ids", *(["serials"] if kind.hand_out == DELIVER else []), *(["heads", "dues"] if puts.bounded(new) else [])]
+        bounds = [
+            "ids",
+            *(["serials"] if kind.hand_out == DELIVER else []),
+            *(["heads", "dues"] if puts.bounded(new) else []),
+        ]
         declared = {"kind": encoded_kind(kind), "options": encode_given(given).decode()}
         calls = [self.call(self.Q.add_tube, tube=no, name=name, **declared)]
         calls += [self.call(self._sequence(self.Q.create_sequence, bound, no)) for bound in bounds]
@@ -290,6 +294,11 @@ class PostgresStep(SqlStep):
         calls = [self.call(self.Q.relax), self.call(self.Q.beat, texts=list(handles), lapse=lapse_ms)]
         return {row[0] for row in self.run(calls, twice=True)[1]}
 
+    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+        calls = [self.call(self.Q.lapsed_handles), self.call(self.Q.ended_sessions)]
+        handles, ended = self.run(calls, twice=True)
+        return [HandleRow(*row) for row in handles], [row[0] for row in ended]
+
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until
         lock = self.Q.lock_handle_at_once if lapsed else self.Q.lock_handle  # a take of it may be under way
@@ -387,4 +396,3 @@ class PostgresStep(SqlStep):
                 return self.write_tube(tube, name=name)
         except Conflict:
             return False
-
