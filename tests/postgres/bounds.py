@@ -1,4 +1,4 @@
-"""Where takes begin to look (store/postgres/functions/heads.sql): read, and raised whenever that may be."""
+"""Where takes begin to look (`heads` and `dues` of a tube): read, and raised whenever that may be."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import schema
+from penstock.store.postgres import takes
 from penstock.store.postgres.location import locate
 from tests.behaviour.verbs import take
-from tests.postgres.schemas import damage
 
 
 class Low(Protocol):
@@ -32,20 +31,14 @@ def low(url: str) -> Iterator[Low]:
         yield read
 
 
-def rewritten(url: str, old: str, new: str) -> None:
-    """The functions of the one file that says `old` say something else instead."""
-    (text,) = (text for text in schema.FUNCTIONS if old in text)
-    damage(url, schema._placed(text, locate(url)).replace(old, new))
+@pytest.fixture
+def eager(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every take raises what it may."""
+    monkeypatch.setattr(takes, "raise_chance", lambda passed: 1.0)
 
 
-def eager(url: str) -> None:
-    """From here on every take raises what it may."""
-    rewritten(url, "least((v_keys[1] - v_low) / 10000.0, 0.2)", "1")
-
-
-def passed_by(url: str, tube: penstock.Tube, low: Low) -> penstock.Task:
+def passed_by(tube: penstock.Tube, low: Low) -> penstock.Task:
     """A task that is held while the bound goes beyond it."""
-    eager(url)
     tube.put_many(range(30))
     old = take(tube)
     for _ in range(20):

@@ -1,4 +1,4 @@
-"""The plans of every statement inside the store's functions, as the server tells them."""
+"""The plans of every statement of the store, as the server tells them."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.store.postgres import database
 from penstock.store.postgres.location import locate
-from penstock.store.postgres.store import PostgresStore
 from penstock.testing import Clock
+from tests.postgres.schemas import database_of
 from tests.quiet import quiet
 
-# auto_explain tells the plan of each statement that a function runs, with what it really read.
+# auto_explain tells the plan of each statement, with what it really read.
 _TELL = """LOAD 'auto_explain';
 SET auto_explain.log_min_duration = 0; SET auto_explain.log_nested_statements = on; SET auto_explain.log_level = notice;
 SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off;
 SET client_min_messages = notice"""
 
-# Else one call of some 500, drawn by the server, adds up the counters of all before it, and touches pages for each.
-_NO_FOLDS = """CREATE OR REPLACE FUNCTION {schema}.penstock_fold_sometimes(p_chance double precision) RETURNS void
-LANGUAGE plpgsql AS $$BEGIN END$$"""
-
 
 @pytest.fixture
-def broker(url: str) -> Iterator[penstock.Broker]:
-    """One that does nothing of its own: while a beat looks at the tables, what is dead is passed by, page for page."""
+def broker(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[penstock.Broker]:
+    """One that does nothing of its own: while a beat looks at the tables, what is dead is passed by, page for page; and
+    one call of some 500 adds up the counters of all before it, and touches pages for each."""
+    monkeypatch.setattr(database, "_FOLD_CHANCE", 0.0)
     with penstock.connect(url, clock=Clock()) as broker:
         quiet(broker)
         yield broker
@@ -38,14 +37,11 @@ class Teller:
     """Makes a store's calls through one connection that tells its plans; none of them does anything by chance."""
 
     def __init__(self, url: str, broker: penstock.Broker) -> None:
-        store = broker._hub.store
-        assert isinstance(store, PostgresStore)
-        self._connections = store._connections
+        self._connections = database_of(broker).connections
         self.schema = self._connections.location.quoted
         self.plans: list[str] = []
         self.db = self._connections.connect()
         self.db.execute(_TELL)
-        self.db.execute(_NO_FOLDS.format(schema=self.schema).encode())
         self.db.add_notice_handler(lambda told: self.plans.append(told.message_primary or ""))
 
     @contextmanager

@@ -14,6 +14,8 @@ from uuid import uuid4
 import psycopg
 
 import penstock
+from penstock.engine.store import EngineStore
+from penstock.store.postgres.database import PostgresDatabase
 from penstock.store.postgres.location import locate
 from tests.servers.kept import keep_connections
 
@@ -54,6 +56,14 @@ def _connection(base: str, pid: int) -> psycopg.Connection:
     connection = psycopg.connect(base, autocommit=True)
     atexit.register(connection.close)
     return connection
+
+
+def database_of(broker: penstock.Broker) -> PostgresDatabase:
+    """What a broker's store is kept in."""
+    store = broker._hub.store
+    assert isinstance(store, EngineStore)
+    assert isinstance(store._db, PostgresDatabase)
+    return store._db
 
 
 def damage(url: str, statement: str) -> None:

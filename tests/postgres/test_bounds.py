@@ -3,58 +3,67 @@
 from __future__ import annotations
 
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import psycopg
 import pytest
 
 import penstock
+from penstock.store.postgres import takes
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
-from tests.postgres.bounds import Low, eager, passed_by, rewritten
+from tests.postgres.bounds import Low, passed_by
+from tests.postgres.bounds import eager as eager
 from tests.postgres.bounds import low as low
 from tests.servers.postgres import Postgres
 from tests.threads import begin
 
-GATE = 4711
-
 
 @contextmanager
-def stopped(url: str, take_one: Callable[[], object]) -> Iterator[None]:
+def stopped(monkeypatch: pytest.MonkeyPatch, take_one: Callable[[], object]) -> Iterator[None]:
     """A take is about to raise the bounds meanwhile, and has yet to look whether it is alone."""
-    alone = "IF current_setting('transaction_isolation')"
-    rewritten(url, alone, f"PERFORM pg_advisory_xact_lock({GATE}); {alone}")
-    with psycopg.connect(locate(url).conninfo, autocommit=True) as db:
-        db.execute(f"SELECT pg_advisory_lock({GATE})".encode())
+    arrived, gate, raise_bounds = threading.Event(), threading.Event(), takes._raise_bounds
+
+    def wait(*what: Any) -> None:
+        arrived.set()
+        assert gate.wait(30)
+        raise_bounds(*what)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(takes, "_raise_bounds", wait)
         taking = begin(take_one)
-        waits = f"SELECT FROM pg_locks WHERE locktype = 'advisory' AND objid = {GATE} AND NOT granted".encode()
-        while db.execute(waits).fetchone() is None:
-            assert not taking.done()
-        yield
-        db.execute(f"SELECT pg_advisory_unlock({GATE})".encode())
+        assert arrived.wait(30)
+    yield
+    gate.set()
     taking.result(30)
 
 
-def test_a_task_that_comes_back_just_before_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
+@pytest.mark.usefixtures("eager")
+def test_a_task_that_comes_back_just_before_is_the_next(
+    broker: penstock.Broker, low: Low, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tube = broker.tube("work", "fifo")
-    old = passed_by(url, tube, low)
-    with stopped(url, lambda: take(tube)):
+    old = passed_by(tube, low)
+    with stopped(monkeypatch, lambda: take(tube)):
         old.release()
     assert take(tube).id == old.id
 
 
-def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low) -> None:
+@pytest.mark.usefixtures("eager")
+def test_a_moment_that_comes_just_before_is_kept(url: str, low: Low, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     with penstock.connect(url, clock=clock) as broker:
         tube = broker.tube("work", ttr=1000)
-        old = passed_by(url, tube, low)
+        old = passed_by(tube, low)
         clock.advance(1)
         take(tube)  # the first moment, once that of the old one has changed
-        with stopped(url, lambda: take(tube)):
+        with stopped(monkeypatch, lambda: take(tube)):
             old.release(5)
         clock.advance(5)
         assert take(tube).id == old.id
@@ -76,13 +85,13 @@ def copied(server: Postgres, url: str) -> Callable[[str], str]:
     return copy
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_dump_that_was_made_meanwhile_has_all_its_tasks_in_sight(
     url: str, low: Low, copied: Callable[[str], str]
 ) -> None:
     clock = Clock()
     with penstock.connect(url, clock=clock) as broker, psycopg.connect(locate(url).conninfo) as db:
         tube = broker.tube("work", ttr=1000)
-        eager(url)
         tube.put_many(range(30))
         tube.put("later", delay=5)
         db.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import connection
+from penstock.store.postgres import connection, database
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
 from penstock.testing import Clock
@@ -74,15 +74,16 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
     assert tube.put("y").id is not None
 
 
-def test_a_lock_held_for_too_long_is_busy(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
-    tube = broker.tube("work", capacity=5)
-    admin.execute(f"ALTER FUNCTION {schema_of(url)}.penstock_put_alike SET lock_timeout = '100ms'")
-    with psycopg.connect(locate(url).conninfo) as other:
-        other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
-        with pytest.raises(penstock.StoreBusy):
-            tube.put("x")
-    tube.put("y")
-    assert tube.stats().calls.put == 1
+def test_a_lock_held_for_too_long_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_PATIENCE", "50ms")
+    with penstock.connect(url) as broker:
+        tube = broker.tube("work", capacity=5)
+        with psycopg.connect(locate(url).conninfo) as other:
+            other.execute(f"SELECT FROM {schema_of(url)}.penstock_counter FOR UPDATE")
+            with pytest.raises(penstock.StoreBusy):
+                tube.put("x")
+        tube.put("y")
+        assert tube.stats().calls.put == 1
 
 
 def test_a_pool_without_a_free_connection_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,7 +284,7 @@ def _put_in_another_process(url: str) -> None:
 def test_a_burst_of_puts_notifies_seldom(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
     tube = broker.tube("work")
     admin.execute(f"LISTEN {locate(url).channel}")
-    waiting = f"INSERT INTO {schema_of(url)}.penstock_waiting VALUES ({tube._stored.no}, 'h', 1, 'another process')"
+    waiting = f"INSERT INTO {schema_of(url)}.penstock_waiter VALUES ({tube._stored.no}, 'h', 1, 'another process')"
     admin.execute(waiting)
     began = time.monotonic()
     for _ in range(200):

@@ -14,7 +14,8 @@ import penstock
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
-from tests.postgres.bounds import Low, eager, passed_by
+from tests.postgres.bounds import Low, passed_by
+from tests.postgres.bounds import eager as eager
 from tests.postgres.bounds import low as low
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
@@ -87,18 +88,19 @@ RETURNS: dict[str, Callable[[penstock.Broker, penstock.Tube, penstock.Task], Non
 }
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("way", RETURNS)
 def test_an_old_task_that_comes_back_is_the_next(url: str, broker: penstock.Broker, low: Low, way: str) -> None:
     tube = broker.tube("work", ttr=1000)
-    old = passed_by(url, tube, low)
+    old = passed_by(tube, low)
     RETURNS[way](broker, tube, old)
     assert low(tube) <= old.id
     assert [task.id for task in tube.take_many(3)] == [old.id, 22, 23]
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_task_put_anew_under_its_address_is_the_next(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work")
-    eager(url)
     tube.put("later", address="a", delay=1000)
     tube.put_many(range(30))
     for _ in range(20):
@@ -108,9 +110,9 @@ def test_a_task_put_anew_under_its_address_is_the_next(url: str, broker: penstoc
     assert [task.data for task in tube.take_many(2)] == ["now", 20]
 
 
+@pytest.mark.usefixtures("eager")
 def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", pri=5)
-    eager(url)
     tube.put_many(range(30))
     later = tube.put("later", pri=9)
     for _ in range(20):
@@ -122,9 +124,9 @@ def test_what_is_more_urgent_comes_first(url: str, broker: penstock.Broker, low:
     assert take(tube).id == later.id
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: penstock.Broker) -> None:
     tube = broker.tube("work", "fifo")
-    eager(url)
     tube.put_many(range(30))
     for _ in range(20):
         take(tube).ack()
@@ -137,9 +139,9 @@ def test_a_take_that_is_undone_leaves_its_task_in_sight(url: str, broker: pensto
     assert take(tube).data == 20
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", "fifo")
-    eager(url)
     tube.put("first")
     with psycopg.connect(locate(url).conninfo) as db:
         hidden = broker.bind(db).tube("work").put("hidden")
@@ -150,10 +152,10 @@ def test_a_put_under_way_holds_it_back(url: str, broker: penstock.Broker, low: L
     assert take(tube).data == "hidden"
 
 
+@pytest.mark.usefixtures("eager")
 def test_nothing_is_lost_among_many(url: str, broker: penstock.Broker) -> None:
     """Threads put, take, give back and ack at once while every take raises what it may: each task is acked once."""
     tube = broker.tube("work")
-    eager(url)
     acked: list[int] = []
     stored = threading.Event()
 
@@ -219,13 +221,13 @@ def replace(tube: penstock.Tube) -> Callable[[], bool]:
     return lambda: take(tube).data == "y"
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("way", [delay, delay_of_one_of_many, delay_of_all, ttr, release, replace])
 def test_a_moment_before_all_others_is_kept(
     url: str, way: Callable[[penstock.Tube], Callable[[], bool]], clock: Clock, low: Low
 ) -> None:
     with penstock.connect(url, clock=clock) as broker:
         tube = broker.tube("work", ttr=1000)
-        eager(url)
         tube.put_many(range(20))
         for _ in range(20):
             take(tube).ack()
@@ -237,11 +239,11 @@ def test_a_moment_before_all_others_is_kept(
         assert kept()
 
 
+@pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize("options", [{}, {"ttl": 5}])
 def test_a_ttl_that_is_over_before_all_others(url: str, clock: Clock, low: Low, options: dict[str, float]) -> None:
     with penstock.connect(url, clock=clock) as broker:
         tube = broker.tube("work", ttl=5, ttr=1000)
-        eager(url)
         tube.put_many(range(20), ttl=3000)
         for _ in range(20):
             take(tube).ack()
@@ -252,9 +254,10 @@ def test_a_ttl_that_is_over_before_all_others(url: str, clock: Clock, low: Low, 
         assert tube.stats().calls.ttl == 1
 
 
+@pytest.mark.usefixtures("eager")
 def test_a_repair_looks_at_everything(url: str, broker: penstock.Broker, low: Low) -> None:
     tube = broker.tube("work", "fifo")
-    old = passed_by(url, tube, low)
-    damage(url, f"UPDATE penstock_task SET state = 'x' WHERE key & 1099511627775 = {old.id}")
+    old = passed_by(tube, low)
+    damage(url, f"UPDATE penstock_task SET state = 'x' WHERE pk & 1099511627775 = {old.id}")
     assert broker.check(repair=True) != []
     assert take(tube).id == old.id

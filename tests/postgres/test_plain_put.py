@@ -14,8 +14,8 @@ import pytest
 
 import penstock
 from penstock.store.postgres.location import locate
-from penstock.store.postgres.store import PostgresStore
 from tests.behaviour.verbs import drain
+from tests.postgres.schemas import database_of
 from tests.threads import begin, until
 
 
@@ -53,9 +53,7 @@ def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> Non
 def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.Broker) -> None:
     tube = broker.tube("work")
     tube.put("one")
-    store = broker._hub.store
-    assert isinstance(store, PostgresStore)
-    store._connections.transact(lambda db: db.execute("DEALLOCATE ALL"))
+    database_of(broker).connections.transact(lambda db: db.execute("DEALLOCATE ALL"))
     tube.put("two")
     assert drain(tube) == ["one", "two"]
     assert tube.stats().calls.put == 2

@@ -14,11 +14,11 @@ from tests.postgres.plans import broker as broker
 SCANNED = (
     "penstock_durable",
     "penstock_temporary",
-    "penstock_lane",
+    "penstock_utube",
     "penstock_tube",
     "penstock_handle",
     "penstock_session",
-    "penstock_waiting",
+    "penstock_waiter",
 )
 pytestmark = pytest.mark.timeout(600)  # a hundred thousand tasks in micro-queues are put in twenty seconds
 

@@ -19,10 +19,9 @@ def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:
         queue.put_many(range(10))
         queue.take_many(10)
         clock.advance(5)
-        schema, now = locate(url).quoted, clock()
         with psycopg.connect(locate(url).conninfo) as db:
-            recover = f"SELECT id FROM {schema}.penstock_recover({queue._stored.no}, 4, 5000, {now})"
-            assert db.execute(recover).fetchall() == [(1,), (2,), (3,), (4,)]
+            recovered = broker._hub.store.bind(db).recover(queue._stored, 4, 5000, now=clock())
+            assert [record.payload for record in recovered.records if record] == [b"0", b"1", b"2", b"3"]
             second = pool.submit(queue.recover, 4, 5)
             with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:
                 until(lambda: looking.execute("SELECT FROM pg_locks WHERE NOT granted").fetchone() is not None)

@@ -238,8 +238,7 @@ class EngineStore:
         def take(step: Step, _: bool) -> Taken:
             handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked), effects)
             while handed.due is not None:
-                sessions.end_lapsed(step, effects)
-                due.advance(Work(step, handed.due, effects), ADVANCE_STEP)
+                self._advance(step, handed.due, effects)
                 forced = tubes.index(handed.due) + 1
                 handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
             return self._taken(step, handed, effects)
@@ -359,16 +358,22 @@ class EngineStore:
         return Settled(settled, effects)
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
-        sessions.end_lapsed(step, effects)
-        while due.advance(Work(step, tube, effects), ADVANCE_STEP):
+        while self._advance(step, tube, effects):
             pass
+
+    def _advance(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
+        """Do what the clock demands of sessions and of a tube; whether more may be due. What others are at, they do."""
+        try:
+            sessions.end_lapsed(step, effects)
+            return due.advance(Work(step, tube, effects), limit)
+        except Conflict:
+            return False
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         effects = Effects()
 
         def advance(step: Step, _: bool) -> Advanced:
-            sessions.end_lapsed(step, effects)
-            more = due.advance(Work(step, tube, effects), limit)
+            more = self._advance(step, tube, effects, limit)
             step.sweep(tube, ADVANCE_STEP)
             return Advanced(more, _until(step.next_at(tube), step.now), effects)
 

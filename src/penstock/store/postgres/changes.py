@@ -11,7 +11,7 @@ from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, Entry
 from penstock.engine.port import Acked, Delta, Flushed, GroupRow, Row
-from penstock.store.postgres.puts import admission, bounded, made, put_calls
+from penstock.store.postgres.puts import bounded, made, put_calls
 from penstock.store.postgres.wire import Call
 from penstock.store.sql.queries import ID_MASK
 from penstock.store.sql.step import first_pk
@@ -44,9 +44,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
             puts.append((len(calls), into, entries))
-            calls += put_calls(step, into, entries)
-            if place == 0 and tube.capacity is not None:
-                calls += admission(step, tube)
+            calls += put_calls(step, into, entries, capacity=tube.capacity if place == 0 else None, strict=True)
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
@@ -62,6 +60,7 @@ def flush(step: PostgresStep, delta: Delta) -> Flushed:
         clock, pks, *_ = answers[rows_at][0] if answers[rows_at] else (step.now, None)
         step.now = clock
         changed = {pk & ID_MASK for pk in pks or ()}
+        step.moved = step.moved or (step.passing and bool(changed))
         flushed.missed = {row.before.id for row in delta.rows} - changed
         flushed.readied[tube.no] = answers[heads_at][0][0] if heads_at is not None else _readied(delta.rows, changed)
     for at, into, entries in puts:
@@ -174,7 +173,7 @@ def _queues(delta: Delta) -> list[str]:
 def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
     pairs = [(row.before, row.after) for row in groups]
     return step.call(
-        step.Q.change_groups, nos=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
+        step.Q.change_groups_passing if step.passing else step.Q.change_groups, nos=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
         had=[before.left for before, _ in pairs], exact=[int(row.exact) for row in groups],
         state=[after.state for _, after in pairs], total=[after.total - before.total for before, after in pairs],
         remaining=[after.left - before.left for before, after in pairs],

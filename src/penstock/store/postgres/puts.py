@@ -14,6 +14,7 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
+from penstock.engine.port import Conflict
 from penstock.store.postgres.wire import Call, Row
 
 if TYPE_CHECKING:
@@ -32,7 +33,13 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     if not entries:
         return []
     opening = step.opened(tube)
-    found = step.run([*opening, *put_calls(step, tube, entries, capacity=tube.capacity)])[len(opening)]
+    try:
+        found = step.run([*opening, *put_calls(step, tube, entries, capacity=tube.capacity)])[len(opening)]
+    except Conflict:
+        stored = 0 if tube.capacity is None else step.tally(tube).counts.stored
+        if tube.capacity is not None and stored + len(entries) > tube.capacity:
+            raise tube_full(tube, stored, len(entries)) from None
+        raise
     if not found:
         raise step.no_such_tube(tube)
     if found[0][5] is None:
@@ -41,11 +48,19 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     return made(step, tube, entries, found[0])
 
 
-def put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capacity: int | None = None) -> list[Call]:
-    """The statement that stores these, and what must follow it. With `capacity`, it refuses what has no room."""
+def put_calls(
+    step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capacity: int | None, strict: bool = False
+) -> list[Call]:
+    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for; if
+    `strict`, as a conflict."""
     on, values = step.on(tube), _values(entries)
     values |= {"tube": tube.no, "process": step.db.teller.name, "capacity": capacity}
-    values |= {"named": tube.kind.hand_out == CLOCK, "limit": tube.utube_limit, "fair": tube.fair}
+    values |= {
+        "strict": strict and capacity is not None,
+        "named": tube.kind.hand_out == CLOCK,
+        "limit": tube.utube_limit,
+        "fair": tube.fair,
+    }
     if tube.kind.per_utube:
         calls = [step.call(on.insert_queued, **values)]
         if tube.kind.order[0] != "id":  # else an arrival overtakes nobody
@@ -55,15 +70,10 @@ def put_calls(step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capac
     addresses = [entry.address for entry in entries if entry.address is not None]
     if addresses and tube.kind.leased:
         calls.append(step.call(step.Q.supersede, tube=tube.no, texts=addresses, later=SUPERSEDED_MS))
-    if tube.capacity is not None and capacity is not None:
-        calls += admission(step, tube)
+    if capacity is not None:  # one caller after the other looks whether the tube holds no more than it may
+        calls.append(step.call(step.Q.lock_capacity, tube=tube.no))
+        calls.append(step.call(step.Q.admit, tube=tube.no, capacity=capacity))
     return calls
-
-
-def admission(step: PostgresStep, tube: Tube) -> list[Call]:
-    """What looks, one caller after the other, whether a tube holds no more than it may."""
-    lock = step.call(step.Q.lock_capacity, tube=tube.no)
-    return [lock, step.call(step.Q.admit, tube=tube.no, capacity=tube.capacity)]
 
 
 def made(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:

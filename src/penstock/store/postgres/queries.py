@@ -16,8 +16,9 @@ _TEXTS = vars(
     load_queries("penstock.store.postgres", shared=True, fragments={"record": RECORD.replace("state", "state::text")})
 )
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
+_LOCKS = re.compile(r"FOR UPDATE(?! (?:OF|SKIP))")
 # Flushes of what the clock or a group demands: what others are at, they do.
-_PASSING = ("flush", "flush_ends")
+_PASSING = ("flush", "flush_ends", "change_groups")
 
 
 class Queries(msgspec.Struct, frozen=True):
@@ -32,11 +33,7 @@ def queries(location: Location) -> Queries:
     """The queries for the schema of a location."""
     texts = dict(_TEXTS)
     for name in _PASSING:
-        texts[f"{name}_passing"] = (
-            texts[name]
-            .replace("FOR UPDATE", "FOR UPDATE SKIP LOCKED")
-            .replace("SKIP LOCKED SKIP LOCKED", "SKIP LOCKED")
-        )
+        texts[f"{name}_passing"] = _LOCKS.sub("FOR UPDATE SKIP LOCKED", texts[name])
     return Queries(
         *(_placed(texts, location, table) for table in ("penstock_task", "penstock_durable", "penstock_temporary"))
     )

@@ -313,9 +313,15 @@ new AS (INSERT INTO penstock_task (pk, rank1, rank2, created, expires, at, ttr, 
 SELECT n.id, n.clock, n.told, CASE WHEN n.told THEN pg_notify('{channel}', :process) END,
 (SELECT count(*) FROM lowered) FROM n;
 
+-- fragment: no_clash
+-- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a lack
+-- of room.
+1 / CASE WHEN EXISTS (SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = ANY (:addresses::text[]))
+THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END
+
 -- fragment: putting
 n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, NULL::bigint AS ms, NULL::bigint AS seq,
-    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored FROM penstock_tube t WHERE t.no = :tube)
+    $no_clash AS free, CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored FROM penstock_tube t WHERE t.no = :tube)
 
 -- fragment: putting_marked
 -- The counter's lock is had before the first id is drawn.
@@ -325,7 +331,7 @@ m AS (UPDATE penstock_counter SET
     AND (:capacity::bigint IS NULL OR $stored + cardinality(:datas::bytea[]) <= :capacity)
     RETURNING last_ms, last_seq - cardinality(:datas::bytea[]) AS last_seq),
 n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.last_ms AS ms, m.last_seq AS seq,
-    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
+    1 AS free, CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
     FROM penstock_tube t LEFT JOIN m ON true WHERE t.no = :tube)
 
 -- fragment: entries
@@ -345,7 +351,7 @@ e AS MATERIALIZED (SELECT nextval(n.ids) AS id, u.place, n.clock, u.data,
         :reply_tos::text[], :group_names::text[], :group_nos::integer[], :unstarteds::integer[]) WITH ORDINALITY
     u(data, address, base1, clock1, newest1, base2, clock2, newest2, pri, utube, ttl, ttr, delay, most, callback, reply_to,
         group_name, group_no, unstarted, place)
-    WHERE n.stored IS NULL OR n.stored + cardinality(:datas::bytea[]) <= :capacity)
+    WHERE n.free = 1 AND (n.stored IS NULL OR n.stored + cardinality(:datas::bytea[]) <= :capacity))
 
 -- fragment: state
 CASE WHEN e.unstarted = 1 THEN 'g' WHEN e.delay > 0 THEN '~' ELSE 'r' END
@@ -433,7 +439,7 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- The rule of micro-queues: of these, which are locked, the first (limit - taken) ready tasks are heads, and no others. A
 -- statement of its own, so that it sees all that was done before the locks were had. Empty ones go once their turn
 -- cannot matter any more. How many more can be taken than before.
-WITH u AS MATERIALIZED (SELECT unnest(current_setting('penstock.utubes')::text[]) AS utube),
+WITH u AS MATERIALIZED (SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
 c AS MATERIALIZED (SELECT l.utube, l.turn, k.pk, k.state, row_number() OVER (
         PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= :limit - l.taken AS head
     FROM u CROSS JOIN LATERAL (SELECT * FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
@@ -576,12 +582,12 @@ counted AS (INSERT INTO penstock_delta (tube, take_calls) SELECT :tube::integer,
 SELECT ok.no, ok.clock, got.* FROM ok LEFT JOIN got ON true ORDER BY got.place;
 
 -- name: enter
-INSERT INTO penstock_waiter (tube, handle, number, process) SELECT u, :handle::text, :number::bigint, :process::text
+INSERT INTO penstock_waiter (tube, handle, takes, process) SELECT u, :handle::text, :number::bigint, :process::text
 FROM unnest(:tubes::integer[]) u WHERE coalesce(current_setting('penstock.took', true), '') NOT IN (:mark, '!' || :mark)
 AND EXISTS (SELECT 1 FROM penstock_handle WHERE id = :handle AND until > $now) ON CONFLICT DO NOTHING;
 
 -- name: leave
-DELETE FROM penstock_waiter WHERE tube = ANY (:tubes::integer[]) AND handle = :handle AND number = :number
+DELETE FROM penstock_waiter WHERE tube = ANY (:tubes::integer[]) AND handle = :handle AND takes = :number
 AND (:always OR current_setting('penstock.took', true) = :mark);
 
 -- name: by_call
@@ -741,13 +747,16 @@ $requeued, $weighed
 $flushed;
 
 -- name: change_groups
-WITH done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
-    remaining = g.remaining + u.remaining, end_work = u.end_work, cancel_work = u.cancel_work, moving = u.moving,
-    until = u.until
+-- Work that is not given stays: who put into an open group without a look at it does not know it.
+WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:nos::integer[]) v(number) CROSS JOIN LATERAL (
+    SELECT g.no FROM penstock_group g WHERE g.no = v.number FOR UPDATE) g),
+done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
+    remaining = g.remaining + u.remaining, end_work = coalesce(u.end_work, g.end_work),
+    cancel_work = coalesce(u.cancel_work, g.cancel_work), moving = u.moving, until = u.until
     FROM unnest(:nos::integer[], :was::text[], :had::integer[], :exact::integer[], :state::text[], :total::integer[],
         :remaining::integer[], :end_work::bytea[], :cancel_work::bytea[], :moving::integer[], :until::bigint[])
     u(no, was, had, exact, state, total, remaining, end_work, cancel_work, moving, until)
-    WHERE g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
+    WHERE (SELECT count(*) FROM free) = cardinality(:nos::integer[]) AND g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
         ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
 SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:nos::integer[]) THEN 0 ELSE 1 END;
 

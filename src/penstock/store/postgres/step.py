@@ -51,6 +51,7 @@ class PostgresStep(SqlStep):
         self._held = held
         self._session: Link | None = None
         self.passing = False  # what was loaded, others may be at
+        self.moved = False  # some of it was done here, and there may be more
         self._relaxed = bool(tubes) and all(tube.temporary for tube in tubes)
 
     def __enter__(self) -> PostgresStep:
@@ -271,7 +272,12 @@ class PostgresStep(SqlStep):
 
     def next_at(self, tube: Tube) -> int | None:
         self.now, moment = self.rows(self.on(tube).next_moment, tube=tube.no)[0]
-        return moment if moment is None or moment > self.now else self.now + takes.BUSY_MS
+        return moment if moment is None or moment > self.now else self.soon
+
+    @property
+    def soon(self) -> int:
+        """When to look again at what is due and was not done: at once after some of it was, else others are at it."""
+        return self.now if self.moved else self.now + takes.BUSY_MS
 
     # sessions
 
@@ -287,6 +293,11 @@ class PostgresStep(SqlStep):
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
         calls = [self.call(self.Q.relax), self.call(self.Q.beat, texts=list(handles), lapse=lapse_ms)]
         return {row[0] for row in self.run(calls, twice=True)[1]}
+
+    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+        calls = [self.call(self.Q.lapsed_handles), self.call(self.Q.ended_sessions)]
+        handles, ended = self.run(calls, twice=True)
+        return [HandleRow(*row) for row in handles], [row[0] for row in ended]
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         lapsed = moment == handle.until

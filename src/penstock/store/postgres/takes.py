@@ -164,7 +164,7 @@ def _handed(step: PostgresStep, request: Request, answers: Sequence[list[Row]]) 
             return Handed(due=tube)
         busy = place < request.forced and (moving or (next_at is not None and next_at <= step.now))
         if busy or next_at is not None:
-            nexts.append(step.now + BUSY_MS if busy else next_at)
+            nexts.append(step.soon if busy else next_at)
         if session is None:
             handed.alive = False
             break

@@ -152,14 +152,14 @@ CREATE TABLE {schema}.penstock_handle (
 CREATE INDEX penstock_handle_until ON {schema}.penstock_handle (until);
 CREATE INDEX penstock_handle_session ON {schema}.penstock_handle (session);
 
--- Blocked takes, and in which process: others notify only when there is one. `number` is the take's own, so that none is
--- counted in or out twice when an answer is lost.
+-- Blocked takes, and in which process: others notify only when there is one. `takes` is a number of the take's own, so
+-- that none is counted in or out twice when an answer is lost.
 CREATE TABLE {schema}.penstock_waiter (
     tube integer NOT NULL,
     handle varchar(64) NOT NULL,
-    number bigint NOT NULL,
-    process varchar(64) NOT NULL,
-    PRIMARY KEY (tube, handle, number)
+    takes bigint NOT NULL,
+    process varchar(64) NOT NULL DEFAULT '',
+    PRIMARY KEY (tube, handle, takes)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.0, autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX penstock_waiter_handle ON {schema}.penstock_waiter (handle);
