@@ -17,12 +17,11 @@ import pymysql
 from pymysql.constants import CLIENT
 
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.store import open_mysql
+from penstock.store.mysql.database import open_mysql
 
 _TABLES = (
-    "penstock_tube", "penstock_id", "penstock_counter", "penstock_delta", "penstock_task", "penstock_lane",
-    "penstock_session", "penstock_handle", "penstock_waiter", "penstock_address", "penstock_outcome", "penstock_group",
-    "penstock_member",
+    "penstock_tube", "penstock_id", "penstock_counter", "penstock_delta", "penstock_task", "penstock_utube",
+    "penstock_session", "penstock_handle", "penstock_waiter", "penstock_outcome", "penstock_group",
 )  # fmt: skip
 
 

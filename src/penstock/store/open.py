@@ -198,7 +198,7 @@ def _open_redis(url: str, clock: Clock | None) -> Store:
 
 def _open_mysql(url: str, clock: Clock | None) -> Store:
     with _driver("mysql", "PyMySQL", "mysql"):
-        from penstock.store.mysql.store import open_mysql
+        from penstock.store.mysql.database import open_mysql
     return open_mysql(url, clock)
 
 

@@ -1,8 +1,8 @@
-"""The caller's own connection in place of the pool: every call is a savepoint of the caller's transaction."""
+"""The caller's own connection in place of the pool: every packet is a savepoint of the caller's transaction."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pymysql
@@ -10,10 +10,11 @@ from pymysql.constants import SERVER_STATUS
 
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, SchemaMismatch, UnsupportedOption
-from penstock.store.mysql.database import Database
-from penstock.store.mysql.pool import ROOM_FOR_IDS, Link
+from penstock.store.mysql import faults
+from penstock.store.mysql.server import Server, told
+from penstock.store.mysql.pool import NEEDED, Answer, Link, Statement
 from penstock.store.mysql.queries import Q
-from penstock.store.mysql.wire import Rows
+from penstock.store.mysql.wire import ask
 
 T = TypeVar("T")
 
@@ -23,32 +24,27 @@ class BoundLink(Link):
 
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._use(connection)
-        self.change(f"SET SESSION {ROOM_FOR_IDS}, @penstock_bound = 1")
+        self.change(f"SET SESSION {NEEDED}")
 
-    def finish(self, *statements: str) -> Rows:
-        return self.packet(*statements)
+    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
+        return super().send(statements, commit=False)
 
-    def finish_each(self, *statements: str) -> Rows:
-        return self.packet(*statements)
-
-    def numbers(self, *statements: str) -> list[int]:
-        numbers = []
-        for statement in statements:
-            self.change(self._fitting(statement))
-            numbers.append(self.last_number)
-        return [*numbers, 0]
-
-    def prepared_put(self) -> None:
-        return None
-
-    def packet(self, *statements: str) -> Rows:
-        return [row for statement in statements for row in super(BoundLink, self).packet(statement)]
+    def _asked(self, texts: list[str]) -> Answer:
+        answer = Answer([], [])
+        for text in texts:
+            self._packets([text])  # refuses what is too large
+            results, changed = ask(self._connection, text)
+            answer.results.extend(results)
+            answer.told.extend(changed)
+        return answer
 
 
-class BoundDatabase(Database):
+class BoundServer(Server):
     """Calls go through one connection, and nothing is made again: that is for the caller to decide."""
 
-    def __init__(self, own: Database, connection: object, identity: str) -> None:
+    bound = True
+
+    def __init__(self, own: Server, connection: object, identity: str) -> None:
         self.location = own.location
         self.name = own.name
         if not isinstance(connection, pymysql.Connection):
@@ -60,14 +56,14 @@ class BoundDatabase(Database):
             self._link = BoundLink(connection)
             meta = dict(self._link.rows(Q.all_meta))
         except pymysql.MySQLError as error:
-            told = self._told(error)
-            if not isinstance(told, SchemaMismatch):
-                raise told from error
+            failure = self.told(error)
+            if not isinstance(failure, SchemaMismatch):
+                raise failure from error
             meta = {}
         if f"mysql:{meta.get('id')}" != identity:
             raise BadValue(f"the connection does not lead to this store: bind one on database {own.name}")
 
-    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False) -> T:
+    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
         """Do the work in a savepoint; a failure undoes this call alone."""
         link = self._link
         try:
@@ -79,7 +75,10 @@ class BoundDatabase(Database):
                 raise
             link.change("RELEASE SAVEPOINT penstock")
         except (pymysql.MySQLError, OSError) as error:
-            raise self._told(error) from error
+            cause = error.__context__ if isinstance(error.__context__, pymysql.MySQLError) else error
+            if faults.number(cause) == faults.DEADLOCK:  # the caller's whole transaction is undone
+                raise faults.translated(cause, self.name) from error
+            raise told(error, self.name) from error
         return done
 
     def close(self) -> None:

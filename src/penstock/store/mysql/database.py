@@ -1,116 +1,137 @@
-"""Transactions: a step begins, commits, is started anew after a deadlock, and tells what its failure means."""
+"""The store in a MySQL or MariaDB database: one packet a step, and nothing of penstock's rules on the server."""
 
 from __future__ import annotations
 
-import random
+import threading
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
 
-import pymysql
+from penstock.core.entry import stands_alone
+from penstock.core.options import Tube
+from penstock.core.results import Description
+from penstock.core.task import Entry, Record
+from penstock.engine.store import EngineStore
+from penstock.store.mysql.bound import BoundServer
+from penstock.store.mysql.describe import describe
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.puts import make_plain_put
+from penstock.store.mysql.queries import Q
+from penstock.store.mysql.schema import migrate
+from penstock.store.mysql.server import Refused, Server
+from penstock.store.mysql.step import MysqlStep
+from penstock.store.mysql.taking import LostTake
+from penstock.store.mysql.watch import Watch
+from penstock.store.sql.waiters import Waiters
 
-from penstock.errors import OutcomeUnknown, PenstockError
-from penstock.store.mysql import faults
-from penstock.store.mysql.location import Location
-from penstock.store.mysql.pool import Link, Pool
-from penstock.store.mysql.wire import Rows
-
-T = TypeVar("T")
-
-# A deadlock costs microseconds to find and one of the two always wins, so many tries are cheap; a lock wait has
-# cost LOCK_WAIT_SECONDS already.
-_DEADLOCK_TRIES = 20
-_LOCK_WAIT_TRIES = 2
-_FIRST_PAUSE = 0.001
-_LAST_PAUSE = 0.1
+Clock = Callable[[], int]
+# The server's clock is asked again when the last answer that told it is older than this.
+_CLOCK_SECONDS = 10.0
+# So many differences of counters are left before somebody folds them.
+_FOLD_EVERY = 64
 
 
-class Database:
-    """Runs whole transactions on connections of a pool."""
+class MysqlDatabase:
+    """Keeps `engine.port.Database` in one database of a server."""
 
-    def __init__(self, location: Location) -> None:
-        self.location = location
-        self.name = location.name
-        self._pool = Pool(location)
+    shared = True
+    remote = True
+
+    def __init__(self, server: Server, identity: str, clock: Clock | None, watch: Watch | None) -> None:
+        self.server = server
+        self.identity = identity
+        self.clock = clock
+        self.waiters = Waiters()
+        self.lost: list[LostTake] = []
+        #: Tubes of which tasks with addresses, or in groups, were seen: their acks and loads ask for more at once.
+        self.addressed: set[int] = set()
+        self.grouped: set[int] = set()
+        self._watch = watch
+        self._offset: tuple[float, float] | None = None  # the server's clock less ours, and when that was seen
+        self._uncounted = 0
+
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> MysqlStep:
+        return MysqlStep(self, now, write=write, snapshot=not write and size > 1)
+
+    def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+        if self.clock is not None or not stands_alone(tube, entry):
+            return None
+        plain, ttl = make_plain_put(tube, entry), entry.ttl
+
+        def put(payload: bytes) -> Record | None:
+            try:
+                id, moment = plain.run(self.server, payload)
+            except Refused:
+                return None
+            expires = None if ttl is None else moment + ttl
+            return Record(
+                id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires,
+                expires, entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
+            )  # fmt: skip
+
+        return put
+
+    def bind(self, connection: object) -> MysqlDatabase:
+        bound = BoundServer(self.server, connection, self.identity)
+        database = MysqlDatabase(bound, self.identity, self.clock, None)
+        database.addressed, database.grouped = self.addressed, self.grouped
+        return database
+
+    def describe(self) -> Description:
+        return self.server.run(lambda link: describe(link, self.server.location), safe=True)
+
+    def now(self) -> int:
+        """The server's clock is reckoned from what it last said, without asking it each time."""
+        if self.clock is not None:
+            return self.clock()
+        if self._offset is None or time.monotonic() - self._offset[1] > _CLOCK_SECONDS:
+            self.heard(int(self.server.send([Q.time], safe=True).results[0][0][0]))
+        assert self._offset is not None
+        return round((time.monotonic() + self._offset[0]) * 1000)
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        if self._watch is not None:
+            return self._watch.wait(wake, seconds, watch=watch)
+        wake.wait(seconds)
+        return False
 
     def close(self) -> None:
-        self._pool.close()
+        self.server.close()
 
-    def call(self, sql: str, *, safe: bool = False) -> Rows:
-        """Statements that are one transaction, with its commit in one round trip.
+    # what steps tell
 
-        `safe`: doing it twice is as good as once, so a broken connection is no reason to give up.
-        """
-        return self.run(lambda link: link.finish(sql), safe=safe, committed=True)
+    def heard(self, now: int) -> int:
+        """An answer told the server's clock."""
+        moment = time.monotonic()
+        self._offset = (now / 1000 - moment, moment)
+        return now
 
-    def read(self, sql: str, arguments: tuple[object, ...] = ()) -> Rows:
-        """The rows of one query, in one round trip."""
-        return self.run(lambda link: link.finish(link.filled(sql, arguments)), safe=True, committed=True)
+    def know(self, tube: Tube, records: Iterable[Record]) -> None:
+        """Tasks of a tube were seen."""
+        if tube.no in self.addressed and tube.no in self.grouped:
+            return
+        for record in records:
+            if record.address is not None:
+                self.addressed.add(tube.no)
+            if record.group_no is not None:
+                self.grouped.add(tube.no)
 
-    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False) -> T:
-        """Do the work in one transaction; `committed`: it commits by itself, with its last words."""
-        tries = lost = 0
-        while True:
-            link = self._pool.borrow()
-            # Until the commit is sent, a connection that breaks takes the transaction with it.
-            open_ended = committed
-            broken = True
-            try:
-                done = work(link)
-                open_ended = True
-                if not committed:
-                    link.commit()
-                broken = False
-                return done
-            except (pymysql.MySQLError, OSError) as error:
-                if faults.lost(error):
-                    lost += 1
-                    if lost > 1 or (open_ended and not safe):
-                        raise self._gone(error, open_ended and not safe) from error
-                    continue
-                broken = not _rolled_back(link)
-                tries += 1
-                if not _again(error, tries):
-                    raise self._told(error) from error
-            except PenstockError:
-                broken = not _rolled_back(link)
-                raise
-            finally:
-                self._pool.give_back(link, broken=broken)
-            time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
-
-    def _gone(self, error: BaseException, unknown: bool) -> PenstockError:
-        if unknown:
-            return OutcomeUnknown(
-                f"the connection to database {self.name} broke during the call ({error}): it may or may not be stored"
-            )
-        return faults.translated(error, self.name)
-
-    def _told(self, error: BaseException) -> PenstockError:
-        if faults.number(error) in faults.REFUSALS:
-            return Refused(faults.number(error), str(error.args[1]))
-        return faults.translated(error, self.name)
+    def should_fold(self) -> bool:
+        """One more difference was left; whether it is time to fold them."""
+        self._uncounted += 1
+        return self._uncounted % _FOLD_EVERY == 0 and not self.server.bound
 
 
-class Refused(PenstockError):
-    """One of our procedures refused the call; `faults.REFUSALS` has the codes."""
-
-    def __init__(self, code: int, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
-def _rolled_back(link: Link) -> bool:
+def open_mysql(url: str, clock: Clock | None = None) -> EngineStore:
+    """The store of a mysql:// URL, created where the database is empty."""
+    server = Server(parse(url))
     try:
-        link.rollback()
-    except (pymysql.MySQLError, OSError):
-        return False
-    return True
-
-
-def _again(error: BaseException, tries: int) -> bool:
-    code = faults.number(error)
-    if code == faults.LOCK_WAIT:
-        return tries < _LOCK_WAIT_TRIES
-    return code in faults.RESTARTABLE and tries < _DEADLOCK_TRIES
+        identity = f"mysql:{migrate(server)}"
+        watch = Watch(lambda: server.send([Q.watch], safe=True).results)
+        store = EngineStore(MysqlDatabase(server, identity, clock, watch))
+        store.finish_drops()
+    except BaseException:
+        server.close()
+        raise
+    return store

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.store.base import Description
+from penstock.core.results import Description
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q

@@ -13,16 +13,13 @@ from penstock.errors import (
     StoreUnavailable,
 )  # fmt: skip
 
-# Raised by our own procedures.
-NO_SUCH_TUBE = 31001
-TUBE_FULL = 31002
-ADDRESS_IN_USE = 31003
-GROUP_ENDED = 31004
-# The server's own refusal of a NULL, and of ours it is only the id of a plain put into a tube that is gone.
-NO_ID = 1048
-REFUSALS = frozenset({NO_SUCH_TUBE, TUBE_FULL, ADDRESS_IN_USE, GROUP_ENDED, NO_ID})
-
+# What our own statements fail with where a guard does not hold: a subquery of two rows (`abort` of queries.sql), an
+# address that is in use, and the id of a task for a tube that is gone, which is NULL.
+ABORTED = 1242
 DUPLICATE_KEY = 1062
+NO_ID = 1048
+GUARDS = frozenset({ABORTED, DUPLICATE_KEY, NO_ID})
+
 TOO_MANY_PREPARED = 1461
 DEADLOCK = 1213
 LOCK_WAIT = 1205
@@ -36,6 +33,8 @@ _AWAY = frozenset({2002, 2003, 2005, 1040, 1042, 1043, 1053, 1129, 1130, 1203, 1
 _DENIED = frozenset({1044, 1045, 1142, 1143, 1227, 1370, 1698, 2059, 2061})
 _NO_DATABASE = 1049
 _FULL = frozenset({1021, 1041, 1114, 1037, 1038, 28})
+# The check of penstock_id.
+_IDS_USED_UP = frozenset({4025, 3819})
 _DAMAGED = frozenset({126, 127, 1030, 1034, 1035, 1194, 1195, 1712, 1877, 1932})
 _FOREIGN = frozenset({1054, 1109, 1146, 1304, 1305, 1318, 1356})
 
@@ -65,12 +64,14 @@ def translated(error: BaseException, where: str) -> StoreError:
         return StoreUnavailable(f"database {where} does not exist: create it, or name another one in the URL")
     if code in _DENIED:
         return StoreUnavailable(f"database {where} refused this user ({text}): check the URL and the user's rights")
+    if code in _IDS_USED_UP:
+        return StoreFull(f"a tube in database {where} has used up its 2**40 ids: use another tube")
     if code in _FULL:
         return StoreFull(f"no space left for database {where} ({text}): free some; deletes and acks still work")
     if code in _DAMAGED:
         return StoreCorrupt(f"database {where} is damaged ({text}): it was left as it is; restore a backup")
     if code in _FOREIGN:
         return SchemaMismatch(
-            f"database {where} lacks what penstock made there ({text}): restore it, or use a fresh one"
+            f"database {where} lacks what penstock made there ({text}): restore it, or use an empty one"
         )
     return StoreError(f"database {where}: {text}")

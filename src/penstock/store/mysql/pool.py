@@ -8,7 +8,7 @@ import threading
 from collections.abc import Sequence
 from functools import cache
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 import pymysql
 from pymysql.constants import CLIENT
@@ -18,7 +18,7 @@ from penstock.store.forks import reset_in_child
 from penstock.store.mysql.faults import TOO_MANY_PREPARED, number, translated
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedPut
-from penstock.store.mysql.wire import Rows, ask
+from penstock.store.mysql.wire import Rows, Told, ask
 
 # How long a call waits for a connection of the pool, and for the server to answer a connect.
 POOL_SECONDS = 10.0
@@ -26,18 +26,39 @@ CONNECT_SECONDS = 10
 # No call of ours takes so long; a server that fell silent is given up after it.
 READ_SECONDS = 120
 # A step waits so long for a row that another holds, before it starts anew.
-LOCK_WAIT_SECONDS = 5
+LOCK_WAIT_SECONDS = 2
 
-# Our procedures pass on by GROUP_CONCAT, which cuts at this length, the ids of the largest batch and what came in
-# a packet.
-ROOM_FOR_IDS = "group_concat_max_len = GREATEST(16777216, @@max_allowed_packet)"
+# Statements pass ids on by GROUP_CONCAT, which cuts at this length. MariaDB makes joins of long lists, without indexes.
+NEEDED = "group_concat_max_len = 67108864 /*M! , in_predicate_conversion_threshold = 0 */"
 
 # Binary comparisons and strict values, whatever the server's defaults.
 _SETTINGS = (
     "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION,ERROR_FOR_DIVISION_BY_ZERO',"
-    f" {ROOM_FOR_IDS}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
+    f" {NEEDED}, innodb_lock_wait_timeout = {LOCK_WAIT_SECONDS}"
 )
+
+
+class Prepared(NamedTuple):
+    """A statement without values of its own, prepared once a connection. `limit` stands for its `?`."""
+
+    sql: str
+    limit: int | None = None
+
+    @property
+    def text(self) -> str:
+        """What is sent where nothing is prepared."""
+        return self.sql if self.limit is None else self.sql.replace("?", str(self.limit))
+
+
+Statement = str | Prepared
+
+
+class Answer(NamedTuple):
+    """What the statements of a packet answered: rows, of those that have some, and what the others left."""
+
+    results: list[Rows]
+    told: list[Told]
 
 
 class _Connection(pymysql.Connection):
@@ -81,19 +102,22 @@ class Link:
         self._poll = select.poll()
         self._poll.register(connection._sock, select.POLLIN)  # type: ignore[attr-defined]
         self._use(connection)
-        self.packet(_SETTINGS)
+        self._prepares = True
+        ask(connection, _SETTINGS)
 
     def _use(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._connection = connection
         self._cursor = connection.cursor()
         #: The largest statement the server takes.
         self.max_packet = int(self.rows("SELECT @@max_allowed_packet")[0][0])
-        self._prepares = self.max_packet >= ROOM and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
+        self._prepares = False
+        self._names: dict[str, str] = {}  # of prepared statements
+        self._pipelines = self.max_packet >= ROOM and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
         self._puts: PreparedPut | None = None
 
     def prepared_put(self) -> PreparedPut | None:
         """What sends plain puts; None where the server takes none that are prepared."""
-        if self._puts is None and self._prepares:
+        if self._puts is None and self._prepares and self._pipelines:
             try:
                 self._puts = PreparedPut(self._connection)
             except pymysql.MySQLError as error:
@@ -102,29 +126,76 @@ class Link:
                 self._prepares = False
         return self._puts
 
-    def finish(self, *statements: str) -> Rows:
-        """The last words of a transaction, with its commit."""
-        return self.packet(*statements, "COMMIT")
+    def prepare_no_more(self) -> None:
+        """The server has no room for prepared statements: from now on they are sent as they are."""
+        self._prepares = False
 
-    def finish_each(self, *statements: str) -> Rows:
-        """Several transactions of one statement each, in one round trip."""
-        return self.packet("; COMMIT; ".join((*statements, "")).removesuffix("; "))
+    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
+        """Statements of one transaction, in one round trip, or in as few as the server takes."""
+        texts, made = self._texts(statements)
+        if commit:
+            texts.append("COMMIT")
+        results, told = self._asked(texts)
+        self._names.update(made)
+        first = int(isinstance(statements[0], str))
+        del told[first : first + len(made)]
+        return Answer(results, told)
 
-    def packet(self, *statements: str) -> Rows:
-        """Send statements in one round trip; the rows of all their results, one after the other."""
-        return ask(self._connection, self._fitting("; ".join(statements)))[0]
+    def _texts(self, statements: Sequence[Statement]) -> tuple[list[str], dict[str, str]]:
+        """The statements as texts, and the names of those that are prepared by it: behind the first one, if that sets
+        variables, and before all others, so that nothing stands between them and what they ask of the one before."""
+        texts: list[str] = []
+        made: dict[str, str] = {}
+        for statement in statements:
+            if isinstance(statement, str):
+                texts.append(statement)
+            elif not self._prepares:
+                texts.append(statement.text)
+            else:
+                sql = statement.sql
+                name = self._names.get(sql) or made.get(sql)
+                if name is None:
+                    name = made[sql] = f"p_{len(self._names) + len(made)}"
+                texts.append(f"EXECUTE {name}" if statement.limit is None else f"EXECUTE {name} USING @p_n")
+        if made:
+            quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
+            first = int(isinstance(statements[0], str))
+            texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
+        return texts, made
 
-    def _fitting(self, sql: str) -> str:
-        if 4 * len(sql) > self.max_packet and len(sql.encode()) > self.max_packet:
-            raise PayloadTooLarge(
-                f"a call of {len(sql)} bytes is more than the server takes in one packet: "
-                "raise its max_allowed_packet, or store the data elsewhere and give a reference"
-            )
-        return sql
+    def _asked(self, texts: list[str]) -> Answer:
+        sql = "; ".join(texts)
+        if 4 * len(sql) <= self.max_packet or len(sql.encode()) <= self.max_packet:
+            return Answer(*ask(self._connection, sql))
+        answer = Answer([], [])
+        for packet in self._packets(texts):
+            results, told = ask(self._connection, packet)
+            answer.results.extend(results)
+            answer.told.extend(told)
+        return answer
 
-    def numbers(self, *statements: str) -> list[int]:
-        """Send statements and the commit in one round trip; the number that each of them left (LAST_INSERT_ID)."""
-        return ask(self._connection, self._fitting("; ".join((*statements, "COMMIT"))))[1]
+    def _packets(self, texts: list[str]) -> list[str]:
+        """The statements, as many in each packet as the server takes."""
+        packets: list[str] = []
+        room = 0
+        for text in texts:
+            size = len(text.encode()) + 2
+            if size > self.max_packet:
+                raise PayloadTooLarge(
+                    f"a call of {size} bytes is more than the server takes in one packet: "
+                    "raise its max_allowed_packet, or store the data elsewhere and give a reference"
+                )
+            if size > room:
+                packets.append(text)
+                room = self.max_packet - size
+            else:
+                packets[-1] += "; " + text
+                room -= size
+        return packets
+
+    def read(self, sql: str) -> Rows:
+        """The rows of one query, names as bytes."""
+        return ask(self._connection, f"{sql}; COMMIT", raw=True)[0][0]
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
         """The rows of one statement."""

@@ -13,8 +13,9 @@ from pymysql.constants import COMMAND, FIELD_TYPE
 
 from penstock.core.options import Tube
 from penstock.core.task import Entry
-from penstock.store.mysql.records import GIVEN_ID, NEVER, TIME
+from penstock.store.mysql.queries import NEVER, TIME
 from penstock.store.mysql.wire import numbers_of
+from penstock.store.sql.queries import ID_BITS
 
 #: Longer data goes as text: it is so much work that parsing does not matter.
 LONGEST = 2**16 - 1
@@ -23,8 +24,9 @@ ROOM = 2 * LONGEST
 
 _RESERVE = "INSERT INTO penstock_id (tube,last) VALUES (?,0) ON DUPLICATE KEY UPDATE last=LAST_INSERT_ID(last+1)"
 _STORE = (
-    "INSERT INTO penstock_task (tube,id,state,rank1,rank2,pri,expires,at,ttr,max_attempts,callback,data,created) "
-    f"VALUES (?,{GIVEN_ID},'r',?,?,?,{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
+    "INSERT INTO penstock_task (tube,pk,state,rank1,rank2,pri,expires,at,ttr,max_attempts,callback,data,created) VALUES "
+    "(?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
+    f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
 )
 # One that fails does not keep the next ones from being run: an id without its task must not stay.
 _END = "IF ROW_COUNT()=1 THEN COMMIT; ELSE ROLLBACK; END IF"
@@ -34,7 +36,7 @@ _PREPARED = Struct("<xIHH")
 _NUMBER, _REAL, _TEXT, _BYTES = (
     bytes([kind, 0]) for kind in (FIELD_TYPE.LONGLONG, FIELD_TYPE.DOUBLE, FIELD_TYPE.VAR_STRING, FIELD_TYPE.BLOB)
 )
-_KINDS = (_NUMBER, _REAL, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _BYTES)
+_KINDS = (_NUMBER, _NUMBER, _REAL, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _BYTES)
 
 
 class Shape:
@@ -42,7 +44,7 @@ class Shape:
 
     def __init__(self, tube: Tube, entry: Entry) -> None:
         values = (
-            tube.no, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttl, entry.ttr,
+            tube.no, tube.no << ID_BITS, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttl, entry.ttr,
             entry.max_attempts, entry.callback, b"",
         )  # fmt: skip
         missing = sum(1 << place for place, value in enumerate(values) if value is None)

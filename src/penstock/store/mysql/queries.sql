@@ -1,12 +1,33 @@
--- What the MySQL store asks besides its procedures. Hot queries stand in the procedures (migrations/);
--- tests/mysql holds them to their indexes.
+-- What only the MySQL store asks, of MariaDB and MySQL alike; the rest is in store/sql/queries.sql. Where their words
+-- differ, MySQL alone reads /*!80000 … */ and MariaDB alone /*M! … */.
+--
+-- Statements with user variables (@p_…) are prepared once a connection and run several to a packet, which is one
+-- transaction. Every packet sets all variables that it reads: @p_t tube, @p_now its moment, @p_n how many,
+-- @p_k its own number, @p_us names of micro-queues (a JSON list of their bytes in hexadecimal digits).
+-- JSON_TABLE is asked of CAST(… AS CHAR): MySQL fixes a variable's type when it prepares a statement.
+
+-- fragment: now
+:now
 
 -- fragment: time
-TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(3)) DIV 1000
+(TIMESTAMPDIFF(MICROSECOND, DATE'1970-01-01', UTC_TIMESTAMP(3)) DIV 1000)
 
--- fragment: counters
-taken, delayed_tasks, buried, done, take_calls, ack_calls, release_calls, delete_calls, bury_calls, kick_calls, touch_calls,
-ttl_calls, ttr_calls, delay_calls, fail_calls
+-- fragment: never
+9007199254740991
+
+-- fragment: ids
+:ids
+
+-- fragment: texts
+:texts
+
+-- fragment: group
+no, name, state, total, remaining, end_work, cancel_work, moving, until
+
+-- fragment: live
+(state = 't' OR expires IS NULL OR expires > $now)
+
+-- server
 
 -- name: version
 SELECT VERSION();
@@ -20,7 +41,7 @@ SHOW GRANTS;
 -- name: oldest_transaction
 SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.innodb_trx;
 
--- name: now
+-- name: time
 SELECT $time;
 
 -- name: all_meta
@@ -38,465 +59,581 @@ SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 -- name: unlock_schema
 SELECT RELEASE_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64));
 
--- name: look
+-- name: watch
 -- Changes whenever anybody puts, takes or settles anything: three lookups and a row per tube.
 SELECT (SELECT MAX(id) FROM penstock_delta), (SELECT value FROM penstock_meta WHERE name = 'folded'),
 (SELECT SUM(last) FROM penstock_id), (SELECT SUM(paused) FROM penstock_tube);
 
--- tubes
+-- name: abort
+-- A guard: error 1242 ends the packet where the condition does not hold.
+SET @p_x = IF(:condition, 1, (SELECT 1 UNION SELECT 2));
+
+-- tubes and counters
 
 -- name: add_tube
-INSERT INTO penstock_tube (name, kind, options, lanes, fair, utube_limit, hand_out, period, plain, retention)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s);
+INSERT IGNORE INTO penstock_tube (name, kind, options) VALUES (:name, :kind, :options);
+
+-- name: new_tube
+SELECT IF(ROW_COUNT() = 1, LAST_INSERT_ID(), NULL) INTO @p_t;
 
 -- name: add_id
-INSERT INTO penstock_id (tube) VALUES (%s);
+INSERT INTO penstock_id (tube) SELECT @p_t FROM DUAL WHERE @p_t IS NOT NULL;
 
 -- name: add_counter
-INSERT INTO penstock_counter (tube) VALUES (%s);
-
--- name: get_tube
-SELECT no, name, kind, options FROM penstock_tube WHERE name = %s;
-
--- name: find_tube
--- Also one that hides behind the name, so that this is one look; the tube itself comes first. By name: few have none.
-(SELECT no, name, kind, options FROM penstock_tube WHERE name = %s)
-UNION ALL (SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND old_name IN (%s, CONCAT('>', %s))
-AND LEFT(old_name, 1) = '>')
-UNION ALL (SELECT no, name, kind, options FROM penstock_tube WHERE name = CONCAT('<', %s));
-
--- name: all_tubes
--- Without those that are arriving.
-SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND LEFT(name, 1) <> '<' ORDER BY name;
-
--- name: tubes_without_plain
-SELECT no, name, kind, options FROM penstock_tube WHERE name IS NOT NULL AND plain IS NULL;
-
--- name: set_plain
-UPDATE penstock_tube SET plain = %s, retention = %s WHERE no = %s;
+INSERT INTO penstock_counter (tube) SELECT @p_t FROM DUAL WHERE @p_t IS NOT NULL;
 
 -- name: lock_tube
-SELECT no FROM penstock_tube WHERE no = %s AND name IS NOT NULL FOR UPDATE;
+SELECT COUNT(*) INTO @p_live FROM (SELECT no FROM penstock_tube WHERE no = :tube FOR UPDATE) t;
 
--- name: is_paused
-SELECT paused FROM penstock_tube WHERE no = %s AND name IS NOT NULL;
+-- name: share_tube
+SELECT COUNT(*) INTO @p_live FROM (SELECT no FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE) t;
 
--- name: set_paused
-UPDATE penstock_tube SET paused = %s WHERE no = %s;
+-- name: lock_id
+SELECT COUNT(*) INTO @p_x FROM (SELECT tube FROM penstock_id WHERE tube = :tube FOR UPDATE) i;
 
--- name: any_taken
--- penstock_ready
-SELECT 1 FROM penstock_task WHERE tube = %s AND state = 't' LIMIT 1;
+-- name: busy
+-- penstock_ready, penstock_waiter_tube, penstock_moving_group
+SELECT :held AND EXISTS (SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't'),
+:waiting AND EXISTS (SELECT 1 FROM penstock_waiter WHERE tube = :tube),
+EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND moving = 1) INTO @p_a, @p_b, @p_c;
 
--- name: any_waiting
-SELECT 1 FROM penstock_waiter WHERE tube = %s LIMIT 1;
+-- name: hide_id
+UPDATE penstock_id SET tube = -tube WHERE tube = :tube AND NOT (@p_a OR @p_b OR @p_c);
 
 -- name: hide_tube
-UPDATE penstock_tube SET old_name = name, name = NULL WHERE no = %s;
+UPDATE penstock_tube SET no = -no, name = :name, options = :options WHERE no = :tube AND NOT (@p_a OR @p_b OR @p_c);
 
 -- name: forget_id
-DELETE FROM penstock_id WHERE tube = %s;
-
--- name: forget_counter
-DELETE FROM penstock_counter WHERE tube = %s;
-
--- name: hidden_tubes
--- Of dropped tubes; those that were moved stay.
-SELECT no FROM penstock_tube WHERE name IS NULL AND (old_name IS NULL OR LEFT(old_name, 1) <> '>');
-
--- name: forget_outcomes
-DELETE FROM penstock_outcome WHERE tube = %s ORDER BY id LIMIT %s;
-
--- name: forget_groups
-DELETE FROM penstock_group WHERE tube = %s;
-
--- name: forget_lanes
-DELETE FROM penstock_lane WHERE tube = %s;
-
--- name: forget_serial
-DELETE FROM penstock_serial WHERE tube = %s;
+DELETE FROM penstock_id WHERE tube = :tube;
 
 -- name: forget_deltas
-DELETE FROM penstock_delta WHERE tube = %s;
+DELETE FROM penstock_delta WHERE tube = :tube;
 
--- name: forget_waiting_tube
-DELETE FROM penstock_waiter WHERE tube = %s;
+-- name: tally
+SELECT i.last, i.last_ms, i.last_seq, $summed FROM penstock_id i JOIN penstock_counter c ON c.tube = ABS(i.tube)
+LEFT JOIN (SELECT $sums FROM penstock_delta WHERE tube = :counted) d ON TRUE WHERE i.tube = :tube;
 
--- name: forget_tube
-DELETE FROM penstock_tube WHERE no = %s;
+-- name: stored
+-- How many tasks are there. Whoever asks has locked the last id.
+SELECT i.last - c.done - (SELECT IFNULL(SUM(d.done), 0) FROM penstock_delta d WHERE d.tube = :tube) INTO @p_stored
+FROM penstock_id i JOIN penstock_counter c ON c.tube = i.tube WHERE i.tube = :tube;
 
--- counters
+-- name: set_mark
+UPDATE penstock_id SET last_ms = :ms, last_seq = :seq WHERE tube = :tube;
 
--- name: counts
--- One statement, so that a fold is seen as a whole or not at all.
-SELECT MAX(last), SUM(taken), SUM(delayed_tasks), SUM(buried), SUM(done), SUM(take_calls), SUM(ack_calls), SUM(release_calls),
-SUM(delete_calls), SUM(bury_calls), SUM(kick_calls), SUM(touch_calls), SUM(ttl_calls), SUM(ttr_calls), SUM(delay_calls),
-SUM(fail_calls) FROM (
-SELECT (SELECT last FROM penstock_id WHERE tube = %(tube)s) AS last, $counters
-FROM penstock_counter WHERE tube = %(tube)s
-UNION ALL SELECT NULL, $counters FROM penstock_delta WHERE tube = %(tube)s
-) every;
+-- name: raise_mark
+UPDATE penstock_id SET last_seq = IF((last_ms, last_seq) < (:ms, :seq), :seq, last_seq),
+last_ms = GREATEST(last_ms, :ms) WHERE tube = :tube;
 
--- name: last_id
-SELECT last FROM penstock_id WHERE tube = %s;
+-- name: raise_serial
+UPDATE penstock_counter SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 
--- tasks
+-- fold: one at a time, and nobody waits for whoever does it. What is not committed yet is skipped.
 
--- name: records
--- Those of a cancelled group are gone, whether or not they are removed yet.
-SELECT record, data FROM penstock_record t WHERE tube = %s AND id IN %s
-AND NOT EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = t.group_no AND g.state = 'cancelling');
+-- name: fold_lock
+SELECT MAX(f.value) INTO @p_f FROM (SELECT value FROM penstock_meta WHERE name = 'folded' FOR UPDATE SKIP LOCKED) f;
 
--- name: find_all
--- the primary key, in order
-SELECT record, data FROM penstock_record
-WHERE tube = %s AND id > %s AND (state = 't' OR expires IS NULL OR expires > %s) ORDER BY id LIMIT %s;
+-- name: fold_find
+SELECT CONCAT('[', GROUP_CONCAT(x.id), ']'), MAX(x.id) INTO @p_ids, @p_top FROM (SELECT id FROM penstock_delta
+WHERE @p_f IS NOT NULL ORDER BY id LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
 
--- name: find_ready
-SELECT record, data FROM penstock_record
-WHERE tube = %s AND id > %s AND state IN ('r', 'q') AND (expires IS NULL OR expires > %s) ORDER BY id LIMIT %s;
+-- name: fold_add
+UPDATE (SELECT d.tube, $sums FROM JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_delta d FORCE INDEX (PRIMARY) ON d.id = j.i GROUP BY d.tube) d
+STRAIGHT_JOIN penstock_counter c ON c.tube = d.tube SET $folded;
+
+-- name: fold_drop
+DELETE d FROM JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_delta d FORCE INDEX (PRIMARY) ON d.id = j.i;
+
+-- name: fold_mark
+UPDATE penstock_meta SET value = @p_top WHERE name = 'folded' AND @p_top IS NOT NULL;
+
+-- loading: what differs from the shared queries
+
+-- name: look_at_tube
+SELECT :now, (SELECT COUNT(*) FROM penstock_tube WHERE no = :tube);
+
+-- name: by_ids
+SELECT $record FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids ORDER BY pk;
+
+-- name: by_names
+SELECT $record FROM penstock_task FORCE INDEX (penstock_address) WHERE tube = :tube AND address IN $texts ORDER BY pk;
+
+-- name: due
+SELECT $record FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = :tube AND at <= $now
+ORDER BY penstock_task.at, pk LIMIT :limit;
+
+-- name: taken_after
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND pk > :after
+ORDER BY pk LIMIT :limit;
+
+-- name: buried
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = '!'
+ORDER BY rank1, rank2, pk LIMIT :limit;
+
+-- name: members
+SELECT $record FROM penstock_task FORCE INDEX (penstock_grouped) WHERE group_no = :group ORDER BY pk LIMIT :limit;
+
+-- name: unstarted
+SELECT $record FROM penstock_task FORCE INDEX (penstock_queued)
+WHERE tube = :tube AND place = CONCAT('g', :group) ORDER BY rank1, rank2, pk LIMIT :limit;
 
 -- name: find_aside
--- penstock_ready; sorted, but never more than there are of that state.
-SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
-STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
-WHERE t.tube = %s AND t.id > %s AND t.state IN (%s, %s) AND (t.state = 't' OR t.expires IS NULL OR t.expires > %s)
-ORDER BY t.id LIMIT %s;
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready)
+WHERE tube = :tube AND state = :state AND pk > :low AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+
+-- name: holders
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND utube = :utube
+ORDER BY penstock_task.taken, pk LIMIT :limit;
+
+-- name: undelivered
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
+ORDER BY rank1, rank2, pk LIMIT :limit OFFSET :start;
+
+-- name: undelivered_back
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
+ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
+
+-- name: delivered
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
+ORDER BY rank1, rank2, pk LIMIT :limit OFFSET :start;
+
+-- name: delivered_back
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
+ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
 
 -- name: ahead
--- penstock_ready
-SELECT COUNT(*) FROM (SELECT 1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = %s AND state = 'r'
-AND (rank1 < %s OR (rank1 = %s AND rank2 < %s) OR (rank1 = %s AND rank2 = %s AND id < %s)) LIMIT 1000) before_it;
+-- As three ranges: rows are not compared by an index.
+SELECT COUNT(*) FROM (SELECT 1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
+AND (rank1 < :rank1 OR (rank1 = :rank1 AND (rank2 < :rank2 OR (rank2 = :rank2 AND pk < :pk)))) LIMIT 1000) found;
 
--- name: lane
-SELECT taken, heads, waiting FROM penstock_lane WHERE tube = %s AND utube = %s;
-
--- name: lane_holders
-SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
-STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
-WHERE t.tube = %s AND t.state = 't' AND t.utube = %s ORDER BY t.taken, t.id LIMIT %s;
-
--- addresses, outcomes and groups
-
--- name: seek
--- The primary keys of penstock_tube and penstock_address; penstock_outcome_address, in order.
-(SELECT no, NULL, NULL, NULL, NULL, NULL FROM penstock_tube WHERE no = %s AND name IS NOT NULL)
-UNION ALL (SELECT NULL, id, NULL, NULL, NULL, NULL FROM penstock_address WHERE tube = %s AND address = %s)
-UNION ALL (SELECT NULL, NULL, status, result, error, code FROM penstock_outcome FORCE INDEX (penstock_outcome_address)
-WHERE tube = %s AND address = %s AND until > %s ORDER BY id DESC LIMIT 1);
-
--- name: sought
--- Primary keys.
-(SELECT no, NULL, NULL, NULL, NULL, NULL FROM penstock_tube WHERE no = %s AND name IS NOT NULL)
-UNION ALL (SELECT NULL, id, NULL, NULL, NULL, NULL FROM penstock_task WHERE tube = %s AND id = %s)
-UNION ALL (SELECT NULL, NULL, status, result, error, code FROM penstock_outcome
-WHERE tube = %s AND id = %s AND until > %s);
-
--- fragment: group
-no, name, state, total, remaining, end_work, cancel_work, moving, until
-
--- name: group
--- NULLs where there is no such group, or it is past its retention; no row where the tube is gone.
-SELECT b.no, g.no, g.name, g.state, g.total, g.remaining, g.end_work, g.cancel_work, g.moving, g.until
-FROM penstock_tube b LEFT JOIN penstock_group g ON g.no = %s AND g.tube = b.no AND (g.until IS NULL OR g.until > %s)
-WHERE b.no = %s AND b.name IS NOT NULL;
+-- name: live_group
+SELECT $group FROM penstock_group WHERE tube = :tube AND live = :name;
 
 -- name: live_groups
--- penstock_live_group, in order
-SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until FROM penstock_group
-WHERE tube = %s AND live > %s ORDER BY live LIMIT %s;
+SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY live LIMIT :limit;
 
--- unleased kinds
+-- name: add_group
+INSERT IGNORE INTO penstock_group (tube, name, state) SELECT :tube, :name, 'open' FROM DUAL WHERE @p_live;
 
--- name: named
--- Primary keys.
-SELECT r.record, r.data FROM penstock_address a STRAIGHT_JOIN penstock_record r ON r.tube = a.tube AND r.id = a.id
-WHERE a.tube = %s AND a.address IN %s;
+-- name: sweep_groups
+DELETE FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit;
+
+-- name: sweep_outcomes
+DELETE FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit;
+
+-- name: sweep_queues
+DELETE FROM penstock_utube WHERE tube = :tube AND idle_turn < $now ORDER BY idle_turn LIMIT :limit;
+
+-- name: held
+-- penstock_ready, tube by tube, of those that lease.
+SELECT k.tube, k.pk FROM penstock_tube t STRAIGHT_JOIN penstock_task k FORCE INDEX (penstock_ready)
+ON k.tube = t.no AND k.state = 't' AND k.owner = :session WHERE t.kind LIKE '%"hand_out":"lease"%'
+ORDER BY t.name, k.pk LIMIT :limit;
 
 -- sessions
 
 -- name: add_session
-INSERT INTO penstock_session (id, ttr) VALUES (%s, %s);
+-- It lingers until its first handle joins, so that it ends where none does.
+INSERT INTO penstock_session (id, ttr, until) VALUES (:id, :ttr, $now + :ttr + :lapse);
 
 -- name: lock_session
-SELECT no, ttr, ends FROM penstock_session WHERE id = %s FOR UPDATE;
+SELECT COUNT(*) INTO @p_live FROM (SELECT no FROM penstock_session
+WHERE no = :no AND (until IS NULL OR until > $now) FOR UPDATE) s;
 
--- name: last_lapse
-SELECT COALESCE(MAX(lapses), 0) FROM penstock_handle WHERE session = %s;
+-- name: lock_any_session
+SELECT COUNT(*) INTO @p_live FROM (SELECT no FROM penstock_session WHERE no = :no FOR UPDATE) s;
 
--- name: rejoin
-UPDATE penstock_session SET ends = NULL WHERE no = %s;
+-- name: presence
+SELECT MAX(host), MAX(pid), MAX(beat) INTO @p_host, @p_pid, @p_beat FROM penstock_handle WHERE id = :id;
 
--- name: add_handle
-INSERT INTO penstock_handle (id, session, host, pid, locus, beat, lapses) VALUES (%s, %s, %s, %s, %s, %s, %s);
+-- name: linger
+-- The last handle to leave sets its session's end.
+UPDATE penstock_session SET until = :moment + ttr, host = @p_host, pid = @p_pid, beat = @p_beat
+WHERE no = :no AND @p_pid IS NOT NULL AND NOT EXISTS (SELECT 1 FROM penstock_handle WHERE session = :no);
 
--- name: living
-SELECT id FROM penstock_handle WHERE id IN %s AND lapses > %s FOR UPDATE;
-
--- name: beat
-UPDATE penstock_handle SET beat = %s, lapses = %s WHERE id IN %s AND lapses > %s;
-
--- name: handles
-SELECT id, session, locus FROM penstock_handle WHERE id IN %s;
-
--- name: all_sessions
-SELECT no, id, host, pid, beat, ends FROM penstock_session ORDER BY no;
-
--- name: session_by_no
-SELECT no, id, host, pid, beat, ends FROM penstock_session WHERE no = %s;
-
--- name: presences
-SELECT h.session, h.host, h.pid, h.beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
-WHERE h.lapses + s.ttr > %s ORDER BY h.beat;
-
--- name: held
--- penstock_ready, once per tube; in the others nobody holds anything
-SELECT t.owner, b.name, t.id FROM penstock_tube b
-STRAIGHT_JOIN penstock_task t FORCE INDEX (penstock_ready) ON t.tube = b.no AND t.state = 't'
-WHERE b.name IS NOT NULL AND b.hand_out = 'lease' ORDER BY b.name, t.id;
-
--- name: waits
-SELECT DISTINCT h.session, b.name FROM penstock_waiter w
-JOIN penstock_handle h ON h.id = w.handle JOIN penstock_tube b ON b.no = w.tube
-WHERE b.name IS NOT NULL ORDER BY b.name;
-
--- check
-
--- name: recount
-SELECT state, COUNT(*) FROM penstock_task WHERE tube = %s GROUP BY state;
-
--- name: correct
-INSERT INTO penstock_delta (tube, taken, delayed_tasks, buried, done) VALUES (%s, %s, %s, %s, %s);
+-- integrity
 
 -- name: stranded
 -- core/soundness.py has what this means.
-SELECT id, state FROM penstock_task WHERE tube = %s AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
-OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at = 9007199254740991) OR (state = 'g' AND group_no IS NULL))
-ORDER BY id;
-
--- name: make_ready
-UPDATE penstock_task SET state = 'r', owner = 0, at = COALESCE(expires, 9007199254740991) WHERE tube = %s AND id = %s;
+SELECT $record FROM penstock_task WHERE tube = :tube AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at = $never) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
 
 -- name: orphans
-SELECT r.record, r.data FROM penstock_task t FORCE INDEX (penstock_ready)
-STRAIGHT_JOIN penstock_record r ON r.tube = t.tube AND r.id = t.id
-LEFT JOIN penstock_session s ON s.no = t.owner
-WHERE t.tube = %s AND t.state = 't' AND s.no IS NULL ORDER BY t.id;
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
+AND NOT EXISTS (SELECT 1 FROM penstock_session s WHERE s.no = penstock_task.owner) ORDER BY pk;
 
 -- name: unsound
--- What cannot be in a tube of an unleased kind; the second argument: it hands out by clock.
-SELECT record, data FROM penstock_record WHERE tube = %s AND (owner <> 0 OR (state <> 'r' AND (%s OR state <> 't'))
-OR (state = 'r' AND rank1 <> IF(%s, taken, 0))) ORDER BY id;
+-- What cannot be in a tube of an unleased kind; `clocked` is 1 for round tubes.
+SELECT $record FROM penstock_task WHERE tube = :tube AND (owner <> 0
+OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
+OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN penstock_task.taken ELSE 0 END)) ORDER BY pk;
 
--- name: mend
-UPDATE penstock_task SET state = %s, rank1 = %s, owner = 0 WHERE tube = %s AND id = %s;
+-- name: restore
+UPDATE penstock_task SET $mutable, group_name = :group, group_no = :group_no WHERE pk = :pk;
 
--- name: last_mark
-SELECT last_ms, last_seq FROM penstock_id WHERE tube = %s FOR UPDATE;
+-- name: strays
+SELECT $record FROM penstock_task WHERE tube = :tube AND group_no IS NOT NULL
+AND NOT EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.tube = :tube) ORDER BY pk;
 
--- name: set_last_mark
-UPDATE penstock_id SET last_ms = %s, last_seq = %s WHERE tube = %s;
+-- put
 
--- name: newest_record
-SELECT record, data FROM penstock_record WHERE tube = %s ORDER BY id DESC LIMIT 1;
+-- name: reserve
+-- An INSERT that finds a row there, because an UPDATE costs the server 15 µs more. Where the tube is gone it finds none:
+-- ROW_COUNT is 1 then, the id NULL, and the task that would get it is refused, which undoes this.
+INSERT INTO penstock_id (tube, last) VALUES (:tube, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + :count);
+
+-- name: reserve_marks
+-- Assigned from left to right, so that the number still sees the old moment.
+INSERT INTO penstock_id (tube, last) VALUES (:tube, 0) ON DUPLICATE KEY UPDATE last = LAST_INSERT_ID(last + :count),
+last_seq = IF(@p_now > last_ms, 0, last_seq) + :count, last_ms = GREATEST(last_ms, @p_now);
+
+-- name: supersede
+UPDATE penstock_outcome FORCE INDEX (penstock_outcome_address) SET until = @p_now + :most
+WHERE tube = :tube AND address IN $texts AND until > @p_now + :most;
+
+-- take
+
+-- fragment: next
+LEAST(IFNULL((SELECT MIN(until) FROM penstock_handle), $never),
+IFNULL((SELECT MIN(until) FROM penstock_session), $never),
+IFNULL((SELECT MIN(at) FROM penstock_task FORCE INDEX (penstock_timer) WHERE tube = @p_t), $never),
+IF(EXISTS (SELECT 1 FROM penstock_group WHERE tube = @p_t AND moving = 1), 0, $never))
+
+-- name: next_moment
+SELECT $next FROM DUAL;
+
+-- name: look
+-- May it, and what is the next moment (MIN is one step in an index). Shared: neither the handle nor the tube goes before
+-- the commit.
+SELECT t.no, t.paused, h.session, $next INTO @p_no, @p_paused, @p_ses, @p_next FROM (SELECT 1) o
+LEFT JOIN penstock_tube t ON t.no = @p_t LEFT JOIN penstock_handle h ON h.id = @p_h LOCK IN SHARE MODE;
+
+-- fragment: go
+@p_ses IS NOT NULL AND @p_paused = 0 AND (@p_next > @p_now OR @p_forced = 1) AND @p_stop = 0
+
+-- fragment: ready
+tube = @p_t AND state = 'r' AND (expires IS NULL OR expires > @p_now) AND $go
+
+-- fragment: lease
+state = 't', attempts = attempts + 1, lease = lease + 1, penstock_task.taken = @p_now,
+at = IFNULL(@p_now + ttr, $never), owner = @p_ses, progress = NULL, call_no = @p_k
+
+-- fragment: chosen
+JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (place FOR ORDINALITY, i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_task FORCE INDEX (PRIMARY) ON pk = j.i
+
+-- name: find_one
+SELECT pk INTO @p_id FROM penstock_task FORCE INDEX (penstock_ready) WHERE $ready
+ORDER BY rank1, rank2, pk LIMIT 1 FOR UPDATE SKIP LOCKED;
+
+-- name: lease_one
+UPDATE penstock_task FORCE INDEX (PRIMARY) SET $lease WHERE pk = CAST(@p_id AS SIGNED);
+
+-- name: count_one
+INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, 1, 1 FROM DUAL WHERE ROW_COUNT() > 0;
+
+-- name: show_one
+SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o
+LEFT JOIN penstock_task ON pk = CAST(@p_id AS SIGNED);
+
+-- name: find_many
+-- In index order and with a LIMIT, so that only what is taken is locked.
+SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
+FROM (SELECT pk, rank1, rank2 FROM penstock_task FORCE INDEX (penstock_ready) WHERE $ready
+ORDER BY rank1, rank2, pk LIMIT ? FOR UPDATE SKIP LOCKED) c;
+
+-- name: find_heads
+-- A head and its micro-queue.
+SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
+FROM (SELECT k.pk, k.rank1, k.rank2 FROM penstock_task k FORCE INDEX (penstock_ready)
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
+WHERE k.tube = @p_t AND k.state = 'r' AND (k.expires IS NULL OR k.expires > @p_now) AND $go
+ORDER BY k.rank1, k.rank2, k.pk LIMIT ? FOR UPDATE SKIP LOCKED) c;
+
+-- name: find_gone
+-- The largest group that is cancelled, as a constant: its tasks are passed by in the index, and their rows are not read.
+SELECT IFNULL(MAX(g.no), 0) INTO @p_gone FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_moving_group)
+WHERE tube = @p_t AND moving = 1 AND state = 'cancelling' ORDER BY remaining DESC LIMIT 1) g;
+
+-- name: find_some
+-- Passes by what is cancelled or not urgent enough without a lock; locked is afterwards what is left: a range that ends
+-- before the last task locks the one behind it, too.
+SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']') INTO @p_some
+FROM (SELECT pk, rank1, rank2 FROM penstock_task FORCE INDEX (penstock_ready) WHERE $ready AND rank1 <= @p_m
+AND NOT group_no <=> @p_gone AND (group_no IS NULL OR group_no NOT IN (SELECT no FROM penstock_group
+WHERE tube = @p_t AND moving = 1 AND state = 'cancelling')) ORDER BY rank1, rank2, pk LIMIT ?) c;
+
+-- name: lock_some
+SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
+FROM (SELECT k.pk, k.rank1, k.rank2 FROM JSON_TABLE(CAST(@p_some AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.state = 'r' LIMIT ?
+FOR UPDATE /*!80000 OF k */ SKIP LOCKED) c;
+
+-- name: lock_some_heads
+SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
+FROM (SELECT k.pk, k.rank1, k.rank2 FROM JSON_TABLE(CAST(@p_some AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube WHERE k.state = 'r'
+LIMIT ? FOR UPDATE /*!80000 OF k, l */ SKIP LOCKED) c;
+
+-- name: lease_many
+UPDATE $chosen SET $lease;
+
+-- name: lease_heads
+-- Where a micro-queue has one head, each row of penstock_utube is joined once.
+UPDATE $chosen STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = penstock_task.tube AND l.utube = penstock_task.utube
+SET $lease, rank2 = IF(@p_fair, 0, rank2), l.taken = l.taken + 1, l.heads = l.heads - 1,
+l.turn = IF(@p_fair, GREATEST(@p_now, l.turn + 1), l.turn);
+
+-- name: serve_queues
+UPDATE (SELECT utube AS u, COUNT(*) AS n FROM $chosen GROUP BY utube) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
+ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken + s.n, l.heads = l.heads - s.n,
+l.turn = IF(@p_fair, GREATEST(@p_now, l.turn + 1), l.turn);
+
+-- name: turn_heads
+-- A micro-queue that was served goes behind the others, with the heads that it has left.
+UPDATE (SELECT DISTINCT utube AS u FROM $chosen) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
+ON l.tube = @p_t AND l.utube = s.u STRAIGHT_JOIN penstock_task h FORCE INDEX (penstock_queued)
+ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) SET h.rank2 = l.turn;
+
+-- name: turn_taken
+UPDATE $chosen SET rank2 = 0;
+
+-- name: count_many
+INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
+
+-- name: show_many
+SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE ORDER BY j.place;
+
+-- name: stop
+-- The tubes behind are not looked at.
+SELECT @p_stop OR @p_got > 0 OR @p_no IS NULL OR @p_ses IS NULL OR (@p_next <= @p_now AND @p_forced = 0), @p_all + @p_got,
+@p_due OR (@p_stop = 0 AND @p_next <= @p_now AND @p_forced = 0) INTO @p_stop, @p_all, @p_due FROM DUAL;
+
+-- name: hand_out_clocked
+UPDATE $chosen SET rank1 = @p_now, penstock_task.taken = @p_now, attempts = attempts + 1;
 
 -- name: serials
--- The last one that is kept, and the last one that a task has.
-SELECT IFNULL((SELECT last FROM penstock_serial WHERE tube = %s FOR UPDATE), 0),
-IFNULL((SELECT MAX(rank1) FROM penstock_task WHERE tube = %s AND state = 't'), 0);
+UPDATE penstock_counter SET serial = LAST_INSERT_ID(serial + @p_got) WHERE tube = @p_t AND @p_got > 0;
 
--- name: set_serial
-INSERT INTO penstock_serial (tube, last) VALUES (%s, %s) ON DUPLICATE KEY UPDATE last = VALUES(last);
+-- name: hand_out_delivered
+UPDATE $chosen SET state = 't', rank1 = CAST(LAST_INSERT_ID() AS SIGNED) - CAST(@p_got AS SIGNED) + j.place,
+penstock_task.taken = @p_now, attempts = attempts + 1;
 
--- name: astray
-SELECT id, state, lane_state FROM penstock_task t JOIN penstock_tube b ON b.no = t.tube
-WHERE t.tube = %s AND NOT (lane_state <=> IF(b.lanes AND state IN ('r', 'q'), state, NULL));
+-- name: first_rank
+SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
+ORDER BY rank1, rank2, pk LIMIT 1;
 
--- name: mend_lane_states
-UPDATE penstock_task t JOIN penstock_tube b ON b.no = t.tube
-SET t.lane_state = IF(b.lanes AND t.state IN ('r', 'q'), t.state, NULL) WHERE t.tube = %s;
+-- name: find_delivered
+-- Up to the first one that is younger.
+SELECT CONCAT('[', GROUP_CONCAT(d.pk ORDER BY d.rank1, d.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (
+SELECT c.pk, c.rank1, SUM(c.young) OVER (ORDER BY c.rank1, c.pk ROWS UNBOUNDED PRECEDING) AS young FROM (
+SELECT pk, rank1, penstock_task.taken + :elapsed > @p_now AS young FROM penstock_task FORCE INDEX (penstock_ready)
+WHERE tube = @p_t AND state = 't' AND @p_paused = 0 ORDER BY rank1, rank2, pk LIMIT :count FOR UPDATE SKIP LOCKED) c) d
+WHERE d.young = 0;
 
--- name: true_lanes
-SELECT utube, CAST(SUM(state = 't') AS SIGNED), CAST(SUM(state = 'r') AS SIGNED), CAST(SUM(state = 'q') AS SIGNED)
-FROM penstock_task WHERE tube = %s AND utube IS NOT NULL AND state IN ('t', 'r', 'q') GROUP BY utube;
+-- name: add_waiter
+INSERT IGNORE INTO penstock_waiter (handle, tube, number)
+SELECT :handle, no, :number FROM penstock_tube WHERE no IN $ids AND @p_all = 0 AND @p_ses IS NOT NULL AND NOT @p_due;
 
--- name: stored_lanes
-SELECT utube, taken, heads, waiting, turn FROM penstock_lane WHERE tube = %s FOR UPDATE;
+-- name: remove_waiter
+DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number AND (@p_all > 0 OR :anyway) AND NOT @p_due;
 
--- name: lane_order
-SELECT id, state, rank1, rank2 FROM penstock_task
-WHERE tube = %s AND utube = %s AND state IN ('r', 'q') ORDER BY rank1, id;
+-- name: lock_handle
+-- Alone, so that no take of it is under way.
+SELECT session FROM penstock_handle WHERE id = :handle FOR UPDATE;
 
--- name: set_head
-UPDATE penstock_task SET state = %s, lane_state = %s, rank2 = %s WHERE tube = %s AND id = %s;
+-- name: forget_waiter
+DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number;
 
--- name: save_lane
-INSERT INTO penstock_lane (tube, utube, taken, heads, waiting, turn) VALUES (%s, %s, %s, %s, %s, %s)
-ON DUPLICATE KEY UPDATE taken = VALUES(taken), heads = VALUES(heads), waiting = VALUES(waiting), turn = VALUES(turn),
-idle_turn = NULL;
+-- name: leased_by
+-- penstock_ready; what a take leased whose answer was lost.
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND call_no = :call
+ORDER BY pk;
 
--- name: stray_members
-SELECT t.id FROM penstock_task t LEFT JOIN penstock_group g ON g.no = t.group_no AND g.tube = t.tube
-WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL ORDER BY t.id;
+-- ack
 
--- name: free_strays
--- What waited for the start of a group that is not there is ready when the clock is next looked at.
-UPDATE penstock_task t LEFT JOIN penstock_group g ON g.no = t.group_no AND g.tube = t.tube
-LEFT JOIN penstock_member m FORCE INDEX (PRIMARY)
-ON m.group_no = t.group_no AND m.id = t.id
-SET t.at = IF(t.state = 'g', %s, t.at), t.state = IF(t.state = 'g', '~', t.state), t.group_no = NULL, t.group_name = NULL
-WHERE t.tube = %s AND t.group_no IS NOT NULL AND g.no IS NULL;
+-- fragment: acked
+state = 't' AND at > @p_now AND reply_to IS NULL AND group_no IS NULL
 
--- name: wrong_addresses
--- Tasks and rows of penstock_address that do not name each other. The key is forced here and below: where the server
--- does not know yet how large a table has become, it reads all of it for each row of the other.
-SELECT t.id, t.address FROM penstock_task t LEFT JOIN penstock_address a FORCE INDEX (PRIMARY)
-ON a.tube = t.tube AND a.address = t.address
-WHERE t.tube = %s AND t.address IS NOT NULL AND NOT a.id <=> t.id
-UNION ALL SELECT a.id, a.address FROM penstock_address a LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
-ON t.tube = a.tube AND t.id = a.id
-WHERE a.tube = %s AND NOT t.address <=> a.address;
+-- name: ack_plain
+DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
+WHERE pk IN $ids AND owner = :session AND (:any OR lease = :lease) AND at > $now AND state = 't' AND reply_to IS NULL
+AND group_no IS NULL AND address IS NULL;
 
--- name: forget_wrong_addresses
-DELETE a FROM penstock_address a LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
-ON t.tube = a.tube AND t.id = a.id
-WHERE a.tube = %s AND NOT t.address <=> a.address;
+-- name: count_ack
+INSERT INTO penstock_delta (tube, taken, done, ack_calls) SELECT :tube, -1, 1, 1 FROM DUAL WHERE ROW_COUNT() > 0;
 
--- name: set_addresses
-INSERT IGNORE INTO penstock_address (tube, address, id)
-SELECT tube, address, id FROM penstock_task WHERE tube = %s AND address IS NOT NULL;
+-- name: count_acks
+INSERT INTO penstock_delta (tube, taken, done, ack_calls) VALUES (:tube, -:count, :count, :count);
 
--- name: early_outcomes
-SELECT o.id FROM penstock_outcome o STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY)
-ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+-- name: count_marked_acks
+INSERT INTO penstock_delta (tube, taken, done, ack_calls)
+SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
 
--- name: forget_early_outcomes
-DELETE o FROM penstock_outcome o STRAIGHT_JOIN penstock_task t FORCE INDEX (PRIMARY)
-ON t.tube = o.tube AND t.id = o.id WHERE o.tube = %s;
+-- name: mark_acks
+UPDATE penstock_task FORCE INDEX (PRIMARY) SET call_no = @p_k WHERE pk IN $ids AND $acked AND (:guards);
 
--- name: all_groups
-SELECT $group FROM penstock_group WHERE tube = %s ORDER BY no FOR UPDATE;
+-- name: mark_named_acks
+UPDATE penstock_task FORCE INDEX (penstock_address) SET call_no = @p_k
+WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0;
 
--- name: recount_groups
-SELECT group_no, state, COUNT(*) FROM penstock_task WHERE tube = %s AND group_no IS NOT NULL GROUP BY group_no, state;
+-- name: marked
+SELECT CONCAT('[', GROUP_CONCAT(pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM penstock_task FORCE INDEX (PRIMARY)
+WHERE pk IN $ids AND call_no = @p_k;
 
--- name: wrong_members
--- Members and tasks of a group that do not name each other.
-SELECT COUNT(*) FROM (
-SELECT t.id FROM penstock_task t LEFT JOIN penstock_member m FORCE INDEX (PRIMARY)
-ON m.group_no = t.group_no AND m.id = t.id
-WHERE t.tube = %s AND t.group_no = %s
-AND NOT (m.waits <=> (t.state = 'g') AND (m.waits = 0 OR (m.rank1 = t.rank1 AND m.rank2 = t.rank2)))
-UNION ALL SELECT m.id FROM penstock_member m LEFT JOIN penstock_task t FORCE INDEX (PRIMARY)
-ON t.tube = %s AND t.id = m.id
-WHERE m.group_no = %s AND NOT t.group_no <=> m.group_no
-) wrong;
+-- name: marked_named
+SELECT CONCAT('[', GROUP_CONCAT(pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM penstock_task FORCE INDEX (penstock_address)
+WHERE tube = :tube AND address IN $texts AND call_no = @p_k;
 
--- name: forget_members
-DELETE FROM penstock_member WHERE group_no = %s;
+-- name: show_marked
+SELECT pk & 1099511627775, address FROM $chosen;
 
--- name: set_members
-INSERT INTO penstock_member (group_no, id, waits, rank1, rank2)
-SELECT group_no, id, state = 'g', rank1, rank2 FROM penstock_task WHERE tube = %s AND group_no = %s;
+-- name: delete_marked
+DELETE penstock_task FROM $chosen;
 
--- name: hold_back
--- Tasks that can be taken before their group is started; their micro-queues are mended after them.
-UPDATE penstock_task SET state = 'g', lane_state = NULL WHERE tube = %s AND group_no = %s AND state IN ('r', 'q', '~');
+-- name: ack_outcomes
+REPLACE INTO penstock_outcome (pk, tube, address, status, result, until)
+SELECT pk, tube, address, 'done', UNHEX(r.result), @p_now + :retention
+FROM JSON_TABLE(:results, '$[*]' COLUMNS (i BIGINT PATH '$[0]', result LONGTEXT CHARACTER SET ascii PATH '$[1]')) r
+STRAIGHT_JOIN penstock_task FORCE INDEX (PRIMARY) ON pk = r.i WHERE call_no = @p_k AND address IS NOT NULL;
 
--- name: mend_group
-UPDATE penstock_group SET state = %s, live = %s, total = %s, remaining = %s, moving = %s, until = %s WHERE no = %s;
+-- name: old_outcomes
+-- penstock_outcome_until. With each new one some old ones are forgotten, so that they never outnumber what the retention
+-- asks for, even in a tube that nobody ever advances.
+SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']') INTO @p_old FROM (SELECT pk FROM penstock_outcome
+FORCE INDEX (penstock_outcome_until) WHERE tube = :tube AND until <= @p_now ORDER BY until LIMIT :limit
+FOR UPDATE SKIP LOCKED) x;
 
--- name: is_marked
-SELECT moving, EXISTS (SELECT 1 FROM penstock_group WHERE tube = b.no AND moving = 1) FROM penstock_tube b WHERE no = %s;
+-- name: forget_old_outcomes
+DELETE o FROM JSON_TABLE(CAST(@p_old AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_outcome o FORCE INDEX (PRIMARY) ON o.pk = j.i;
 
--- name: mark
-UPDATE penstock_tube SET moving = 1 WHERE no = %s;
+-- name: left_queues
+-- Micro-queues lose what was acked.
+UPDATE (SELECT utube AS u, COUNT(*) AS n FROM $chosen GROUP BY utube) s
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken - s.n;
 
--- name: stray_waiting
-SELECT DISTINCT w.handle, b.name FROM penstock_waiter w LEFT JOIN penstock_handle h ON h.id = w.handle
-LEFT JOIN penstock_tube b ON b.no = w.tube WHERE h.id IS NULL;
+-- micro-queues
 
--- name: forget_waiting_handle
-DELETE FROM penstock_waiter WHERE handle = %s;
+-- fragment: queues
+JSON_TABLE(CAST(@p_us AS CHAR), '$[*]' COLUMNS (u VARCHAR(400) CHARACTER SET ascii PATH '$')) u
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = UNHEX(u.u)
 
--- moving
+-- name: queues_of
+SELECT CONCAT('[', GROUP_CONCAT(DISTINCT CONCAT('"', HEX(utube), '"') ORDER BY utube), ']') INTO @p_us
+FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
 
--- name: hidden_tube
-SELECT no, COALESCE(name, old_name), kind, options FROM penstock_tube
-WHERE name = CONCAT('<', %s) OR (name IS NULL AND old_name = CONCAT('>', %s));
+-- name: lock_queues
+SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
 
--- name: sealed_tubes
-SELECT no, old_name, kind, options FROM penstock_tube WHERE name IS NULL AND LEFT(old_name, 1) = '>' ORDER BY old_name;
+-- name: promoted
+UPDATE JSON_TABLE(CAST(@p_p AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
+SET k.state = 'r', k.rank2 = IF(@p_fair, l.turn, k.rank2);
 
--- name: set_options
-UPDATE penstock_tube SET options = %s WHERE no = %s;
+-- name: promoted_queues
+UPDATE (SELECT k.utube AS u, COUNT(*) AS n FROM JSON_TABLE(CAST(@p_p AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i GROUP BY k.utube) s
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u
+SET l.heads = l.heads + s.n, l.waiting = l.waiting - s.n;
 
--- name: any_following
-SELECT 1 FROM penstock_group WHERE tube = %s AND moving = 1 LIMIT 1;
+-- name: gained
+SELECT @p_gained + IFNULL(JSON_LENGTH(@p_p), 0) INTO @p_gained FROM DUAL;
 
--- name: seal_tube
-UPDATE penstock_tube SET name = NULL, old_name = %s, options = %s WHERE no = %s;
+-- name: swapped
+UPDATE JSON_TABLE(CAST(@p_p AS CHAR), '$[*]' COLUMNS (a BIGINT PATH '$[0]', b BIGINT PATH '$[1]')) j
+STRAIGHT_JOIN penstock_task q FORCE INDEX (PRIMARY) ON q.pk = j.a
+STRAIGHT_JOIN penstock_task h FORCE INDEX (PRIMARY) ON h.pk = j.b
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = q.utube
+SET q.state = 'r', q.rank2 = IF(@p_fair, l.turn, q.rank2), h.state = 'q', h.rank2 = IF(@p_fair, 0, h.rank2);
 
--- name: seal_id
-UPDATE penstock_id SET tube = 4294967295 - tube WHERE tube = %s;
+-- name: forget_empty_queues
+DELETE l FROM $queues WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (NOT @p_fair OR l.turn < @p_now);
 
--- name: rename_tube
-UPDATE penstock_tube SET name = %s WHERE no = %s;
+-- changes
 
--- name: lock_id
-SELECT last FROM penstock_id WHERE tube = %s FOR UPDATE;
+-- fragment: changed
+JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$[0]', was VARCHAR(1) CHARACTER SET ascii PATH '$[1]',
+lease0 BIGINT PATH '$[2]', at0 BIGINT PATH '$[3]', rank0 DOUBLE PATH '$[4]', until BIGINT PATH '$[5]', c INT PATH '$[6]',
+state1 VARCHAR(1) CHARACTER SET ascii PATH '$[7]', rank11 DOUBLE PATH '$[8]', rank21 DOUBLE PATH '$[9]',
+pri1 INT PATH '$[10]', attempts1 INT PATH '$[11]', lease1 BIGINT PATH '$[12]', created1 BIGINT PATH '$[13]',
+taken1 BIGINT PATH '$[14]', expires1 BIGINT PATH '$[15]', at1 BIGINT PATH '$[16]', owner1 BIGINT PATH '$[17]',
+reason1 TEXT CHARACTER SET utf8mb4 PATH '$[18]', progress1 DOUBLE PATH '$[19]')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 
--- name: set_last
-UPDATE penstock_id SET last = %s WHERE tube = %s;
+-- fragment: gone
+JSON_TABLE(CAST(@p_g AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$[0]', was VARCHAR(1) CHARACTER SET ascii PATH '$[1]',
+lease0 BIGINT PATH '$[2]', at0 BIGINT PATH '$[3]', rank0 DOUBLE PATH '$[4]', until BIGINT PATH '$[5]', c INT PATH '$[6]')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 
--- name: tally
-SELECT last, last_ms, last_seq, IFNULL((SELECT last FROM penstock_serial WHERE tube = %s), 0) FROM penstock_id
-WHERE tube IN (%s, 4294967295 - %s);
+-- fragment: guard
+(k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND k.at = j.at0
+AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now)
 
--- name: read_tasks
--- the primary key, in order
-SELECT record, data FROM penstock_record WHERE tube = %s AND id > %s ORDER BY id LIMIT %s;
+-- name: change_rows
+UPDATE $changed SET k.state = j.state1, k.rank1 = j.rank11, k.rank2 = j.rank21, k.pri = j.pri1, k.attempts = j.attempts1,
+k.lease = j.lease1, k.created = j.created1, k.taken = j.taken1, k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1,
+k.reason = j.reason1, k.progress = j.progress1, k.call_no = @p_k WHERE $guard;
 
--- name: read_groups
-SELECT $group FROM penstock_group WHERE tube = %s AND no > %s AND state IN ('open', 'started', 'cancelling')
-ORDER BY no LIMIT %s;
+-- name: mark_gone
+UPDATE $gone SET k.call_no = @p_k WHERE $guard;
 
--- name: read_outcomes
--- the primary key, in order
-SELECT id, address, status, result, error, code, until FROM penstock_outcome WHERE tube = %s AND id > %s
-ORDER BY id LIMIT %s;
+-- name: move_changed
+-- What micro-queues gain and lose by changes of their tasks. One that becomes ready waits first.
+UPDATE (SELECT k.utube AS u, SUM(k.state = 't') AS t, SUM(k.state = 'r') AS r, SUM(k.state = 'q') AS q,
+SUM(j.state1 = 'q') AS a, SUM(j.state1 = 't') AS b FROM $changed WHERE $guard GROUP BY k.utube) s
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u
+SET l.taken = l.taken - s.t + s.b, l.heads = l.heads - s.r, l.waiting = l.waiting - s.q + s.a;
 
--- name: erase_tasks
-DELETE FROM penstock_task WHERE tube = %s ORDER BY id LIMIT %s;
+-- name: move_gone
+UPDATE (SELECT k.utube AS u, SUM(k.state = 't') AS t, SUM(k.state = 'r') AS r, SUM(k.state = 'q') AS q
+FROM $gone WHERE k.call_no = @p_k GROUP BY k.utube) s
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u
+SET l.taken = l.taken - s.t, l.heads = l.heads - s.r, l.waiting = l.waiting - s.q;
 
--- name: erase_addresses
-DELETE FROM penstock_address WHERE tube = %s LIMIT %s;
+-- name: count_marked
+SELECT @p_got + ROW_COUNT() INTO @p_got FROM DUAL;
 
--- name: erase_members
-DELETE m FROM penstock_member m JOIN penstock_group g ON g.no = m.group_no WHERE g.tube = %s;
+-- name: changed_data
+UPDATE JSON_TABLE(:data, '$[*]' COLUMNS (i BIGINT PATH '$[0]', d LONGTEXT CHARACTER SET ascii PATH '$[1]')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i SET k.data = UNHEX(j.d) WHERE k.call_no = @p_k;
 
--- name: adopt_outcome
-REPLACE INTO penstock_outcome (tube, id, address, status, result, error, code, until)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s);
+-- name: outcomes_of
+REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
+SELECT k.pk, k.tube, k.address, r.status, UNHEX(r.result), r.error, r.code, @p_now + :retention
+FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
+result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
+code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
 
--- name: adopt_members
-UPDATE penstock_group SET total = total + %s, remaining = remaining + %s WHERE no = %s;
+-- name: found
+-- Where not all were changed: which were. Asked before those that are gone are removed.
+SELECT k.pk & 1099511627775 FROM JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_d AS CHAR)), '$[*]'
+COLUMNS (i BIGINT PATH '$[0]')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k
+UNION ALL SELECT k.pk & 1099511627775 FROM JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_g AS CHAR)), '$[*]'
+COLUMNS (i BIGINT PATH '$[0]')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k;
 
--- name: adopt_counts
-UPDATE penstock_counter SET taken = taken + %s, delayed_tasks = delayed_tasks + %s, buried = buried + %s,
-done = done + %s, delay_calls = delay_calls - %s WHERE tube = %s;
+-- name: count_found
+INSERT INTO penstock_delta (tube, :columns) SELECT @p_t, :sums FROM (
+SELECT j.c FROM JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_d AS CHAR)), '$[*]'
+COLUMNS (i BIGINT PATH '$[0]', c INT PATH '$[6]')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k
+UNION ALL SELECT j.c FROM JSON_TABLE(IF(@p_got = :all, '[]', CAST(@p_g AS CHAR)), '$[*]'
+COLUMNS (i BIGINT PATH '$[0]', c INT PATH '$[6]')) j
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.call_no = @p_k) f HAVING COUNT(*) > 0;
 
--- name: land_counts
-UPDATE penstock_counter SET take_calls = take_calls + %s, ack_calls = ack_calls + %s,
-release_calls = release_calls + %s, delete_calls = delete_calls + %s, bury_calls = bury_calls + %s,
-kick_calls = kick_calls + %s, touch_calls = touch_calls + %s, ttl_calls = ttl_calls + %s, ttr_calls = ttr_calls + %s,
-delay_calls = delay_calls + %s, fail_calls = fail_calls + %s WHERE tube = %s;
+-- name: count_all
+INSERT INTO penstock_delta (tube, :columns) SELECT @p_t, :sums FROM DUAL WHERE @p_got = :all;
 
--- name: land_mark
-UPDATE penstock_id SET last_ms = %s, last_seq = %s WHERE tube = %s AND (last_ms, last_seq) < (%s, %s);
+-- name: delete_gone
+DELETE k FROM $gone WHERE k.call_no = @p_k;
 
--- name: land_serial
-INSERT INTO penstock_serial (tube, last) VALUES (%s, %s) ON DUPLICATE KEY UPDATE last = GREATEST(last, VALUES(last));
+-- name: import_members
+UPDATE penstock_group SET total = total + :count, remaining = remaining + :count WHERE no = :no;
 
 -- name: set_group_total
-UPDATE penstock_group SET total = %s WHERE no = %s;
+UPDATE penstock_group SET total = :total WHERE no = :no;

@@ -7,29 +7,27 @@ from uuid import uuid4
 import pymysql
 
 from penstock.errors import SchemaMismatch, StoreBusy, StoreUnavailable
-from penstock.store.mysql import faults, tubes
-from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.server import Server
 from penstock.store.sql.migrations import Schema, load_migrations, schema_of
 
 MIGRATIONS = load_migrations("penstock.store.mysql")
 _NEWEST = MIGRATIONS[-1].number
 _NO_SUCH_TABLE = 1146
-_COLUMN_IS_THERE = 1060
 # How long one process waits for another one's migration.
 _MIGRATE_SECONDS = 60
 
 
-def migrate(database: Database) -> str:
+def migrate(database: Server) -> str:
     """Bring the schema up to date; the store's random id."""
     return database.run(lambda link: _migrate(link, database.name), safe=True)
 
 
 def look(url: str) -> Schema:
     """Which schema a store has; nothing is changed."""
-    database = Database(parse(url))
+    database = Server(parse(url))
     try:
         meta = database.run(_meta, safe=True)
     finally:
@@ -39,11 +37,17 @@ def look(url: str) -> Schema:
 
 def _migrate(link: Link, where: str) -> str:
     meta = _meta(link)
-    if int(meta.get("schema", 0)) > _NEWEST:
+    stored = int(meta.get("schema", 0))
+    if stored > _NEWEST:
         raise SchemaMismatch(
-            f"database {where} has schema {meta['schema']}, this penstock knows up to {_NEWEST}: upgrade penstock"
+            f"database {where} has schema {stored}, this penstock knows up to {_NEWEST}: upgrade penstock"
         )
-    if int(meta.get("schema", 0)) == _NEWEST and "id" in meta:
+    if 0 < stored < MIGRATIONS[0].number:
+        raise SchemaMismatch(
+            f"database {where} has schema {stored} of a penstock before its first release: export its tubes with that "
+            "version and import them here, or use an empty database"
+        )
+    if stored == _NEWEST and "id" in meta:
         return meta["id"]
     _refuse_old(link, where)
     (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
@@ -56,24 +60,15 @@ def _migrate(link: Link, where: str) -> str:
 
 
 def _apply(link: Link) -> str:
-    if int(_meta(link).get("schema", 0)) < _NEWEST:  # again: another process may have been faster
-        # All of them: every statement may run twice, and procedures are changed where they are defined.
-        for migration in MIGRATIONS:
-            for statement in split(migration.sql):
-                _apply_one(link, statement)
-        tubes.complete(link)
-        link.change(Q.set_meta, ("schema", str(_NEWEST)))
+    stored = int(_meta(link).get("schema", 0))  # again: another process may have been faster
+    for migration in MIGRATIONS:
+        if migration.number > stored:
+            for statement in split(migration.sql):  # each may run twice: they commit by themselves
+                link.change(statement)
+    link.change(Q.set_meta, ("schema", str(_NEWEST)))
     link.change(Q.add_meta, ("id", str(uuid4())))
     link.commit()
     return _meta(link)["id"]
-
-
-def _apply_one(link: Link, statement: str) -> None:
-    try:
-        link.change(statement)
-    except pymysql.err.OperationalError as error:
-        if faults.number(error) != _COLUMN_IS_THERE:  # MySQL has no ADD COLUMN IF NOT EXISTS
-            raise
 
 
 def _meta(link: Link) -> dict[str, str]:
@@ -94,16 +89,6 @@ def _refuse_old(link: Link, where: str) -> None:
 
 
 def split(sql: str) -> list[str]:
-    """The statements of a migration: each ends with a line's `;`, a procedure with `END;` at the line's beginning."""
-    statements: list[str] = []
-    lines: list[str] = []
-    for line in sql.splitlines():
-        if not lines and (not line.strip() or line.startswith("--")):
-            continue
-        lines.append(line)
-        ends = line == "END;" if lines[0].startswith("CREATE PROCEDURE") else line.rstrip().endswith(";")
-        if ends:
-            statements.append("\n".join(lines).rstrip(";"))
-            lines = []
-    assert not lines, f"a statement without its end: {lines[0]}"
-    return statements
+    """The statements of a migration: each ends with a line's `;`."""
+    lines = [line.partition("--")[0].rstrip() for line in sql.splitlines()]
+    return [statement for text in "\n".join(lines).split(";\n") if (statement := text.strip().rstrip(";"))]

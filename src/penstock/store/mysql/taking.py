@@ -1,97 +1,212 @@
-"""The store's take, and what becomes of one whose answer was lost."""
+"""A take as one packet, for tubes of any kind, and what becomes of one whose answer was lost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from random import getrandbits
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.lifecycle import Move
+from penstock.core.handout import clock_wait
+from penstock.core.kind import CLOCK
+from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.engine.port import Handed, Request
+from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown
-from penstock.store.base import Blocked, Event, Taken
-from penstock.store.mysql.answers import moment_of, sql
-from penstock.store.mysql.calls import Calls
-from penstock.store.mysql.records import Report, make_record, shown
-from penstock.store.mysql.wire import Rows
-from penstock.store.sql.waiters import Waiter, Waiters
+from penstock.store.mysql.flush import new_call
+from penstock.store.mysql.pool import Prepared, Statement
+from penstock.store.mysql.queries import NEVER, Q
+from penstock.store.mysql.wire import Rows, fill, literal
+from penstock.store.sql.waiters import Waiter
+
+if TYPE_CHECKING:
+    from penstock.store.mysql.database import MysqlDatabase
+    from penstock.store.mysql.step import MysqlStep
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
-# The procedures look at somewhat more tasks than are wanted, and count them by INT.
-_MOST = 2**31 - 1_000
-_BLOCKED = {None: 0, "enter": 1, "stay": 2, "leave": 3}
+# More than is wanted, for others may be at some.
+_MORE = 100
+# An element of a round tube that may be handed out now is in another's hands, who moves it in a moment without a word.
+_SOON_MS = 20
+# Hand-outs of a fair tube with several heads a micro-queue in one packet: each changes whose turn is next.
+_TURNS = 20
 
 
-class _Asked(msgspec.Struct, frozen=True):
-    """What a take asks for: the procedure and its first arguments, its moment, and who waits."""
+class LostTake(msgspec.Struct, frozen=True):
+    """A take without an answer: what it did in one tube is undone."""
 
-    what: str
-    now: str
-    tubes: Sequence[Tube]
+    tube: Tube
     handle: str
-    blocked: Blocked
+    call: int
     waiter: Waiter
+    number: int
 
 
-class TakingCalls(Calls):
-    """Hands out tasks, each to somebody who learns of it."""
+class Taking:
+    """One take."""
 
-    _lost: list[tuple[Tube, _Asked, int, int]]  # takes without an answer, by tube: their numbers, those of who waits
-    _waiters: Waiters
+    def __init__(self, step: MysqlStep, database: MysqlDatabase, request: Request) -> None:
+        self._step = step
+        self._database = database
+        self._request = request
+        tubes, handle = request.tubes, request.handle
+        # Of those that a take was made for again, because something was due, the last one is always among them.
+        self._place = (handle, [tubes[-1].no])
+        self._waiter = database.waiters.find(*self._place, request.blocked)
 
-    def take(
-        self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None, blocked: Blocked = None,
-        now: int | None = None,
-    ) -> Taken:  # fmt: skip
-        numbers = [tube.no for tube in tubes]
-        waiter = self._waiters.find(handle, numbers, blocked)
-        first = tubes[0]
-        if len(tubes) == count == 1 and max_pri is None and first.kind.leased and not first.kind.per_utube:
-            what = f"take_one({first.no}, '{handle}'"
-        else:
-            top = _ANY_RANK if max_pri is None else max_pri
-            what = f"take('{numbers}', {min(count, _MOST)}, '{handle}', {top!r}"
-        asked = _Asked(what, sql(self._moment(now)), tubes, handle, blocked, waiter)
-        report = Report()
-        with self._refusals(*tubes):
-            rows = self._taken(asked, report)
-        _, moment, wait_ms, session, *task = rows.pop()
-        self._heard(int(moment))
-        report.swept(rows, int(moment))
-        taken = [(first.no, make_record(*task))] if task else shown(rows, "take")
-        if blocked in ("enter", "stay") and not taken and session is not None:
-            self._waiters.keep(handle, numbers, waiter)
-        report.effects.events += [Event(no, "take", record) for no, record in taken]
-        tube = next((tube for tube in tubes if taken and tube.no == taken[0][0]), None)
-        return Taken(tube, [record for _, record in taken], wait_ms, session is not None, report.effects)
-
-    def _taken(self, asked: _Asked, report: Report) -> Rows:
-        """The rows of a take. When the connection breaks, what it may have done is undone, and it begins anew."""
+    def run(self) -> Handed:
+        """Take. When the connection breaks, what was perhaps done is undone, and it begins anew."""
+        request, handed = self._request, Handed()
         while True:
-            self._undo_lost(report)
-            number, waits = getrandbits(63), asked.waiter.number
-            word = _BLOCKED[asked.waiter.word(asked.blocked)]
+            self._undo_lost(handed)
+            call, number = new_call(), self._waiter.number
             try:
-                return self._db.call(f"CALL penstock_{asked.what}, {word}, {waits}, {asked.now}, {number})")
+                results = self._step.send(*self._statements(call, number)).results
+                break
             except OutcomeUnknown:
-                self._lost += [(tube, asked, number, waits) for tube in asked.tubes]
+                lost = [LostTake(tube, request.handle, call, self._waiter, number) for tube in request.tubes]
+                self._database.lost += lost
+        self._read(results, handed)
+        waits = handed.due is not None or not handed.records
+        if request.blocked in ("enter", "stay") and waits and handed.alive:
+            counted = self._waiter.counted or handed.due is None
+            self._database.waiters.keep(*self._place, self._waiter, counted)
+        if handed.records and handed.tube is not None:
+            self._database.know(handed.tube, handed.records)
+            self._step.counted()
+        return handed
 
-    def _undo_lost(self, report: Report) -> None:
+    # asking
+
+    def _statements(self, call: int, number: int) -> list[Statement]:
+        request = self._request
+        (first, *others), blocked = request.tubes, self._waiter.word(request.blocked)
+        plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
+        single = request.count == 1 and plain and not others and blocked is None
+        head = (
+            f"SET @p_now={self._step.moment},@p_h={literal(request.handle)},@p_k={call},@p_stop=0,"
+            f"@p_t={first.no},@p_forced={int(request.forced)},"
+        )
+        if single:
+            names = ("look", "find_one", "lease_one", "count_one", "show_one")
+            return [f"{head}@p_id=NULL", *[Prepared(getattr(Q, name)) for name in names]]
+        statements: list[Statement] = [f"{head}@p_n={request.count},@p_all=0,@p_due=0"]
+        for place, tube in enumerate(request.tubes):
+            if place:
+                statements.append(f"SET @p_t={tube.no},@p_forced=0,@p_n={request.count}")
+            statements += self._from(tube, forced=request.forced and not place)
+            statements.append(Prepared(Q.stop))
+        values: dict[str, object] = {"handle": request.handle, "number": number}
+        if blocked in ("enter", "stay"):
+            statements.append(fill(Q.add_waiter, {**values, "ids": [tube.no for tube in request.tubes]}))
+        if blocked in ("stay", "leave"):
+            statements.append(fill(Q.remove_waiter, {**values, "anyway": int(blocked == "leave")}))
+        return statements
+
+    def _from(self, tube: Tube, *, forced: bool) -> list[Statement]:
+        """Take from one tube; the rows of its one result begin with what `look` found."""
+        count, kind = self._request.count, tube.kind
+        rank = "GREATEST(@p_now-{},0)".format(tube.period) if kind.hand_out == CLOCK else "0"
+        if kind.leased:
+            rank = repr(_ANY_RANK) if self._request.max_pri is None else str(self._request.max_pri)
+        held = int(kind.hand_out != CLOCK)
+        statements: list[Statement] = [
+            Prepared(Q.look),
+            f"SET @p_ids=NULL,@p_got=0,@p_m={rank},@p_held={held},@p_fair={int(tube.fair)},@p_gone=0,@p_some=NULL",
+        ]
+        if tube.fair and tube.utube_limit > 1:
+            return statements + self._by_turns(tube, min(count, _TURNS), forced=forced)
+        statements += self._find(tube, count, forced=forced)
+        if not kind.leased:
+            way = ["hand_out_clocked"] if kind.hand_out == CLOCK else ["serials", "hand_out_delivered"]
+        elif not kind.per_utube:
+            way = ["lease_many"]
+        else:
+            way = ["lease_heads"] if tube.utube_limit == 1 else ["lease_many", "serve_queues"]
+        statements += [Prepared(getattr(Q, name)) for name in (*way, "count_many", "show_many")]
+        if kind.hand_out == CLOCK:
+            statements.append(fill(Q.first_rank, {"tube": tube.no}))
+        return statements
+
+    def _find(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
+        laned = tube.kind.per_utube
+        if not forced and self._request.max_pri is None and tube.kind.leased:
+            return [Prepared(Q.find_heads if laned else Q.find_many, count)]
+        return [
+            Prepared(Q.find_gone),
+            f"SET @p_n={count + _MORE}",
+            Prepared(Q.find_some, count + _MORE),
+            f"SET @p_n={count}",
+            Prepared(Q.lock_some_heads if laned else Q.lock_some, count),
+        ]
+
+    def _by_turns(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
+        """One after the other: each micro-queue that is served goes behind the others."""
+        statements: list[Statement] = ["SET @p_n=1,@p_every='',@p_sum=0"]
+        names = ("lease_many", "serve_queues", "turn_taken", "turn_heads")
+        for _ in range(count):
+            statements += self._find(tube, 1, forced=forced)
+            statements += [Prepared(getattr(Q, name)) for name in names]
+            statements.append(
+                "SET @p_every=CONCAT(@p_every,IF(@p_got>0,CONCAT(IF(@p_every='','',','),"
+                "SUBSTRING(@p_ids,2,CHAR_LENGTH(@p_ids)-2)),'')),@p_sum=@p_sum+@p_got"
+            )
+        statements.append("SET @p_ids=CONCAT('[',@p_every,']'),@p_got=@p_sum")
+        return [*statements, Prepared(Q.count_many), Prepared(Q.show_many)]
+
+    # answers
+
+    def _read(self, results: list[Rows], handed: Handed) -> None:
+        moments: list[int] = []
+        for place, tube in enumerate(self._request.tubes):
+            rows = results.pop(0)
+            ranks = results.pop(0) if tube.kind.hand_out == CLOCK else []
+            no, session, now, next_at = rows[0][:4]
+            if no is None:
+                raise self._step.no_such_tube(tube)
+            moment, next_at = self._step.saw(int(now)), int(next_at)
+            if next_at <= moment and not (self._request.forced and not place):
+                handed.due = tube
+                return
+            if next_at != NEVER:
+                moments.append(next_at)
+            handed.next_at = min(moments, default=None)
+            if session is None:
+                handed.alive = False
+                return
+            handed.records = [Record(*row[4:]) for row in rows if row[4] is not None]
+            if handed.records:
+                handed.tube = tube
+                return
+            for (rank,) in ranks:
+                wait = clock_wait(tube, rank, moment)
+                moments.append(moment + (_SOON_MS if wait is None else wait))
+            handed.next_at = min(moments, default=None)
+
+    # lost answers
+
+    def _undo_lost(self, handed: Handed) -> None:
         """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not."""
-        while self._lost:
-            lost = self._lost.pop()
-            tube, asked, number, waits = lost
-            what = f"{tube.no}, '{asked.handle}', {number}, {waits}, {sql(self._moment(None))}"
+        database, step = self._database, self._step
+        while database.lost:
+            lost = database.lost.pop()
             try:
-                rows = self._db.call(f"CALL penstock_give_back({what})", safe=True)
+                values: dict[str, object] = {"handle": lost.handle, "number": lost.number}
+                found = step.send(
+                    fill(Q.lock_handle, values),
+                    fill(Q.forget_waiter, values),
+                    fill(Q.leased_by, {"tube": lost.tube.no, "call": lost.call}),
+                    safe=True,
+                ).results[1]
+                lost.waiter.undo(lost.number)
+                work = Work(step, lost.tube, handed.effects)
+                for record in (Record(*row) for row in found):
+                    work.change(record, came_back(record, step.now, "release", unstarted=True))
+                work.flush()
             except BaseException:
-                self._lost.append(lost)
+                database.lost.append(lost)
                 raise
-            asked.waiter.undo(waits)
-            moment = moment_of(rows)
-            report.swept(rows, moment)
-            held = [record for _, record in shown(rows, "settle")]
-            moves = [Move("release", record.id, record.owner, record.lease, unstarted=True) for record in held]
-            report.settled(tube.no, moves, rows, moment)
+
+

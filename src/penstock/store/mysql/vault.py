@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TypeVar
 
-from penstock.store.mysql.database import Database
 from penstock.store.mysql.describe import promise
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
+from penstock.store.mysql.server import Server
 from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ class MysqlVault:
     """Keeps the contract of `store.pool.vault.Database` in one database."""
 
     def __init__(self, url: str) -> None:
-        self._database = Database(parse(url))
+        self._database = Server(parse(url))
         self.label = f"MySQL {self._database.name}"
         self.own: SimpleNamespace = _OWN
         # Every byte may need two in a statement; the rest is for what stands beside the data.
@@ -30,7 +30,7 @@ class MysqlVault:
         return sql
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        return self._database.read(sql, tuple(arguments))
+        return self._database.run(lambda link: link.read(link.filled(sql, arguments)), safe=True, committed=True)
 
     def run(self, work: Callable[[Link], T]) -> T:
         return self._database.run(work, safe=True)

@@ -1,2 +1,0 @@
--- A kick goes on past cancelled tasks in others' hands: penstock_catch_up is defined anew where it stands, as all procedures
--- are with each new number.
