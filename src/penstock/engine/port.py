@@ -169,7 +169,8 @@ MUTABLE = (
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group before and after. `total` and `left` are added to by their differences, the rest is set.
+    """One group before and after. `total` and `left` are added to by their differences, the rest is set where it
+    differs: of a group that was guessed, nothing else is known.
 
     Guard: the state is that of `before`; and, if the group is over afterwards or starts to move, `left` is that of
     `before`, else something is left of it after the change.

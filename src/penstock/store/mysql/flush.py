@@ -240,14 +240,14 @@ class Flush:
 
 def _change_group(row: GroupRow) -> str:
     before, after = row.before, row.after
-    return fill(
-        Q.change_group,
-        {
-            "no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact), "state": after.state,
-            "total": after.total - before.total, "remaining": after.left - before.left, "end_work": after.end,
-            "cancel_work": after.cancel, "moving": int(after.moving), "until": after.until,
-        },
-    )  # fmt: skip
+    fields = {"state": "state", "end": "end_work", "cancel": "cancel_work", "moving": "moving", "until": "until"}
+    values: dict[str, object] = {
+        column: getattr(after, field) if getattr(after, field) != getattr(before, field) else Raw(column)
+        for field, column in fields.items()
+    }
+    values |= {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
+    values |= {"total": after.total - before.total, "remaining": after.left - before.left}
+    return fill(Q.change_group, values)
 
 
 def _parts(rows: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]:

@@ -37,7 +37,7 @@ class NewTasks:
         self.tube = tube
         self.entries = entries
         self._last, self._ms, self._seq = f"@p_i{place}", f"@p_ms{place}", f"@p_seq{place}"
-        self._name = f"@p_name{place}_"
+        self._name, self._gained = f"@p_name{place}_", f"@p_gained{place}"
         self._named = tube.kind.hand_out == CLOCK and any(entry.address is None for entry in entries)
         self.delayed = sum(entry.unstarted or entry.delay > 0 for entry in entries)
 
@@ -69,6 +69,7 @@ class NewTasks:
         if waiting:
             overtaking = self.tube.kind.order[0] != "id"
             statements += queues.make_heads(self.tube, max(waiting.values()), overtaking=overtaking)
+            statements.append(f"SET {self._gained}=@p_gained")
         if self.delayed:
             statements.append(f"INSERT INTO penstock_delta (tube,`delayed`) VALUES ({self.tube.no},{self.delayed})")
         return statements
@@ -76,8 +77,8 @@ class NewTasks:
     def show(self) -> list[Statement]:
         """Two results that `records` reads."""
         marks = f"{self._ms},{self._seq}" if self.tube.kind.hand_out == DELIVER else "0,0"
-        gained = "@p_gained" if self.tube.kind.per_utube else "0"
-        told = f"SELECT {self._last},@p_now,{marks},{gained}"
+        laned = self.tube.kind.per_utube and len(self.entries) > self.delayed
+        told = f"SELECT {self._last},@p_now,{marks},{self._gained if laned else 0}"
         if not (self.tube.kind.per_utube or self._named):
             return [told]
         return [

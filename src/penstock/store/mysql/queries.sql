@@ -253,6 +253,13 @@ SELECT MAX(host), MAX(pid), MAX(beat) INTO @p_host, @p_pid, @p_beat FROM penstoc
 UPDATE penstock_session SET until = :moment + ttr, host = @p_host, pid = @p_pid, beat = @p_beat
 WHERE no = :no AND @p_pid IS NOT NULL AND NOT EXISTS (SELECT 1 FROM penstock_handle WHERE session = :no);
 
+-- name: presences
+-- Also of a handle that has lapsed and was not removed yet, while its session can still be joined.
+SELECT h.host, h.pid, h.beat AS beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
+WHERE h.session = :no AND h.until + s.ttr > $now
+UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = :no AND until > $now AND beat IS NOT NULL
+ORDER BY beat DESC LIMIT 1;
+
 -- integrity
 
 -- name: stranded
@@ -474,11 +481,11 @@ INSERT INTO penstock_delta (tube, taken, done, ack_calls)
 SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
 
 -- name: mark_acks
-UPDATE penstock_task FORCE INDEX (PRIMARY) SET call_no = @p_k WHERE pk IN $ids AND $acked AND (:guards);
+UPDATE penstock_task FORCE INDEX (PRIMARY) SET call_no = @p_k WHERE pk IN $ids AND $acked AND (:guards) AND @p_live;
 
 -- name: mark_named_acks
 UPDATE penstock_task FORCE INDEX (penstock_address) SET call_no = @p_k
-WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0;
+WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0 AND @p_live;
 
 -- name: marked
 SELECT CONCAT('[', GROUP_CONCAT(pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM penstock_task FORCE INDEX (PRIMARY)

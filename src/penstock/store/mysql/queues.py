@@ -83,7 +83,7 @@ def labels(names: Iterable[str | None]) -> str:
 
 def setting(tube: Tube, names: str | None) -> str:
     """What the statements on the micro-queues of a tube need to be set."""
-    return f"SET @p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_gained=0,@p_us={literal(names)}"
+    return f"SET @p_t={tube.no},@p_l={tube.utube_limit},@p_fair={int(tube.fair)},@p_gained=0,@p_us={literal(names)}"
 
 
 def enter(tube: Tube, counts: Mapping[str, int]) -> str:

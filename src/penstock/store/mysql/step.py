@@ -471,13 +471,15 @@ class MysqlStep(SqlStep):
         answer = self.send(
             f"SET @p_t={tube.no},@p_now={self.moment},@p_k={new_call()}",
             fill(Q.share_tube, values),
-            abort_unless("@p_live = 1"),
             fill(Q.mark_named_acks, values),
             fill(Q.marked_named, values),
             Prepared(Q.count_marked_acks),
             Prepared(Q.show_marked),
             Prepared(Q.delete_marked),
+            "SELECT @p_live",
         )
+        if not answer.results[1][0][0]:
+            raise self.no_such_tube(tube)
         return self._acked(Acked({str(address) for _, address in answer.results[0]}))
 
     # changes
@@ -487,7 +489,7 @@ class MysqlStep(SqlStep):
         try:
             flushed = flush.read(self.send(*flush.statements()))
         except Refused as refused:
-            raise self._refused(delta.tube, len(delta.fresh), refused) from None
+            raise self._refused(delta.tube, 0, refused) from None
         self._database.know(delta.tube, flushed.fresh)
         self.counted()
         return flushed
