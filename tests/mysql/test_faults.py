@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pymysql
 import pytest
 
 import penstock
+from penstock.engine.port import Conflict
 from penstock.store.mysql import pool
-from penstock.store.mysql.database import Database
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Link
-from penstock.store.mysql.wire import Rows
+from penstock.store.mysql.pool import Answer, Link, Statement
+from penstock.store.mysql.server import Server
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
 from tests.behaviour.verbs import take
@@ -31,8 +31,8 @@ def server() -> Iterator[Mariadb]:
 
 
 @pytest.fixture
-def database(patient: None, url: str) -> Iterator[Database]:
-    database = Database(parse(url))
+def database(patient: None, url: str) -> Iterator[Server]:
+    database = Server(parse(url))
     yield database
     database.close()
 
@@ -119,8 +119,8 @@ def test_puts_while_the_server_is_killed_are_stored_or_told(server: Mariadb) -> 
         assert len(found) == len(set(found))
 
 
-def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Database, own: Connection) -> None:
-    call = begin(lambda: database.call("DO SLEEP(100)"))
+def test_a_write_that_is_killed_under_way_has_an_unknown_outcome(database: Server, own: Connection) -> None:
+    call = begin(lambda: database.send(["DO SLEEP(100)"]))
     until(lambda: busy(own, "User sleep") != [])
     kill_all(own)
     with pytest.raises(penstock.OutcomeUnknown):
@@ -135,17 +135,17 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
     broker.tube("other", kind=kind)
     tube.put_many(["a", "b"])
     assert broker.take(["other"], 0) is None  # joined
-    finish = Link.finish
-    lost: list[Rows] = []
+    send = Link.send
+    lost: list[Answer] = []
 
-    def lose(link: Link, *statements: str) -> Rows:
-        rows = finish(link, *statements)
-        if "penstock_take" in statements[0] and not lost:
-            lost.append(rows)
+    def lose(link: Link, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
+        answer = send(link, statements, commit=commit)
+        if "@p_stop=0" in str(statements[0]) and not lost:
+            lost.append(answer)
             raise pymysql.err.OperationalError(2013, "Lost connection to server during query")
-        return rows
+        return answer
 
-    monkeypatch.setattr(Link, "finish", lose)
+    monkeypatch.setattr(Link, "send", lose)
     told: list[tuple[object, str]] = []
     tube.on_change(lambda task, event: told.append((task.data, event)))
     task = broker.take(["other", "t"], 0)
@@ -159,18 +159,18 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
     assert broker.check() == []
 
 
-def test_a_read_that_is_killed_under_way_is_made_again(database: Database, own: Connection) -> None:
+def test_a_read_that_is_killed_under_way_is_made_again(database: Server, own: Connection) -> None:
     own.cursor().execute("SELECT GET_LOCK('mine', 0)")
-    call = begin(lambda: database.read("SELECT GET_LOCK('mine', 60), 7"))
+    call = begin(lambda: database.send(["SELECT GET_LOCK('mine', 60), 7"], safe=True))
     until(lambda: busy(own, "User lock") != [])
     [killed] = busy(own, "User lock")
     own.cursor().execute(f"KILL {killed}")
     until(lambda: busy(own, "User lock") not in ([], [killed]))
     own.cursor().execute("SELECT RELEASE_LOCK('mine')")
-    assert call.result(30)[0][1] == 7
+    assert call.result(30).results[0][0][1] == 7
 
 
-def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Database, own: Connection) -> None:
+def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Server, own: Connection) -> None:
     one, two = (broker.tube(name)._stored.no for name in ("one", "two"))
     begun = threading.Barrier(2, timeout=30)
     tries: list[int] = []
@@ -184,7 +184,7 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: D
 
     own.begin()
     # The one that changed less is given up: this changes more.
-    own.cursor().execute("INSERT INTO penstock_delta (tube) SELECT 0 FROM seq_1_to_100")
+    own.cursor().execute("INSERT INTO penstock_delta (tube) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT 0 FROM n")
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
     step = begin(lambda: database.run(crosswise))
     begun.wait()
@@ -192,31 +192,34 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: D
     own.rollback()
     step.result(30)
     assert len(tries) == 2
-    rows = database.read("SELECT last FROM penstock_id WHERE tube IN (%s, %s)", (one, two))
+    rows = database.send([f"SELECT last FROM penstock_id WHERE tube IN ({one}, {two})"]).results[0]
     assert [last for (last,) in rows] == [1, 1]
 
 
-def test_deadlocks_without_end_are_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deadlocks_without_end_are_told(database: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[int] = []
 
     def crosswise(link: Link) -> None:
         tries.append(1)
         raise pymysql.err.OperationalError(1213, "Deadlock found")
 
-    monkeypatch.setattr("penstock.store.mysql.database._LAST_PAUSE", 0.001)
+    monkeypatch.setattr("penstock.store.mysql.server._LAST_PAUSE", 0.001)
     with pytest.raises(penstock.StoreBusy):
         database.run(crosswise)
     assert len(tries) == 20
+    with pytest.raises(Conflict):  # a step begins anew by itself
+        database.run(crosswise, again=False)
+    assert len(tries) == 21
 
 
 def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "POOL_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
-        held = broker._hub.store._db._pool.borrow()  # type: ignore[attr-defined]
+        held = broker._hub.store._db.server.pool.borrow()  # type: ignore[attr-defined]
         with pytest.raises(penstock.StoreBusy, match="pool_size"):
             tube.put("x")
-        broker._hub.store._db._pool.give_back(held)  # type: ignore[attr-defined]
+        broker._hub.store._db.server.pool.give_back(held)  # type: ignore[attr-defined]
         assert tube.put("x").id == 1
 
 

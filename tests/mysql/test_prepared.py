@@ -22,7 +22,7 @@ OPTIONS: list[dict[str, object]] = [
 
 def texts(broker: penstock.Broker) -> None:
     """From here on its one connection puts by text."""
-    (link,) = broker._hub.store._db._pool._idle  # type: ignore[attr-defined]
+    (link,) = broker._hub.store._db.server.pool._idle  # type: ignore[attr-defined]
     link._prepares, link._puts = False, None
 
 
@@ -40,9 +40,9 @@ def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, opti
     texts(broker)
     told.append(tube.put("x"))
     columns = (
-        "state, lane_state, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, callback, data"
+        "state, place, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, callback, data"
     )
-    first, second = ask(own, f"SELECT {columns}, max_attempts FROM penstock_task ORDER BY id")
+    first, second = ask(own, f"SELECT {columns}, max_attempts FROM penstock_task ORDER BY pk")
     assert first == second
     assert [task.id for task in told] == [1, 2]
     for task in told:

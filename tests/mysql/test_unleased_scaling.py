@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import penstock
 from tests.mysql.conftest import Connection
+from tests.mysql.databases import numbers
 from tests.mysql.test_scaling import Rows, must_not_grow
 from tests.mysql.test_scaling import rows as rows
 
@@ -13,16 +14,14 @@ SMALL, LARGE = 1_000, 100_000
 def add_delivered(own: Connection, tube: penstock.Tube, low: int, high: int) -> None:
     """Delivered messages by the server itself: a hundred thousand pops and pushes take their time."""
     no, cursor = tube._stored.no, own.cursor()
-    numbers = f"FROM seq_{low}_to_{high}"
     cursor.execute(
-        "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, attempts, created, taken, at, data, address)"
-        f" SELECT {no}, seq, 't', seq, 0, 0, 1, 1, 1, 9007199254740991, '1', CONCAT('1-', seq) {numbers}"
+        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, attempts, created, taken, data, address)"
+        f" {numbers(low, high)} SELECT {no << 40} + i, {no}, 't', i, 0, 0, 1, 1, 1, '1', CONCAT('1-', i) FROM n"
     )
-    cursor.execute(f"INSERT INTO penstock_address (tube, address, id) SELECT {no}, CONCAT('1-', seq), seq {numbers}")
     count = high - low + 1
     cursor.execute(f"INSERT INTO penstock_delta (tube, taken, take_calls) VALUES ({no}, {count}, {count})")
     cursor.execute(f"UPDATE penstock_id SET last = {high}, last_ms = 1, last_seq = {high} WHERE tube = {no}")
-    cursor.execute(f"REPLACE INTO penstock_serial (tube, last) VALUES ({no}, {high})")
+    cursor.execute(f"UPDATE penstock_counter SET serial = {high} WHERE tube = {no}")
 
 
 def test_a_hundred_times_the_delivered_messages_cost_no_more(
@@ -57,12 +56,9 @@ def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, own:
     for tube, count, handed in ((small, SMALL, SMALL // 2), (large, LARGE, LARGE // 2), (idle, LARGE, LARGE)):
         no, now = tube._stored.no, round(tube.put("x", id="x").created * 1000)
         own.cursor().execute(
-            "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, created, taken, at, data, address)"
-            f" SELECT {no}, seq, 'r', IF(seq <= {handed}, {now}, 0), 0, 0, 1, IF(seq <= {handed}, {now}, 0),"
-            f" 9007199254740991, '1', seq FROM seq_2_to_{count}"
-        )
-        own.cursor().execute(
-            f"INSERT INTO penstock_address SELECT tube, address, id FROM penstock_task WHERE id > 1 AND tube = {no}"
+            "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, taken, data, address)"
+            f" {numbers(2, count)} SELECT {no << 40} + i, {no}, 'r', IF(i <= {handed}, {now}, 0), 0, 0, 1,"
+            f" IF(i <= {handed}, {now}, 0), '1', i FROM n"
         )
         own.cursor().execute(f"UPDATE penstock_id SET last = {count} WHERE tube = {no}")
         tube.delete("x")

@@ -6,34 +6,68 @@ import pymysql
 import pytest
 
 from penstock.store.mysql import faults
-from penstock.store.mysql.wire import ask
+from penstock.store.mysql.wire import Told, ask, fill, literal
 from tests.mysql.conftest import Connection
 
-VALUES = """SELECT 1, -7, 9007199254740991, 18446744073709551615, 1.5e0, -0.0, 1e300, 12.50, SUM(seq), 'text', 'ü€😀',
+VALUES = """SELECT 1, -7, 9007199254740991, 18446744073709551615, 1.5e0, -0.0, 1e300, 12.50, SUM(i), 'text', 'ü€😀',
 '', NULL, X'00FF27', CAST('b' AS BINARY), JSON_ARRAY(1, NULL, 'ä'), REPEAT('a', 250), REPEAT('b', 251),
-REPEAT('c', 65536), TIMESTAMP'2020-01-02 03:04:05', CAST('x' AS CHAR CHARACTER SET ascii) FROM seq_1_to_3"""
+REPEAT('c', 65536), TIMESTAMP'2020-01-02 03:04:05', CAST('x' AS CHAR CHARACTER SET ascii)
+FROM (SELECT 1 AS i UNION SELECT 2 UNION SELECT 3) n"""
+MANY = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 700) SELECT i FROM n"
 
 
 def test_values_are_the_drivers_own(own: Connection) -> None:
     cursor = own.cursor()
     cursor.execute(VALUES)
     read = cursor.fetchall()
-    rows, numbers = ask(own, VALUES)
+    (rows,), told = ask(own, VALUES, raw=True)
     assert rows == list(read)
     assert [type(value) for value in rows[0]] == [type(value) for value in read[0]]
-    assert numbers == []
+    assert told == []
+
+
+def test_names_are_texts_and_data_is_bytes(own: Connection) -> None:
+    own.cursor().execute("CREATE TEMPORARY TABLE n (name VARBINARY(9), state BINARY(1), data LONGBLOB)")
+    own.cursor().execute("INSERT INTO n VALUES ('ü', '~', 'ü')")
+    assert ask(own, "SELECT name, state, data FROM n")[0] == [[("ü", "~", "ü".encode())]]
+    assert ask(own, "SELECT name FROM n", raw=True)[0] == [[("ü".encode(),)]]
 
 
 def test_rows_of_several_results_and_the_numbers_between(own: Connection) -> None:
     own.cursor().execute("CREATE TEMPORARY TABLE n (id BIGINT AUTO_INCREMENT PRIMARY KEY)")
-    sql = "SELECT seq FROM seq_1_to_700; INSERT INTO n VALUES (70000); DO 0; SELECT 'a', NULL; SELECT 1 FROM n LIMIT 0"
-    assert ask(own, sql) == ([*((number,) for number in range(1, 701)), ("a", None)], [70000, 0])
-    assert ask(own, "DO 0") == ([], [0])
+    sql = f"{MANY}; INSERT INTO n VALUES (70000); DO 0; SELECT 'a', NULL; SELECT 1 FROM n LIMIT 0"
+    many = [(number,) for number in range(1, 701)]
+    assert ask(own, sql) == ([many, [("a", None)], []], [Told(1, 70000), Told(0, 0)])
+    assert ask(own, "DO 0") == ([], [Told(0, 0)])
+
+
+HOSTILE = [
+    "", "plain", "it's", '"', "\\", "\\' OR 1=1 -- ", "'; DROP TABLE penstock_task; -- ", "a\0b", "\n\r\t\x1a",
+    "ü€😀", "%s %(x)s :name ?", "/*!80000 x */", "@p_t", "\x7f", "`", "'" * 3, "\u2028", " trailing ",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mode", ["", "NO_BACKSLASH_ESCAPES", "ANSI_QUOTES"])
+@pytest.mark.parametrize("value", HOSTILE)
+def test_every_value_arrives_as_it_is(own: Connection, value: str, mode: str) -> None:
+    own.cursor().execute(f"SET SESSION sql_mode = '{mode}'")
+    sql = fill("SELECT :a, HEX(:b), :c, :d IN :e, :f", {
+        "a": value, "b": value.encode(), "c": -7, "d": value, "e": ["x", value], "f": None,
+    })  # fmt: skip
+    (rows,), _ = ask(own, sql)
+    assert rows == [(value, value.encode().hex().upper(), -7, 1, None)]
+
+
+def test_numbers_arrive_as_they_are(own: Connection) -> None:
+    (rows,), _ = ask(own, fill("SELECT :a, :b, :c, 1 IN :d", {"a": 0.1, "b": True, "c": 2**63 - 1, "d": []}))
+    assert [float(rows[0][0]), *rows[0][1:]] == [0.1, 1, 2**63 - 1, None]
+    with pytest.raises(TypeError):
+        literal(object())
 
 
 def test_a_row_longer_than_a_packet(own: Connection) -> None:
     # The continuation begins with a byte that would tell an error.
-    ((first, second),), _ = ask(own, "SELECT REPEAT(X'FF', 9000000), REPEAT(X'FF', 9000000)")
+    (((first, second),),), _ = ask(own, "SELECT REPEAT(X'FF', 9000000), REPEAT(X'FF', 9000000)", raw=True)
     assert (len(first), len(second), set(first + second)) == (9_000_000, 9_000_000, {255})
 
 
@@ -42,7 +76,7 @@ def test_an_error_is_raised_where_it_comes_and_the_connection_goes_on(own: Conne
     with pytest.raises(pymysql.err.ProgrammingError) as raised:
         ask(own, f"{before}SELECT * FROM nowhere; SELECT 6")
     assert raised.value.args[0] == 1146
-    assert ask(own, "SELECT 7") == ([(7,)], [])
+    assert ask(own, "SELECT 7") == ([[(7,)]], [])
 
 
 def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection) -> None:

@@ -1,0 +1,38 @@
+"""Steps that stay uncommitted: what another client meets while a packet of ours is under way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from penstock.store.mysql.database import MysqlDatabase
+from penstock.store.mysql.location import parse
+from penstock.store.mysql.pool import Answer, Link, Statement
+from penstock.store.mysql.server import Server
+from penstock.store.mysql.step import MysqlStep
+
+T = TypeVar("T")
+
+
+class HeldServer(Server):
+    """Runs everything in one transaction, which `end` undoes."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(parse(url))
+        self._link = self.pool.borrow()
+
+    def send(self, statements: Sequence[Statement], *, safe: bool = False) -> Answer:
+        return self._link.send(statements, commit=False)
+
+    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
+        return work(self._link)
+
+    def end(self, *, commit: bool = False) -> None:
+        """Let go of all locks."""
+        self._link.commit() if commit else self._link.rollback()
+
+
+def held_step(url: str) -> tuple[MysqlStep, HeldServer]:
+    """A step, and what ends its transaction."""
+    server = HeldServer(url)
+    return MysqlStep(MysqlDatabase(server, "", None, None), None, write=True), server
