@@ -87,7 +87,7 @@ def test_a_take_of_the_urgent_locks_nothing_less_urgent(
 ) -> None:
     tube = broker.tube("t")
     tube.put_many([("urgent", {"pri": 0}), ("slow", {"pri": 5})][-there:])
-    broker.take([tube.name], 0, max_pri=-1)  # joined
+    broker.tube("other").take(0)  # joined
     step, server = held
     assert len(step.take(Request([tube._stored], 9, broker._seat.handle, max_pri=4)).records) == there - 1
     task = begin(lambda: tube.take(0)).result(30)
@@ -204,7 +204,6 @@ def test_round_trips_of_verbs(broker: penstock.Broker, packets: list[tuple[int, 
         "bury": (2, lambda: handed[901].bury()),
         "kick": (4, lambda: tube.kick()),
         "delete": (2, lambda: tube.delete(handed[901].id)),
-        "peek": (1, lambda: tube.peek(handed[902].id)),
     }
     count_trips(broker, packets, verbs)
 
@@ -226,7 +225,6 @@ def test_round_trips_of_verbs_of_tied_tasks(broker: penstock.Broker, packets: li
         "ack_many": (1, lambda: tube.ack_many(handed[1:8])),
         "fail": (2, lambda: handed[8].fail("broken", 7)),
         "group.put_many": (1, lambda: group.put_many(range(10))),
-        "wait": (1, lambda: tube.wait("5", 0)),
     }
     count_trips(broker, packets, verbs)
 
@@ -243,7 +241,6 @@ def test_round_trips_of_unleased_kinds(broker: penstock.Broker, packets: list[tu
         "take": (1, lambda: take(feeds)),
         "take_many": (1, lambda: feeds.take_many(1001)),
         "take nothing": (1, lambda: feeds.take(0)),
-        "peek": (1, lambda: feeds.peek("x")),
         "delete": (2, lambda: feeds.delete("x")),
         "push": (1, lambda: queue.put_many(range(1000))),
         "pop": (1, lambda: popped.extend(queue.take_many(1000))),

@@ -217,14 +217,20 @@ SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY 
 -- name: add_group
 INSERT IGNORE INTO penstock_group (tube, name, state) SELECT :tube, :name, 'open' FROM DUAL WHERE @p_live;
 
+-- What is past its time: found without a lock, for a range that ends before the last row waits for whoever has that.
+
+-- name: find_old
+SELECT (SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']') FROM (SELECT pk FROM penstock_outcome FORCE INDEX (penstock_outcome_until)
+WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit) x),
+(SELECT CONCAT('[', GROUP_CONCAT(x.no), ']') FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group)
+WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit) x),
+(SELECT CONCAT('["', GROUP_CONCAT(HEX(x.utube) SEPARATOR '","'), '"]') FROM (SELECT utube FROM penstock_utube
+FORCE INDEX (penstock_idle_utube) WHERE tube = :tube AND :fair AND idle_turn < $now ORDER BY idle_turn LIMIT :limit) x)
+INTO @p_old, @p_over, @p_us;
+
 -- name: sweep_groups
-DELETE FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit;
-
--- name: sweep_outcomes
-DELETE FROM penstock_outcome WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit;
-
--- name: sweep_queues
-DELETE FROM penstock_utube WHERE tube = :tube AND idle_turn < $now ORDER BY idle_turn LIMIT :limit;
+DELETE g FROM JSON_TABLE(CAST(@p_over AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = j.i;
 
 -- name: held
 -- penstock_ready, tube by tube, of those that lease.
@@ -412,7 +418,8 @@ UPDATE $chosen SET rank2 = 0;
 INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
 
 -- name: show_many
-SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE ORDER BY j.place;
+-- In the order of @p_ids, in which JSON_TABLE has its rows. To sort rows with data makes a table on disk.
+SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE;
 
 -- name: stop
 -- The tubes behind are not looked at.

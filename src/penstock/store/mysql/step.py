@@ -240,8 +240,13 @@ class MysqlStep(SqlStep):
             self.change(Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
     def sweep(self, tube: Tube, limit: int) -> None:
-        swept = [Q.sweep_outcomes, Q.sweep_groups, *([Q.sweep_queues] if tube.fair else [])]
-        self.send(*[self.filled(query, tube=tube.no, limit=limit) for query in swept], safe=True)
+        names = ["forget_old_outcomes", "sweep_groups", *(["forget_empty_queues"] if tube.fair else [])]
+        self.send(
+            f"SET @p_t={tube.no},@p_now={self.moment},@p_fair=1",
+            self.filled(Q.find_old, tube=tube.no, limit=limit, fair=int(tube.fair)),
+            *[Prepared(getattr(Q, name)) for name in names],
+            safe=True,
+        )
 
     def next_at(self, tube: Tube) -> int | None:
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Prepared(Q.next_moment), safe=True).results[0]
@@ -345,12 +350,13 @@ class MysqlStep(SqlStep):
         """Why a packet did nothing: the tube is gone or full, or others were faster."""
         if refused.code == faults.DUPLICATE_KEY:
             return Conflict()
-        try:
+        ((live,),) = self.send(fill(Q.share_tube, {"tube": tube.no}), "SELECT @p_live", safe=True).results[0]
+        if not live:
+            return self.no_such_tube(tube)
+        if new and tube.capacity is not None:
             stored = self.tally(tube).counts.stored
-        except PenstockError as error:
-            return error
-        if new and tube.capacity is not None and stored + new > tube.capacity:
-            return tube_full(tube, stored, new)
+            if stored + new > tube.capacity:
+                return tube_full(tube, stored, new)
         return Conflict()
 
     # take
