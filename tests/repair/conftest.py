@@ -15,7 +15,7 @@ from penstock.testing import Clock
 from tests.conftest import STORES
 
 # A store joins the suite by its name here.
-SQL_STORES = ("sqlite",)
+SQL_STORES = ("sqlite", "mariadb")
 
 Damage = Callable[[str], None]
 

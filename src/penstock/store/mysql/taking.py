@@ -10,6 +10,7 @@ from penstock.core.handout import clock_wait
 from penstock.core.kind import CLOCK
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
+from penstock.core.results import Effects
 from penstock.core.task import Record
 from penstock.engine.port import Handed, Request
 from penstock.engine.work import Work
@@ -52,8 +53,7 @@ class Taking:
         self._database = database
         self._request = request
         tubes, handle = request.tubes, request.handle
-        # Of those that a take was made for again, because something was due, the last one is always among them.
-        self._place = (handle, [tubes[-1].no])
+        self._place = (handle, [tube.no for tube in tubes])
         self._waiter = database.waiters.find(*self._place, request.blocked)
 
     def run(self) -> Handed:
@@ -87,7 +87,7 @@ class Taking:
         single = request.count == 1 and plain and not others and blocked is None
         head = (
             f"SET @p_now={self._step.moment},@p_h={literal(request.handle)},@p_k={call},@p_stop=0,"
-            f"@p_t={first.no},@p_forced={int(request.forced)},"
+            f"@p_t={first.no},@p_forced={int(request.forced > 0)},"
         )
         if single:
             names = ("look", "find_one", "lease_one", "count_one", "show_one")
@@ -95,8 +95,8 @@ class Taking:
         statements: list[Statement] = [f"{head}@p_n={request.count},@p_all=0,@p_due=0"]
         for place, tube in enumerate(request.tubes):
             if place:
-                statements.append(f"SET @p_t={tube.no},@p_forced=0,@p_n={request.count}")
-            statements += self._from(tube, forced=request.forced and not place)
+                statements.append(f"SET @p_t={tube.no},@p_forced={int(place < request.forced)},@p_n={request.count}")
+            statements += self._from(tube, forced=place < request.forced)
             statements.append(Prepared(Q.stop))
         values: dict[str, object] = {"handle": request.handle, "number": number}
         if blocked in ("enter", "stay"):
@@ -167,7 +167,7 @@ class Taking:
             if no is None:
                 raise self._step.no_such_tube(tube)
             moment, next_at = self._step.saw(int(now)), int(next_at)
-            if next_at <= moment and not (self._request.forced and not place):
+            if next_at <= moment and place >= self._request.forced:
                 handed.due = tube
                 return
             if next_at != NEVER:
@@ -201,7 +201,8 @@ class Taking:
                     safe=True,
                 ).results[1]
                 lost.waiter.undo(lost.number)
-                work = Work(step, lost.tube, handed.effects)
+                handed.before = handed.before or Effects()
+                work = Work(step, lost.tube, handed.before)
                 for record in (Record(*row) for row in found):
                     work.change(record, came_back(record, step.now, "release", unstarted=True))
                 work.flush()
