@@ -80,7 +80,7 @@ class Flush:
             beside = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
             statements += [
                 fill(Q.stored, {"tube": tube.no}),
-                abort_unless(f"@p_stored <= {tube.capacity + beside}"),
+                abort_unless(f"@p_stored <= {tube.capacity + beside + len(self._gone)}"),
             ]
         for group in delta.groups:
             statements += [_change_group(group), abort_unless("ROW_COUNT() = 1")]
