@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from penstock.testing import Clock
 from tests.conftest import STORES
 
 # A store joins the suite by its name here.
-SQL_STORES = ("sqlite", "postgres")
+SQL_STORES = ("sqlite", "postgres", "mariadb")
 
 Damage = Callable[[str], None]
 
@@ -52,9 +53,15 @@ def _in_postgres(url: str, statement: str) -> None:
     damage(url, statement)
 
 
+# What is called otherwise there.
+_MYSQL_WORDS = {"delayed": "`delayed`", "takes": "number", "penstock_counter SET last_ms": "penstock_id SET last_ms"}
+
+
 def _in_mysql(url: str, statement: str) -> None:
     from tests.mysql.databases import bare
 
+    for word, there in _MYSQL_WORDS.items():
+        statement = re.sub(rf"\b{word}\b", there, statement)
     with bare(url) as connection:
         connection.cursor().execute(statement)
 

@@ -80,7 +80,7 @@ class Flush:
             beside = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
             statements += [
                 fill(Q.stored, {"tube": tube.no}),
-                abort_unless(f"@p_stored <= {tube.capacity + beside}"),
+                abort_unless(f"@p_stored <= {tube.capacity + beside + len(self._gone)}"),
             ]
         for group in delta.groups:
             statements += [_change_group(group), abort_unless("ROW_COUNT() = 1")]
@@ -136,7 +136,7 @@ class Flush:
             statements += [Prepared(Q.move_gone)] if laned else []
         if self._delta.whole:
             statements.append(abort_unless(f"@p_got = {len(self._delta.rows)}"))
-        statements += self._data()
+        statements += self._rewrites()
         statements += self._outcomes()
         statements += self._counters()
         if not self._delta.whole:
@@ -160,9 +160,8 @@ class Flush:
         state = "q" if self._laned and after.state == "r" else after.state
         rank2 = 0 if self._tube.fair else after.rank2
         return (
-            *self._guard(row), state, after.rank1, rank2, after.pri, after.attempts, after.lease, after.created,
-            after.taken or 0, after.expires, NEVER if after.at is None else after.at, after.owner or 0, after.reason,
-            after.progress,
+            *self._guard(row), state, rank2, after.attempts, after.expires, NEVER if after.at is None else after.at,
+            after.owner or 0, after.reason, after.progress,
         )  # fmt: skip
 
     def _lock_queues(self, moved: list[Row]) -> list[Statement]:
@@ -186,13 +185,15 @@ class Flush:
             "SET @p_moved=@p_gained",
         ]
 
-    def _data(self) -> list[Statement]:
-        """New data of tasks that were put again."""
-        changed = [row for row in self._kept if row.after.payload is not row.before.payload]
-        return [
-            fill(Q.changed_data, {"data": listed(part)})
-            for part in _parts([(self._base | row.before.id, row.after.payload.hex()) for row in changed])
-        ]
+    def _rewrites(self) -> list[Statement]:
+        """Tasks that were put again."""
+        rows: list[tuple[object, ...]] = []
+        for row in self._kept:
+            after = row.after
+            if after.payload is not row.before.payload:
+                place = (self._base | after.id, after.rank1, after.pri, after.lease, after.created, after.taken or 0)
+                rows.append((*place, after.payload.hex()))
+        return [fill(Q.rewrite, {"rows": listed(part)}) for part in _parts(rows)]
 
     def _outcomes(self) -> list[Statement]:
         ended: list[tuple[object, ...]] = []

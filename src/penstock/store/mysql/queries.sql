@@ -179,9 +179,25 @@ SELECT $record FROM penstock_task FORCE INDEX (penstock_grouped) WHERE group_no 
 SELECT $record FROM penstock_task FORCE INDEX (penstock_queued)
 WHERE tube = :tube AND place = CONCAT('g', :group) ORDER BY rank1, rank2, pk LIMIT :limit;
 
--- name: find_aside
-SELECT $record FROM penstock_task FORCE INDEX (penstock_ready)
-WHERE tube = :tube AND state = :state AND pk > :low AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+-- name: find_taken
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND pk > :low
+AND pk <= :high ORDER BY pk LIMIT :limit;
+
+-- name: find_delivered
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND pk > :low
+AND pk <= :high ORDER BY pk LIMIT :limit;
+
+-- name: find_delayed
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = '~' AND pk > :low
+AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+
+-- name: find_buried
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = '!' AND pk > :low
+AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
+
+-- name: find_unstarted
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'g' AND pk > :low
+AND pk <= :high AND $live ORDER BY pk LIMIT :limit;
 
 -- name: holders
 SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND utube = :utube
@@ -271,7 +287,7 @@ ORDER BY beat DESC LIMIT 1;
 -- name: stranded
 -- core/soundness.py has what this means.
 SELECT $record FROM penstock_task WHERE tube = :tube AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
-OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at = $never) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND IFNULL(at, $never) = $never) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
 
 -- name: orphans
 SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
@@ -279,7 +295,7 @@ AND NOT EXISTS (SELECT 1 FROM penstock_session s WHERE s.no = penstock_task.owne
 
 -- name: unsound
 -- What cannot be in a tube of an unleased kind; `clocked` is 1 for round tubes.
-SELECT $record FROM penstock_task WHERE tube = :tube AND (owner <> 0
+SELECT $record FROM penstock_task WHERE tube = :tube AND (IFNULL(owner, 0) <> 0
 OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
 OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN penstock_task.taken ELSE 0 END)) ORDER BY pk;
 
@@ -440,7 +456,7 @@ penstock_task.taken = @p_now, attempts = attempts + 1;
 SELECT rank1 FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 'r'
 ORDER BY rank1, rank2, pk LIMIT 1;
 
--- name: find_delivered
+-- name: find_to_recover
 -- Up to the first one that is younger.
 SELECT CONCAT('[', GROUP_CONCAT(d.pk ORDER BY d.rank1, d.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (
 SELECT c.pk, c.rank1, SUM(c.young) OVER (ORDER BY c.rank1, c.pk ROWS UNBOUNDED PRECEDING) AS young FROM (
@@ -470,7 +486,7 @@ ORDER BY pk;
 -- ack
 
 -- fragment: acked
-state = 't' AND at > @p_now AND reply_to IS NULL AND group_no IS NULL
+state = 't' AND at > @p_now AND reply_to IS NULL AND (group_no IS NULL OR FIND_IN_SET(group_no, @p_groups))
 
 -- name: ack_plain
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
@@ -486,6 +502,17 @@ INSERT INTO penstock_delta (tube, taken, done, ack_calls) VALUES (:tube, -:count
 -- name: count_marked_acks
 INSERT INTO penstock_delta (tube, taken, done, ack_calls)
 SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
+
+-- name: groups_to_count
+-- Those that cannot be over with these acks, locked in the order of their numbers.
+SELECT GROUP_CONCAT(x.no) INTO @p_groups FROM (SELECT g.no FROM (SELECT DISTINCT group_no AS n FROM penstock_task
+FORCE INDEX (PRIMARY) WHERE pk IN $ids AND group_no IS NOT NULL ORDER BY n) d
+STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = d.n
+WHERE g.state = 'started' AND g.remaining > :count FOR UPDATE) x;
+
+-- name: count_down
+UPDATE (SELECT group_no AS n, COUNT(*) AS c FROM $chosen WHERE group_no IS NOT NULL GROUP BY group_no) s
+STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = s.n SET g.remaining = g.remaining - s.c;
 
 -- name: mark_acks
 UPDATE penstock_task FORCE INDEX (PRIMARY) SET call_no = @p_k WHERE pk IN $ids AND $acked AND (:guards) AND @p_live;
@@ -573,10 +600,9 @@ DELETE l FROM $queues WHERE l.taken = 0 AND l.heads = 0 AND l.waiting = 0 AND (N
 -- fragment: changed
 JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$[0]', was VARCHAR(1) CHARACTER SET ascii PATH '$[1]',
 lease0 BIGINT PATH '$[2]', at0 BIGINT PATH '$[3]', rank0 DOUBLE PATH '$[4]', until BIGINT PATH '$[5]', c INT PATH '$[6]',
-state1 VARCHAR(1) CHARACTER SET ascii PATH '$[7]', rank11 DOUBLE PATH '$[8]', rank21 DOUBLE PATH '$[9]',
-pri1 INT PATH '$[10]', attempts1 INT PATH '$[11]', lease1 BIGINT PATH '$[12]', created1 BIGINT PATH '$[13]',
-taken1 BIGINT PATH '$[14]', expires1 BIGINT PATH '$[15]', at1 BIGINT PATH '$[16]', owner1 BIGINT PATH '$[17]',
-reason1 TEXT CHARACTER SET utf8mb4 PATH '$[18]', progress1 DOUBLE PATH '$[19]')) j
+state1 VARCHAR(1) CHARACTER SET ascii PATH '$[7]', rank21 DOUBLE PATH '$[8]', attempts1 INT PATH '$[9]',
+expires1 BIGINT PATH '$[10]', at1 BIGINT PATH '$[11]', owner1 BIGINT PATH '$[12]',
+reason1 TEXT CHARACTER SET utf8mb4 PATH '$[13]', progress1 DOUBLE PATH '$[14]')) j
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 
 -- fragment: gone
@@ -585,13 +611,12 @@ lease0 BIGINT PATH '$[2]', at0 BIGINT PATH '$[3]', rank0 DOUBLE PATH '$[4]', unt
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 
 -- fragment: guard
-(k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND k.at = j.at0
+(k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
 AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now)
 
 -- name: change_rows
-UPDATE $changed SET k.state = j.state1, k.rank1 = j.rank11, k.rank2 = j.rank21, k.pri = j.pri1, k.attempts = j.attempts1,
-k.lease = j.lease1, k.created = j.created1, k.taken = j.taken1, k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1,
-k.reason = j.reason1, k.progress = j.progress1, k.call_no = @p_k WHERE $guard;
+UPDATE $changed SET k.state = j.state1, k.rank2 = j.rank21, k.attempts = j.attempts1, k.expires = j.expires1, k.at = j.at1,
+k.owner = j.owner1, k.reason = j.reason1, k.progress = j.progress1, k.call_no = @p_k WHERE $guard;
 
 -- name: mark_gone
 UPDATE $gone SET k.call_no = @p_k WHERE $guard;
@@ -612,9 +637,13 @@ SET l.taken = l.taken - s.t, l.heads = l.heads - s.r, l.waiting = l.waiting - s.
 -- name: count_marked
 SELECT @p_got + ROW_COUNT() INTO @p_got FROM DUAL;
 
--- name: changed_data
-UPDATE JSON_TABLE(:data, '$[*]' COLUMNS (i BIGINT PATH '$[0]', d LONGTEXT CHARACTER SET ascii PATH '$[1]')) j
-STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i SET k.data = UNHEX(j.d) WHERE k.call_no = @p_k;
+-- name: rewrite
+-- What a change of state leaves as it is.
+UPDATE JSON_TABLE(:rows, '$[*]' COLUMNS (i BIGINT PATH '$[0]', first DOUBLE PATH '$[1]', pri1 INT PATH '$[2]',
+lease1 BIGINT PATH '$[3]', created1 BIGINT PATH '$[4]', taken1 BIGINT PATH '$[5]',
+d LONGTEXT CHARACTER SET ascii PATH '$[6]')) j STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
+SET k.rank1 = j.first, k.pri = j.pri1, k.lease = j.lease1, k.created = j.created1, k.taken = j.taken1,
+k.data = UNHEX(j.d) WHERE k.call_no = @p_k;
 
 -- name: outcomes_of
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)

@@ -6,12 +6,12 @@ from uuid import uuid4
 
 import pymysql
 
-from penstock.errors import SchemaMismatch, StoreBusy, StoreUnavailable
+from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.server import Server
-from penstock.store.sql.migrations import Schema, load_migrations, schema_of
+from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 
 MIGRATIONS = load_migrations("penstock.store.mysql")
 _NEWEST = MIGRATIONS[-1].number
@@ -37,16 +37,8 @@ def look(url: str) -> Schema:
 
 def _migrate(link: Link, where: str) -> str:
     meta = _meta(link)
-    stored = int(meta.get("schema", 0))
-    if stored > _NEWEST:
-        raise SchemaMismatch(
-            f"database {where} has schema {stored}, this penstock knows up to {_NEWEST}: upgrade penstock"
-        )
-    if 0 < stored < MIGRATIONS[0].number:
-        raise SchemaMismatch(
-            f"database {where} has schema {stored} of a penstock before its first release: export its tubes with that "
-            "version and import them here, or use an empty database"
-        )
+    stored = int(meta["schema"]) if "schema" in meta else None
+    must_fit(f"database {where}", stored, MIGRATIONS, new="database")
     if stored == _NEWEST and "id" in meta:
         return meta["id"]
     _refuse_old(link, where)

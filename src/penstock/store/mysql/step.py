@@ -1,7 +1,5 @@
-"""One call on a MySQL or MariaDB server. It decides nothing; the engine does.
-
-Every method is one packet, or a few: a packet is one transaction and one round trip.
-"""
+"""One call on a MySQL or MariaDB server. Every method is one packet, or a few: a packet is one transaction and one round
+trip. It decides nothing; the engine does."""
 
 from __future__ import annotations
 
@@ -62,7 +60,6 @@ class MysqlStep(SqlStep):
         self._snapshot = snapshot
         self._pinned: Link | None = None
         self._gathered: list[Statement] | None = None
-        self._tallied: Tally | None = None
 
     def __enter__(self) -> MysqlStep:
         if self._snapshot and not self._server.bound:
@@ -215,8 +212,7 @@ class MysqlStep(SqlStep):
         last, ms, seq, *numbers = (int(value) for value in found[0])
         counts = dict(zip(COUNTED, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
-        self._tallied = Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
-        return self._tallied
+        return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         stored = Counter[str](done=done)
@@ -258,27 +254,23 @@ class MysqlStep(SqlStep):
 
     def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
         query, values = self._selected(tube, select)
-        backwards = False
-        if isinstance(select, port.Deliveries):
-            query, values, backwards = self._from_the_end(tube, select, query, values)
         texts = [self._reading(self.filled(query, **{"tube": tube.no, **values}))]
         if isinstance(select, port.Find) and select.status == "~":
-            texts.append(self.filled(query, **{**values, "state": "g"}))
+            texts.append(self.filled(Q.find_unstarted, **values))
         statements = [self.filled(Q.look_at_tube, tube=tube.no), *texts]
         if isinstance(select, port.Due):
             statements.append(self._reading(fill(Q.moving_groups, {"tube": tube.no})))
-        hinted = tube.no in self._database.grouped
-        if hinted:
+        if tube.no in self._database.grouped:
             statements.append(self._reading(_groups_of(texts[0], tube)))
         ((now, live),), *results = self.send(*statements, safe=True).results
         self.saw(int(now))
         if not live and not isinstance(select, port.Page):
             raise self.no_such_tube(tube)
         records = [Record(*row) for row in results.pop(0)]
-        if len(texts) > 1:
+        if isinstance(select, port.Find) and len(texts) > 1:
             more = [Record(*row) for row in results.pop(0)]
-            records = sorted([*records, *more], key=lambda record: record.id)[: values["limit"]]  # type: ignore[misc]
-        if backwards:
+            records = sorted([*records, *more], key=lambda record: record.id)[: select.limit]
+        if isinstance(select, port.Deliveries) and select.backwards:
             records.reverse()
         groups = {group.no: group for group in map(make_group, (row for result in results for row in result))}
         numbers = {record.group_no for record in records if record.group_no is not None}
@@ -290,21 +282,6 @@ class MysqlStep(SqlStep):
     def _reading(self, sql: str) -> str:
         """In the caller's transaction, which may have begun before what is asked for, reads see it only by a lock."""
         return f"{sql} FOR UPDATE" if self._server.bound and self._write else sql
-
-    def _from_the_end(
-        self, tube: Tube, select: port.Deliveries, query: str, values: dict[str, object]
-    ) -> tuple[str, dict[str, object], bool]:
-        """Read from the end that is nearer, where it is known how many there are."""
-        tally = self._tallied
-        if tally is None:
-            return query, values, False
-        total = tally.counts.taken if select.delivered else tally.counts.ready
-        limit = min(select.limit, total - select.start)
-        after = total - select.start - limit
-        if limit <= 0 or select.start <= after:
-            return query, values, False
-        back = Q.delivered_back if select.delivered else Q.undelivered_back
-        return back, {"tube": tube.no, "start": after, "limit": limit}, True
 
     def _groups(self, query: str, tube: Tube, **values: object) -> list[Group]:
         look = self.filled(Q.look_at_tube, tube=tube.no)
@@ -377,7 +354,7 @@ class MysqlStep(SqlStep):
         answer = self.send(
             f"SET @p_t={tube.no},@p_now={self.moment},@p_k=0,@p_h='',@p_ids=NULL,@p_got=0,@p_held=0",
             Prepared(Q.look),
-            fill(Q.find_delivered, {"elapsed": elapsed, "count": count}),
+            fill(Q.find_to_recover, {"elapsed": elapsed, "count": count}),
             *[Prepared(getattr(Q, name)) for name in names],
             Prepared(Q.count_many),
             Prepared(Q.show_many),
@@ -401,14 +378,13 @@ class MysqlStep(SqlStep):
                 guards.setdefault((move.session, move.lease), []).append(base | move.id)
         if not guards:
             return Acked(set())
-        results = [(base | move.id, move.result.hex()) for move in moves if move.result is not None]
-        linked = bool(results) or tube.no in self._database.addressed
-        if not (tube.kind.per_utube or linked):
+        addressed = tube.no in self._database.addressed or any(move.result is not None for move in moves)
+        grouped = tube.no in self._database.grouped
+        if not (tube.kind.per_utube or addressed or grouped):
             if self._ack_plain(tube, guards):
                 return self._acked(Acked({pk & ID_MASK for pks in guards.values() for pk in pks}))
-            if len(moves) == 1:
-                return Acked(set())
-        return self._acked(self._ack_marked(tube, moves, guards))
+            addressed = grouped = True  # perhaps others put such tasks
+        return self._acked(self._ack_marked(tube, moves, guards, addressed=addressed, grouped=grouped))
 
     def _acked(self, acked: Acked) -> Acked:
         if acked.keys:
@@ -434,8 +410,9 @@ class MysqlStep(SqlStep):
         return True
 
     def _ack_marked(
-        self, tube: Tube, moves: Sequence[Move], guards: Mapping[tuple[int | None, int | None], list[int]]
-    ) -> Acked:
+        self, tube: Tube, moves: Sequence[Move], guards: Mapping[tuple[int | None, int | None], list[int]], *,
+        addressed: bool, grouped: bool,
+    ) -> Acked:  # fmt: skip
         """Mark those that are held, do what follows from their end, and remove them."""
         pks = sorted(pk for group in guards.values() for pk in group)
         held = " OR ".join(
@@ -443,26 +420,26 @@ class MysqlStep(SqlStep):
             f"{'' if len(guards) == 1 else f' AND pk IN {literal(group)}'})"
             for (session, lease), group in guards.items()
         )
-        results = {move.id: None if move.result is None else move.result.hex() for move in moves}
         laned = tube.kind.per_utube
         statements: list[Statement] = [
-            f"SET @p_t={tube.no},@p_now={self.moment},@p_k={new_call()},@p_gained=0",
+            f"SET @p_t={tube.no},@p_now={self.moment},@p_k={new_call()},@p_gained=0,@p_groups=''",
             fill(Q.share_tube, {"tube": tube.no}),
         ]
+        if grouped:
+            statements.append(fill(Q.groups_to_count, {"ids": pks, "count": len(pks)}))
         if laned:
-            statements += [
-                queues.setting(tube, None),
-                fill(Q.queues_of, {"ids": pks}),
-                Prepared(Q.lock_queues),
-            ]
+            statements += [queues.setting(tube, None), fill(Q.queues_of, {"ids": pks}), Prepared(Q.lock_queues)]
+        unlinked = "" if addressed else " AND address IS NULL"
         statements += [
-            fill(Q.mark_acks, {"ids": pks, "guards": Raw(held)}),
+            fill(Q.mark_acks, {"ids": pks, "guards": Raw(f"({held}){unlinked}")}),
             fill(Q.marked, {"ids": pks}),
         ]
-        if tube.no in self._database.addressed or any(results.values()) or not laned:
+        if addressed:
+            results = {move.id: None if move.result is None else move.result.hex() for move in moves}
             outcomes = listed([(pk, results[pk & ID_MASK]) for pk in pks])
             statements += old_outcomes(tube.no, len(pks))
             statements.append(fill(Q.ack_outcomes, {"results": outcomes, "retention": tube.retention}))
+        statements += [Prepared(Q.count_down)] if grouped else []
         statements += [Prepared(Q.left_queues)] if laned else []
         statements += [Prepared(Q.count_marked_acks), Prepared(Q.show_marked), Prepared(Q.delete_marked)]
         if laned:
@@ -472,7 +449,8 @@ class MysqlStep(SqlStep):
         marked, ((live, gained),) = self.send(*statements).results
         if not live:
             raise self.no_such_tube(tube)
-        return Acked({int(id) for id, _ in marked}, int(gained))
+        kept = [int(id) for id, address in marked if address is not None]
+        return Acked({int(id) for id, _ in marked}, int(gained), kept)
 
     def _ack_named(self, tube: Tube, names: list[str]) -> Acked:
         values: dict[str, object] = {"tube": tube.no, "texts": names}
@@ -574,8 +552,8 @@ class MysqlStep(SqlStep):
             abort_unless(f"{int(upto == last)} OR ROW_COUNT() = 1"),
         ]
         head = f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES "
-        imported = [_imported(base, tube, record) for record in new.records]
-        statements += [head + ",".join(part) for part in _divided(imported)]
+        for part in _divided([_imported(base, tube, record) for record in new.records]):
+            statements.append(head + ",".join(part))
         for no, count in sorted(new.members.items()):
             statements.append(fill(Q.import_members, {"no": no, "count": count}))
         head = "REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until) VALUES "
@@ -583,7 +561,8 @@ class MysqlStep(SqlStep):
             literal((base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until))
             for kept in parcel.outcomes
         ]
-        statements += [head + ",".join(part) for part in _divided(outcomes)]
+        for part in _divided(outcomes):
+            statements.append(head + ",".join(part))
         try:
             with self.together():
                 self.send(*statements)

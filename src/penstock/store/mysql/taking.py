@@ -108,7 +108,7 @@ class Taking:
     def _from(self, tube: Tube, *, forced: bool) -> list[Statement]:
         """Take from one tube; the rows of its one result begin with what `look` found."""
         count, kind = self._request.count, tube.kind
-        rank = f"GREATEST(@p_now-{tube.period},0)" if kind.hand_out == CLOCK else "0"
+        rank = "GREATEST(@p_now-{},0)".format(tube.period) if kind.hand_out == CLOCK else "0"
         if kind.leased:
             rank = repr(_ANY_RANK) if self._request.max_pri is None else str(self._request.max_pri)
         held = int(kind.hand_out != CLOCK)
@@ -209,3 +209,5 @@ class Taking:
             except BaseException:
                 database.lost.append(lost)
                 raise
+
+

@@ -70,7 +70,7 @@ CREATE TABLE IF NOT EXISTS penstock_delta (
     KEY penstock_delta_tube (tube)
 ) ENGINE = InnoDB;
 
--- What take changes is never NULL, so that a row keeps its size and is updated in place: a hundred cost half as much.
+-- What take changes is never set to NULL, so that a row keeps its size and is updated in place: a hundred cost half as much.
 -- InnoDB has no partial indexes: a column that is NULL for all plain tasks, and stays so, costs them next to nothing.
 CREATE TABLE IF NOT EXISTS penstock_task (
     pk BIGINT NOT NULL PRIMARY KEY,     -- tube * 2^40 + id: a tube's tasks lie together, in id order
@@ -84,12 +84,12 @@ CREATE TABLE IF NOT EXISTS penstock_task (
     attempts INT NOT NULL DEFAULT 0,
     lease BIGINT NOT NULL DEFAULT 0,
     created BIGINT NOT NULL,
-    taken BIGINT NOT NULL DEFAULT 0,    -- 0: never
+    taken BIGINT DEFAULT 0,             -- 0: never
     expires BIGINT,
-    at BIGINT NOT NULL DEFAULT 9007199254740991,  -- when the clock must act on it next; 2^53 - 1: never
+    at BIGINT DEFAULT 9007199254740991,  -- when the clock must act on it next; 2^53 - 1: never
     ttr BIGINT,
     max_attempts BIGINT,
-    owner BIGINT NOT NULL DEFAULT 0,    -- the session that holds it; 0: none
+    owner BIGINT DEFAULT 0,             -- the session that holds it; 0: none
     reason TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     callback TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     address VARBINARY(200),
