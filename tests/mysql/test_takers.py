@@ -129,9 +129,7 @@ def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
 
 
 @pytest.mark.parametrize("tasks", [2, 200])
-def test_an_ack_locks_its_task_alone(
-    broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], tasks: int
-) -> None:
+def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], tasks: int) -> None:
     tube = broker.tube("t")
     tube.put_many(range(tasks))
     one, *others = tube.take_many(tasks)

@@ -218,8 +218,8 @@ class Request(msgspec.Struct, frozen=True):
 
     The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
     lapsed handle or session), the take stops there without leasing and says so. The first `forced` tubes are looked at
-    whatever is due: what can be leased is leased, tasks past their ttl and tasks of cancelled groups are passed over.
-    `blocked` counts in all tubes of the request.
+    whatever is due: tasks past their ttl and tasks of cancelled groups are passed over. Of these only the last is leased
+    from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request.
     """
 
     tubes: Sequence[Tube]
@@ -228,6 +228,10 @@ class Request(msgspec.Struct, frozen=True):
     max_pri: int | None = None
     blocked: Blocked = None
     forced: int = 0
+
+    def wanted(self, place: int) -> int:
+        """How many tasks to take from the tube at that place."""
+        return self.count if place >= self.forced - 1 else 0
 
 
 class Handed(msgspec.Struct):

@@ -338,7 +338,7 @@ class EngineStore:
     def _sweep(
         self, tube: Tube, decide: Callable[[Work, int], list[Record]], now: int | None, *, pages: bool = False
     ) -> Settled:
-        """Apply everything that is due, then what is decided, page by page, each after the last id of the page before."""
+        """Apply everything that is due, then what is decided, page by page, each after the last id before it."""
         effects = Effects()
         settled: list[Record | None] = []
 

@@ -244,8 +244,9 @@ class MemoryStep:
             forced = place < request.forced
             if not forced and state.is_due(now):
                 return port.Handed(due=request.tubes[place])
-            if not state.paused:
-                handed.records = state.lease(request.count, handle.session, request.max_pri, now, forced=forced)
+            wanted = request.wanted(place)
+            if wanted and not state.paused:
+                handed.records = state.lease(wanted, handle.session, request.max_pri, now, forced=forced)
             if handed.records:
                 handed.tube = request.tubes[place]
                 break

@@ -14,10 +14,10 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, Entry, Rank, Record
 from penstock.store.mysql import queues
-from penstock.store.mysql.server import Server
 from penstock.store.mysql.pool import Link, Statement
 from penstock.store.mysql.prepared import LONGEST, Shape
 from penstock.store.mysql.queries import NEVER, TIME, Q
+from penstock.store.mysql.server import Server
 from penstock.store.mysql.wire import Rows, fill, literal
 from penstock.store.sql.queries import ID_BITS
 from penstock.store.sql.step import first_pk
@@ -214,5 +214,3 @@ def make_plain_put(tube: Tube, entry: Entry) -> PlainPut:
         f"',LAST_INSERT_ID({TIME}))",
         Shape(tube, entry) if entry.utube is None else None,
     )
-
-

@@ -96,7 +96,7 @@ class Taking:
         for place, tube in enumerate(request.tubes):
             if place:
                 statements.append(f"SET @p_t={tube.no},@p_forced={int(place < request.forced)},@p_n={request.count}")
-            statements += self._from(tube, forced=place < request.forced)
+            statements += self._from(tube, request.wanted(place), forced=place < request.forced)
             statements.append(Prepared(Q.stop))
         values: dict[str, object] = {"handle": request.handle, "number": number}
         if blocked in ("enter", "stay"):
@@ -105,10 +105,10 @@ class Taking:
             statements.append(fill(Q.remove_waiter, {**values, "anyway": int(blocked == "leave")}))
         return statements
 
-    def _from(self, tube: Tube, *, forced: bool) -> list[Statement]:
+    def _from(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
         """Take from one tube; the rows of its one result begin with what `look` found."""
-        count, kind = self._request.count, tube.kind
-        rank = "GREATEST(@p_now-{},0)".format(tube.period) if kind.hand_out == CLOCK else "0"
+        kind = tube.kind
+        rank = f"GREATEST(@p_now-{tube.period},0)" if kind.hand_out == CLOCK else "0"
         if kind.leased:
             rank = repr(_ANY_RANK) if self._request.max_pri is None else str(self._request.max_pri)
         held = int(kind.hand_out != CLOCK)
@@ -118,8 +118,11 @@ class Taking:
         ]
         if tube.fair and tube.utube_limit > 1:
             return statements + self._by_turns(tube, min(count, _TURNS), forced=forced)
-        statements += self._find(tube, count, forced=forced)
-        if not kind.leased:
+        statements += self._find(tube, count, forced=forced) if count else []
+        way: list[str] = []
+        if not count:
+            pass  # it is looked at, and nothing is taken
+        elif not kind.leased:
             way = ["hand_out_clocked"] if kind.hand_out == CLOCK else ["serials", "hand_out_delivered"]
         elif not kind.per_utube:
             way = ["lease_many"]
@@ -209,5 +212,3 @@ class Taking:
             except BaseException:
                 database.lost.append(lost)
                 raise
-
-

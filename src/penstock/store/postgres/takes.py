@@ -119,7 +119,7 @@ def _taken(
 
 
 def _take_call(step: PostgresStep, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
-    on, count = step.on(tube), request.count
+    on, count = step.on(tube), request.wanted(place)
     values: dict[str, object] = {
         "tube": tube.no, "handle": request.handle, "forced": place < request.forced, "mark": mark,
     }  # fmt: skip

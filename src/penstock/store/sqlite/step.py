@@ -234,7 +234,7 @@ class SqliteStep(SqlStep):
             if session is None:
                 handed.alive = False
                 break
-            if not paused:
+            if not paused and request.wanted(place):
                 handed.records = self._hand_out(tube, request, session, cancelled=bool(moving))
             if handed.records:
                 handed.tube = tube
