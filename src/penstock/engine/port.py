@@ -232,8 +232,8 @@ class Request(msgspec.Struct, frozen=True):
 class Handed(msgspec.Struct):
     """What a take got. `next_at`: the next known moment in the tubes looked at, also of sessions and round elements.
 
-    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone. `before`: what
-    had to be done first, that is, earlier takes undone whose answers were lost.
+    `due`: the tube in which something is due, nothing was leased. `alive` is False when the handle is gone. `before`:
+    what had to be done first, that is, earlier takes undone whose answers were lost.
     """
 
     tube: Tube | None = None

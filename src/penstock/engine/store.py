@@ -341,7 +341,7 @@ class EngineStore:
     def _sweep(
         self, tube: Tube, decide: Callable[[Work, int], list[Record]], now: int | None, *, pages: bool = False
     ) -> Settled:
-        """Apply everything that is due, then what is decided, page by page, each behind the last id of the one before."""
+        """Apply everything that is due, then what is decided, page by page, each behind the last id of the last one."""
         effects = Effects()
         settled: list[Record | None] = []
 
@@ -446,7 +446,9 @@ class EngineStore:
             ending = step.outcome(tube, id=id)
             if ending is not None:
                 return Sought(ending=ending)
-            return Sought(id) if step.load(tube, ByIds([id]), data=False).records else Sought()
+            if step.load(tube, ByIds([id]), data=False).records:
+                return Sought(id)
+            return Sought(ending=step.outcome(tube, id=id))  # on a server it may have ended between the two looks
 
         return self._read(sought, tube, now=now)
 
