@@ -218,8 +218,8 @@ class Request(msgspec.Struct, frozen=True):
 
     The first tube that has any is taken from. Where something is due in a tube (a task's `at`, a group that moves, a
     lapsed handle or session), the take stops there without leasing and says so. The first `forced` tubes are looked at
-    whatever is due: tasks past their ttl and tasks of cancelled groups are passed over. Of these only the last is leased
-    from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request.
+    whatever is due: tasks past their ttl and tasks of cancelled groups are passed over. Of these only the last is
+    leased from, because the others had nothing before (`wanted`). `blocked` counts in all tubes of the request.
     """
 
     tubes: Sequence[Tube]

@@ -443,7 +443,9 @@ class EngineStore:
             ending = step.outcome(tube, id=id)
             if ending is not None:
                 return Sought(ending=ending)
-            return Sought(id) if step.load(tube, ByIds([id]), data=False).records else Sought()
+            if step.load(tube, ByIds([id]), data=False).records:
+                return Sought(id)
+            return Sought(ending=step.outcome(tube, id=id))  # on a server it may have ended between the two looks
 
         return self._read(sought, tube, now=now)
 

@@ -52,7 +52,7 @@ class BoundConnection(Connections):
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
             )
         self._db = connection
-        self._asked = asked
+        self._queries = asked
         try:
             found = self._joined()
         except StoreCorrupt as error:
@@ -76,10 +76,10 @@ class BoundConnection(Connections):
             self._joined()
         try:
             with self._db.transaction():
-                before = self._execute((self._asked.settings_before, {}))[0]
-                self._execute((self._asked.settings, {**self._each[1], "local": True}))
+                before = self._execute((self._queries.settings_before, {}))[0]
+                self._execute((self._queries.settings, {**self._each[1], "local": True}))
                 yield self._db
-                self._execute((self._asked.settings_back, {f"s{place}": old for place, old in enumerate(before, 1)}))
+                self._execute((self._queries.settings_back, {f"s{place}": old for place, old in enumerate(before, 1)}))
         except faults.CONFLICTS as error:
             raise Conflict from error
         except psycopg.Error as error:
@@ -104,7 +104,7 @@ class BoundConnection(Connections):
         if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
             raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
         try:
-            rows = self._execute((self._asked.store_id, {}))
+            rows = self._execute((self._queries.store_id, {}))
         except psycopg.Error as error:
             raise faults.translated(error, self.location.place) from error
         return rows[0][0] if rows else None

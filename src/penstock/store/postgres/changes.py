@@ -102,10 +102,7 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "due": _column([record.at for record in before]),
         "rank": [record.rank1 for record in before],
         "until": _column([row.until for row in rows]),
-        "class": [
-            classes.setdefault((STATE_COUNTER[was.state], STATE_COUNTER[row.after.state], row.events), len(classes))
-            for was, row in zip(before, rows, strict=True)
-        ],
+        "class": [classes.setdefault(_class_of(row), len(classes)) for row in rows],
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
         "at": _column([record.at for record in after]),
         "expires": _column([record.expires for record in after]),
@@ -146,6 +143,11 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
     return step.call(on.flush_ends_passing if step.passing else on.flush_ends, **values)
 
 
+def _class_of(row: Row) -> tuple[str, str, tuple[str, ...]]:
+    """What rows that count alike have in common."""
+    return STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events
+
+
 def _id_of(row: Row) -> int:
     return row.before.id
 
@@ -172,8 +174,9 @@ def _queues(delta: Delta) -> list[str]:
 
 def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
     pairs = [(row.before, row.after) for row in groups]
+    query = step.Q.change_groups_passing if step.passing else step.Q.change_groups
     return step.call(
-        step.Q.change_groups_passing if step.passing else step.Q.change_groups, nos=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
+        query, nos=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
         had=[before.left for before, _ in pairs], exact=[int(row.exact) for row in groups],
         state=[after.state for _, after in pairs], total=[after.total - before.total for before, after in pairs],
         remaining=[after.left - before.left for before, after in pairs],
@@ -201,7 +204,8 @@ def _telling(step: PostgresStep, delta: Delta) -> Call | None:
 
 def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     """Ack what needs no rule."""
-    on, values = step.on(tube), {"tube": tube.no, "process": step.db.teller.name, "bounded": tube.capacity is not None}
+    on, process = step.on(tube), step.db.teller.name
+    values: dict[str, object] = {"tube": tube.no, "process": process, "bounded": tube.capacity is not None}
     if not tube.kind.leased:
         named = step.call(on.ack_named, texts=[move.name for move in moves], **values)
         acked = Acked({row[0] for row in step.run([*step.opened(tube), named])[-1]})
@@ -221,8 +225,8 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
     if queued:
         calls.append(step.call(on.ack_queued, fair=tube.fair, **values))
         calls.append(step.call(on.heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair))
-        if values["process"] is not None:
-            tells = {"process": values["process"], "tube": tube.no, "tubes": [tube.no]}
+        if process is not None:
+            tells = {"process": process, "tube": tube.no, "tubes": [tube.no]}
             calls.append(step.call(step.Q.tell, always=False, ready=True, ended=False, **tells))
     else:
         calls.append(step.call(on.ack, **values))

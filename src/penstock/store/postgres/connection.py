@@ -27,6 +27,8 @@ WAIT_SECONDS = 5.0
 # A call on a connection that broke is made again so often.
 TRIES = 6
 
+_NOTHING: Call = Query(""), {}
+
 
 class Connections:
     """The pool of one store."""
@@ -35,7 +37,7 @@ class Connections:
     relaxes = True
 
     def __init__(
-        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call | None = None
+        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call = _NOTHING
     ) -> None:
         self.location = location
         self._begin = begin  # what is done first with a new connection

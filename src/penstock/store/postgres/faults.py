@@ -17,7 +17,7 @@ from penstock.errors import (
 
 # The whole transaction was undone, and may be tried again.
 AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
-# The same, of a call of the engine, which loads again: also where a guard failed (1 / 0), an address or a name has come
+# The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name has come
 # into use, or somebody held what it needs for two seconds.
 CONFLICTS = (*AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
 
@@ -30,6 +30,8 @@ def translated(error: psycopg.Error, place: str) -> PenstockError:
             return StoreBusy(f"{place}: somebody held what this call needs for too long ({text}): try again")
         case pg.TooManyConnections():
             return StoreBusy(f"{place} takes no more connections: raise max_connections, or lower pool_size")
+        case pg.SequenceGeneratorLimitExceeded():
+            return StoreFull(f"{place} has used up the ids of a tube ({text}): use another tube")
         case pg.DiskFull() | pg.OutOfMemory() | pg.ConfigurationLimitExceeded():
             return StoreFull(f"{place} has no room left ({text}): free some; deletes and acks may still work")
         case pg.DataCorrupted() | pg.IndexCorrupted():

@@ -51,8 +51,8 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
 def put_calls(
     step: PostgresStep, tube: Tube, entries: Sequence[Entry], *, capacity: int | None, strict: bool = False
 ) -> list[Call]:
-    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for; if
-    `strict`, as a conflict."""
+    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
+    if `strict`, as a conflict."""
     on, values = step.on(tube), _values(entries)
     values |= {"tube": tube.no, "process": step.db.teller.name, "capacity": capacity}
     values |= {

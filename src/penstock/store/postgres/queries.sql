@@ -116,7 +116,7 @@ WITH made AS (INSERT INTO penstock_tube (no, name, kind, options) VALUES (:tube,
 SELECT 1 / count(*) FROM made;
 
 -- name: create_sequence
-CREATE SEQUENCE penstock_{bound}_{tube};
+CREATE SEQUENCE penstock_{bound}_{tube} MAXVALUE {most};
 
 -- name: drop_sequence
 DROP SEQUENCE IF EXISTS penstock_{bound}_{tube};

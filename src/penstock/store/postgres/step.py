@@ -13,6 +13,8 @@ from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
@@ -26,6 +28,7 @@ from penstock.engine import port
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Loaded, Request
 from penstock.store.postgres import changes, puts, takes
 from penstock.store.postgres.wire import Call, Link, Query, Row
+from penstock.store.sql.queries import ID_MASK
 from penstock.store.sql.step import SqlStep, encoded_kind, make_group
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ class PostgresStep(SqlStep):
     together = _holding
 
     @property
-    def now(self) -> int:  # type: ignore[override]
+    def now(self) -> int:
         """The clock, as the last round trip told it."""
         if self._known is None:
             self._known = int(self.rows(self.Q.clock)[0][0])
@@ -147,7 +150,8 @@ class PostgresStep(SqlStep):
 
     @staticmethod
     def _sequence(query: str, bound: str, no: int) -> Query:
-        return Query(query.replace("{bound}", bound).replace("{tube}", str(abs(no))))
+        most = ID_MASK if bound == "ids" else 2**63 - 1
+        return Query(query.replace("{bound}", bound).replace("{tube}", str(abs(no))).replace("{most}", str(most)))
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
@@ -191,9 +195,7 @@ class PostgresStep(SqlStep):
             raise self.no_such_tube(tube)
         last, ms, seq, serial, *numbers = found[0]
         counts = Counts(*numbers)
-        if serial > counts.take:
-            counts = Counts(*numbers[:6], serial, *numbers[7:])
-        return Tally(last, (ms, seq), counts)
+        return Tally(last, (ms, seq), replace(counts, take=max(counts.take, serial)))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
         stored = Counter[str]()
@@ -246,8 +248,15 @@ class PostgresStep(SqlStep):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
         above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        if no is not None and not self.write:
-            self._watch(tube)
+        if no is not None:
+            if not self.write:
+                self._watch(tube)
+            look = self.call(self.Q.look, tube=tube.no)
+            (found,), rows = self.run([look, self.call(self.Q.groups_by_no, tube=abs(tube.no), ids=[no])], twice=True)
+            self.now = found[0]
+            if not rows and not found[1]:
+                raise self.no_such_tube(tube)
+            return [make_group(row) for row in rows]
         return super().groups(tube, no=no, name=name, after=after, above=above, limit=limit)
 
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:

@@ -63,16 +63,8 @@ def take(step: PostgresStep, request: Request) -> Handed:
     numbers, blocked = [tube.no for tube in request.tubes], request.blocked
     waiters, before = step.db.waiters, Effects()
     waiter = waiters.find(request.handle, numbers, blocked)
-    patience = AWAY_SECONDS if blocked == "stay" else None
     try:
-        while True:
-            undo_lost(step, before, patience)
-            call, number = random.getrandbits(62), waiter.number
-            try:
-                handed = _taken(step, request, waiter.word(blocked), number, call, patience)
-                break
-            except OutcomeUnknown:
-                step.db.lost.append(Lost(request.tubes, request.handle, call, waiter, number))
+        handed = _taken_surely(step, request, waiter, before)
     except StoreUnavailable as error:
         if blocked != "stay":
             raise
@@ -94,6 +86,17 @@ def take(step: PostgresStep, request: Request) -> Handed:
     if handed.records:
         step.count_changes()
     return handed
+
+
+def _taken_surely(step: PostgresStep, request: Request, waiter: Waiter, before: Effects) -> Handed:
+    patience = AWAY_SECONDS if request.blocked == "stay" else None
+    while True:
+        undo_lost(step, before, patience)
+        call, number = random.getrandbits(62), waiter.number
+        try:
+            return _taken(step, request, waiter.word(request.blocked), number, call, patience)
+        except OutcomeUnknown:
+            step.db.lost.append(Lost(request.tubes, request.handle, call, waiter, number))
 
 
 def _taken(
