@@ -41,7 +41,7 @@ WEIGHTS = {
     "work": 9, "settle": 6, "settle_by_id": 3, "ack_many": 1, "steer": 3, "look": 1,
     "advance": 2, "advance_to_a_deadline": 2, "settle_at_a_deadline": 2, "clients": 2, "link": 5, "deliver": 3,
 }  # fmt: skip
-_WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several")
+_WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several", "serve")
 _SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
 _STEERING = (*["kick"] * 5, *["resume"] * 3, "pause", *["release_all"] * 2, "truncate", "drop")
 _LINKING = (
@@ -188,6 +188,14 @@ class Machine(RuleBasedStateMachine):
             return side.handed([task] if task else [])
 
         self.both(call)
+
+    def _serve(self, name: str, who: int, draw: st.DataObject) -> None:
+        """Take and settle one after the other, which shows the order of the tube."""
+        verb = draw.draw(st.sampled_from(("ack", "ack", "release")))
+        for _ in range(draw.draw(st.integers(2, 5))):
+            self._take(name, who, draw)
+            if self.model.tasks:
+                self.settle(verb, 0, 0)
 
     # by a Task, whose lease may be long dead, or by an id, by whoever
 
