@@ -327,8 +327,10 @@ class QueueAudit(msgspec.Struct, frozen=True):
 class Step(Protocol):
     """One call on the database, between `Database.step` entering and leaving."""
 
-    #: The clock of this step: read when it began, or at its first load on a server.
-    now: int
+    @property
+    def now(self) -> int:
+        """The clock of this step: read when it began, or at its first load on a server."""
+
     #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
     optimistic: bool
 
