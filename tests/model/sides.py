@@ -204,7 +204,8 @@ class ModelSide(Side):
 
     def owed_replies(self, name: str) -> int:
         """How many tasks of a tube will leave a reply."""
-        return sum(item.reply_to is not None for item in self.model.tubes[name].items)
+        tube = self.model.tubes.get(name)  # None where the example was late before it was created
+        return 0 if tube is None else sum(item.reply_to is not None for item in tube.items)
 
 
 def _micro_queues_hold(name: str, options: dict[str, object], listed: list[dict[str, Any]]) -> None:
