@@ -20,11 +20,11 @@ from functools import partial
 from pathlib import Path
 
 import apsw
+from penstock.store.sqlite.lanes import Q
 
 import penstock
 from penstock.presence import Locks
 from penstock.store.sql.migrations import load_migrations
-from penstock.store.sqlite.lanes import Q
 
 ROUNDS = 7
 

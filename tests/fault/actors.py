@@ -14,6 +14,8 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 
+from penstock.store.sqlite.store import SqliteStore
+
 import penstock
 from penstock.core import lifecycle
 from penstock.core.lane import LaneState
@@ -22,7 +24,6 @@ from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.base import Stored
 from penstock.store.sqlite.step import ID_BITS
-from penstock.store.sqlite.store import SqliteStore
 from tests.fault.history import Recorder
 
 TTR = 0.3

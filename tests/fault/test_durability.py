@@ -10,9 +10,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from penstock.store.sqlite.store import SqliteStore
 
 import penstock
-from penstock.store.sqlite.store import SqliteStore
 from tests.fault.invariants import require
 from tests.processes.peer import ROOT, environment
 

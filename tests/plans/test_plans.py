@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import apsw
 import pytest
-
 from penstock.store.sqlite.lanes import Q
+
 from penstock.store.sqlite.step import ID_BITS
 
 TUBE = 1

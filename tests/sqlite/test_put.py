@@ -8,9 +8,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from penstock.store.sqlite.keys import ID_BITS
 
 import penstock
-from penstock.store.sqlite.keys import ID_BITS
 from tests.behaviour.looks import waiters
 from tests.threads import until
 

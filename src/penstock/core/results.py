@@ -36,6 +36,14 @@ class Effects(msgspec.Struct):
     #: Ends that somebody may wait for: ("task", tube, id) of an addressed task, ("group", tube, number).
     ended: list[tuple[str, int, int]] = msgspec.field(default_factory=list)
 
+    def add(self, more: Effects) -> None:
+        """What another step did, after this one."""
+        self.events += more.events
+        self.ended += more.ended
+        for counts, others in ((self.readied, more.readied), (self.removed, more.removed)):
+            for tube, by in others.items():
+                counts[tube] = counts.get(tube, 0) + by
+
 
 class Stored(msgspec.Struct, frozen=True):
     """The tasks of a put, in order."""

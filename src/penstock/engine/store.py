@@ -42,6 +42,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
+from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
     Kept,
@@ -77,6 +78,9 @@ _PAUSE = 0.02
 
 class EngineStore:
     """Keeps the contract of `store.base` on a Database."""
+
+    #: Tasks removed in one step of truncate.
+    remove_step = REMOVE_STEP
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -255,14 +259,14 @@ class EngineStore:
         return Taken(handed.tube, handed.records, _until(handed.next_at, step.now), handed.alive, effects)
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        def settle(step: Step, _: bool) -> Settled:
+        def settle(step: Step, guess: bool) -> Settled:
             effects = Effects()
             records: list[Record | None] = [None] * len(moves)
             places: Sequence[int] = range(len(moves))
             if brief:
                 places = self._ack(step, tube, moves, records, effects)
             if places:
-                self._settle(step, tube, moves, places, records, effects)
+                self._settle(step, tube, moves, places, records, effects, guess=guess)
             return Settled(records, effects)
 
         return self._run(settle, (tube,), size=len(moves), now=now)
@@ -276,9 +280,11 @@ class EngineStore:
         if {move.verb for move in moves} != {"ack"} or len(set(keys)) < len(keys):
             return everything
         acked = step.ack(tube, moves)
+        if acked.beside is not None:
+            effects.add(acked.beside)
         if not acked.keys:
-            return everything
-        effects.removed[tube.no] = len(acked.keys)
+            return () if acked.judged else everything
+        effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
         if acked.readied > 0:
             effects.readied[tube.no] = acked.readied
         effects.ended += [("task", tube.no, id) for id in acked.kept]
@@ -287,13 +293,18 @@ class EngineStore:
             records[:] = [GONE if key in gone else None for key in keys]
         else:
             records[:] = [replace(GONE, address=key) if key in gone else None for key in keys]
-        return () if len(gone) == len(keys) else [place for place in everything if records[place] is None]
+        return (
+            () if acked.judged or len(gone) == len(keys) else [place for place in everything if records[place] is None]
+        )
 
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
-        effects: Effects,
+        effects: Effects, *, guess: bool,
     ) -> None:  # fmt: skip
-        """Load, decide, flush; moves of one task one after the other, and those that others overtook once more."""
+        """Load, decide, flush; moves of one task one after the other, and those that others overtook once more.
+
+        With `guess`, what the holders of all tasks know of them is not loaded; what cannot be decided by it is.
+        """
         left = list(places)
         while left:
             work, later = Work(step, tube, effects), list[int]()
@@ -301,7 +312,9 @@ class EngineStore:
             for place in left:
                 shown = moves[place].shown
                 later.append(place) if shown in batch else batch.setdefault(shown, place)
-            known = self._by_shown(work, tube, list(batch))
+            seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place])) and guess}
+            guess = len(seen) == len(batch)
+            known = seen if guess else self._by_shown(work, tube, list(batch))
             after: dict[int, tuple[int, Record]] = {}
             for shown, place in batch.items():
                 record = known.get(shown)
@@ -310,13 +323,15 @@ class EngineStore:
                 change = lifecycle.decide(record, moves[place], work.now)
                 if change is not None:
                     after[record.id] = place, work.change(record, change)
+                elif guess:
+                    later.append(place)
             missed, _ = work.flush()
             for id, (place, record) in after.items():
                 if id in missed:
                     later.append(place)
                 else:
                     records[place] = record
-            left = sorted(later)
+            left, guess = sorted(later), False
 
     def _by_shown(self, work: Work, tube: Tube, shown: Sequence[int | str]) -> Mapping[int | str, Record]:
         names = [name for name in shown if isinstance(name, str)]
@@ -326,8 +341,12 @@ class EngineStore:
         return {record.id: record for record in work.load(ByIds(ids))}
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+        left = count
+
         def kick(work: Work) -> list[Record]:
-            buried = work.load(ports.Buried(count))
+            nonlocal left
+            buried = work.load(ports.Buried(min(left, ADVANCE_STEP)))
+            left -= len(buried)
             return [work.change(record, lifecycle.kicked(record)) for record in buried]
 
         return self._sweep(tube, kick, now)
@@ -341,11 +360,9 @@ class EngineStore:
             last = taken[-1].id if taken else last
             return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
 
-        return self._sweep(tube, release, now, pages=True)
+        return self._sweep(tube, release, now)
 
-    def _sweep(
-        self, tube: Tube, decide: Callable[[Work], list[Record]], now: int | None, *, pages: bool = False
-    ) -> Settled:
+    def _sweep(self, tube: Tube, decide: Callable[[Work], list[Record]], now: int | None) -> Settled:
         """Apply everything that is due, then what is decided, page by page."""
 
         def sweep(step: Step, _: bool) -> Settled:
@@ -357,7 +374,7 @@ class EngineStore:
                 records = decide(work)
                 missed, _fresh = work.flush()
                 settled += [record for record in records if record.id not in missed]
-                if not pages or len(records) < ADVANCE_STEP:
+                if len(records) < ADVANCE_STEP:
                     return Settled(settled, effects)
 
         return self._run(sweep, (tube,), now=now)
@@ -382,21 +399,19 @@ class EngineStore:
         last = self._read(lambda step: step.tally(tube).last_id, tube)
         effects = Effects()
         settled: list[Record | None] = []
-        after = 0
 
-        def remove(step: Step, _: bool) -> int:
-            nonlocal after
+        def remove(step: Step, _: bool) -> bool:
             work = Work(step, tube, effects)
-            records = work.load(Page(after, REMOVE_STEP, last))
+            records = work.load(Page(0, self.remove_step, last))
             gone = [work.change(record, lifecycle.removed(record, "delete")) for record in work.live(records)]
             missed, _fresh = work.flush()
-            if missed:
-                raise Conflict
-            settled.extend(gone)
-            return len(records)
+            settled.extend(record for record in gone if record.id not in missed)
+            return len(records) == self.remove_step or bool(missed)
 
-        while self._run(remove, (tube,), size=2, now=now) == REMOVE_STEP:
-            pass
+        more = True
+        while more:
+            with stepwise(settled):
+                more = self._run(remove, (tube,), size=2, now=now)
         return Settled(settled, effects)
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
@@ -577,6 +592,12 @@ class EngineStore:
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+
+
+def _held(move: Move) -> Record | None:
+    """The task as its holder knows it."""
+    record = move.seen
+    return record if record is not None and record.state == "t" and record.lease == move.lease else None
 
 
 def _until(moment: int | None, now: int) -> int | None:

@@ -52,7 +52,7 @@ class PoolStore(PoolMoving):
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
         with self._runner.gathering() as dirty:
-            self._catch_up(tube, effects)
+            self._catch_up(None, tube, effects)
             self._data.fill(tube.no, [], effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             dirty.pop(tube.no, None)

@@ -1,46 +1,21 @@
 -- Reads that change nothing.
 
--- script: get_tasks
--- Get tasks by id.
--- KEYS: meta tasks groups
--- ARGV: now, key, ...
--- Returns: now, record or nil, ...
--- WITH: now encode decode
--- FLAGS: no-writes
-if redis.call('HEXISTS', k_meta, 'last') == 0 then return { -1 } end
-
--- Whether the task's group was cancelled, though the task was not removed yet.
-local function cancelled(value)
-  local rec = value and string.byte(value, 2) > 127 and decode(value)
-  local group = rec and rec.group_no and redis.call('HGET', k_groups, 'g' .. key_of(rec.group_no))
-  return group and string.sub(group, 1, 1) == 'x'
-end
-
-local answer = { now }
-for i = 2, #ARGV do
-  local value = redis.call('HGET', k_tasks, ARGV[i])
-  answer[i] = not cancelled(value) and value
-end
-return answer
-
 -- script: find_tasks
 -- Read a page of tasks in id order, in the given states, without those past their ttl.
--- KEYS: meta tasks
--- ARGV: now, states, after, most, how many ids to look at
+-- KEYS: tasks
+-- ARGV: now, shape, limit, states, after, most, how many ids to look at
 -- Returns: now, the last id looked at, the last id given, number of tasks stored, id, record, ...
--- WITH: now encode decode
+-- WITH: now tube encode decode
 -- FLAGS: no-writes
-local last = tonumber(redis.call('HGET', k_meta, 'last'))
-if not last then return { -1 } end
-local id, most = tonumber(ARGV[3]), tonumber(ARGV[4])
-local top = math.min(last, id + tonumber(ARGV[5]))
+local last, id, most = tonumber(meta[1]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local top = math.min(last, id + tonumber(ARGV[7]))
 local answer = { now, 0, last, redis.call('HLEN', k_tasks) }
 while id < top and #answer < 4 + 2 * most do
   local keys = {}
   for i = 1, math.min(100, top - id) do keys[i] = key_of(id + i) end
   for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
     id = id + 1
-    if value and string.find(ARGV[2], string.sub(value, 1, 1), 1, true) and #answer < 4 + 2 * most then
+    if value and string.find(ARGV[4], string.sub(value, 1, 1), 1, true) and #answer < 4 + 2 * most then
       local rec = decode(value)
       if rec and (rec.state == 't' or not rec.expires or rec.expires > now) then
         answer[#answer + 1] = id
