@@ -72,6 +72,14 @@ class Runner:
             return now
         return "" if self._clock is None else self._clock()
 
+    def now(self, tube: Tube, now: int | None) -> int:
+        """The time on the server of a tube."""
+        moment = self.moment(now)
+        if isinstance(moment, int):
+            return moment
+        seconds, micros = cast("tuple[bytes, bytes]", self.servers.command(self.keys.name(tube.no, "meta"), b"TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000
+
     def guess_now(self, tube: Tube, now: int | None) -> int | None:
         """The time on the server of a tube, some milliseconds off; None if nothing was heard of it yet."""
         if now is not None or self._clock is not None:

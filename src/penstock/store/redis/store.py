@@ -305,7 +305,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
-            check(self._runner, self._steps, [tube], self._registry, True, now)
+            check(self._runner, self._steps, tube, self._registry, True, now)
         except StoreError as error:
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
@@ -316,7 +316,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         return [
             self._shards.finding(stored.no, found)
             for stored in self._shards.of(tube)
-            for found in check(self._runner, self._steps, [stored], self._registry, repair, now)
+            for found in check(self._runner, self._steps, stored, self._registry, repair, now)
         ]
 
 

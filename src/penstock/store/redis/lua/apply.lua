@@ -68,17 +68,18 @@ local function decided(rec, row)
   return to
 end
 
--- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward.
 local rows, keys, missed, all_leave = cmsgpack.unpack(ARGV[4]), {}, {}, true
 for i, row in ipairs(rows) do
   keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
   all_leave = all_leave and row[8] == '-'
 end
-if all_leave or not update_lane then removals = {} end
-if not update_lane then additions = {} end
 for i = 1, #keys, 1000 do
   prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
 end
+
+-- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward.
+if all_leave or not update_lane then removals = {} end
+if not update_lane then additions = {} end
 
 for i, row in ipairs(rows) do
   local key = keys[i]
