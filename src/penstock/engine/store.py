@@ -321,10 +321,10 @@ class EngineStore:
                 if record is None or work.remove_if_gone(record):
                     continue
                 change = lifecycle.decide(record, moves[place], work.now)
-                if change is not None:
-                    after[record.id] = place, work.change(record, change)
-                elif guess:
+                if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
                     later.append(place)
+                elif change is not None:
+                    after[record.id] = place, work.change(record, change)
             missed, _ = work.flush()
             for id, (place, record) in after.items():
                 if id in missed:

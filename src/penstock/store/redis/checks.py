@@ -105,7 +105,7 @@ class Look:
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
-        self._now = runner.now(tube, now)
+        self._now = runner.now(tube.no, now)
         self._second = "2" in runner.shape(tube).letters
         # Outcomes may be forgotten meanwhile, which no counter shows: what is read first may contain more than others.
         self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}

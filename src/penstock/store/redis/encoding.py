@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
+
 from penstock.core import group as rules
 from penstock.core.ending import Ending
+from penstock.core.entry import new_record
 from penstock.core.group import Group
 from penstock.core.task import Entry, Record
 from penstock.errors import StoreCorrupt
@@ -125,26 +128,10 @@ def _decode(id: int, value: bytes) -> Record:
 
 def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
     """The bytes of a new ready task up to `created`, from there to `expires`, and from there to the payload."""
-    one, two, pri = entry.rank1.base, entry.rank2.base, entry.pri
-    flags, middle, end = 0, b"", b""
-    if one == pri != 0:
-        flags |= 8192
-    elif one:
-        flags, middle = flags | 1, struct.pack(">d", one)
-    if two:
-        flags, middle = flags | 2, middle + struct.pack(">d", two)
-    if pri:
-        flags, middle = flags | 4, middle + struct.pack(">I", pri)
-    if entry.ttl is not None:
-        flags |= 16 | 64
-    if entry.ttr is not None:
-        flags, end = flags | 128, entry.ttr.to_bytes(6, "big")
-    if entry.max_attempts is not None:
-        flags, end = flags | 256, end + struct.pack(">I", entry.max_attempts)
-    if entry.callback is not None:
-        text = entry.callback.encode()
-        flags, end = flags | 4096, end + struct.pack(">H", len(text)) + text
-    return b"r" + struct.pack(">H", flags), middle, end
+    packed = encode(new_record(msgspec.structs.replace(entry, payload=b""), 0, 0))
+    start = struct.calcsize(_HEAD)
+    expires = start + sum(struct.calcsize(">" + _PACKED[flag]) for flag in (1, 2, 4) if packed[2] & flag)
+    return packed[:3], packed[start:expires], packed[expires if entry.ttl is None else expires + 6 :]
 
 
 def encode(record: Record) -> bytes:

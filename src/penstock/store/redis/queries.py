@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
@@ -14,7 +14,7 @@ from penstock.core.shards import own_in
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
 from penstock.store.base import Counts, Lane
-from penstock.store.redis.encoding import read_lane, task_id, task_key
+from penstock.store.redis.encoding import read_lane, sortable, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
 
@@ -89,8 +89,11 @@ def tally(runner: Runner, tube: Tube) -> Tally:
 
 def ahead(runner: Runner, tube: Tube, record: Record) -> int:
     """How many ready tasks come before this one, up to a limit."""
-    arguments = (runner.shape(tube).letters, repr(float(record.rank1)), repr(float(record.rank2)), task_key(record.id))
-    return min(cast(int, runner.on_tag("count_ahead", tube.no, *arguments, idempotent=True)), _AHEAD_LIMIT)
+    key, rank = runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
+    like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
+    before, alike = runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])
+    name = (sortable(record.rank2) if "2" in runner.shape(tube).letters else b"") + task_key(record.id)
+    return min(cast(int, before) + bisect_left(cast("list[bytes]", alike), name), _AHEAD_LIMIT)
 
 
 def lane(runner: Runner, tube: Tube, utube: str) -> Lane:

@@ -72,12 +72,12 @@ class Runner:
             return now
         return "" if self._clock is None else self._clock()
 
-    def now(self, tube: Tube, now: int | None) -> int:
-        """The time on the server of a tube."""
+    def now(self, tag: str | int, now: int | None = None) -> int:
+        """The time on the server of the keys with a tag."""
         moment = self.moment(now)
         if isinstance(moment, int):
             return moment
-        seconds, micros = cast("tuple[bytes, bytes]", self.servers.command(self.keys.name(tube.no, "meta"), b"TIME"))
+        seconds, micros = cast("tuple[bytes, bytes]", self.servers.command(self.keys.name(tag, "meta"), b"TIME"))
         return int(seconds) * 1000 + int(micros) // 1000
 
     def guess_now(self, tube: Tube, now: int | None) -> int | None:

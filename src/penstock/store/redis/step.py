@@ -217,10 +217,11 @@ class RedisStep:
 
     def _ack_tied(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         results: list[bytes] = []
+        nobody = 0 if tube.kind.leased else None
         rows = [
             (
-                _own_id(move) if move.name is None else move.name, "t", move.lease, None, None, move.session, None, "-",
-                None, None, None, None, "ack", None, _ending(Ending("done", move.result), results), 1,
+                _own_id(move) if move.name is None else move.name, "t", move.lease, None, None, move.session or nobody,
+                None, "-", None, None, None, None, "ack", None, _ending(Ending("done", move.result), results), 1,
             )
             for move in moves
         ]  # fmt: skip

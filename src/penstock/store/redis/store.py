@@ -141,11 +141,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         )
 
     def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        key = self._keys.name(TUBES, "store")
-        seconds, micros = cast("tuple[bytes, bytes]", self._servers.command(key, b"TIME"))
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._runner.now(TUBES)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._subscriber.wait(wake, seconds, watch=watch)

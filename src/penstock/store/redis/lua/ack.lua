@@ -29,15 +29,6 @@ local function places_of(flags)
   return at[4] and at[10] and { at[4] + 4, deadline, at[10], place, widths }
 end
 
-local function address_in(value, at)
-  local place = at[4]
-  for _, width in ipairs(at[5]) do
-    local high, low = string.byte(value, place, place + 1)
-    place = place + width + (width == 1 and high or high * 256 + low)
-  end
-  return sub(value, place + 1, place + string.byte(value, place))
-end
-
 local keys, leases = {}, {}
 for i = 1, #listed, 10 do
   keys[#keys + 1] = sub(listed, i, i + 5)
@@ -45,14 +36,20 @@ for i = 1, #listed, 10 do
 end
 
 local known, gone, timed, missed, tied, kept = {}, {}, {}, {}, {}, {}
-local outcomes, ends, over = {}, {}, meta[5] and now + cmsgpack.unpack(meta[5])[1]
+-- A string: a number would be converted anew for each task.
+local outcomes, ends, over = {}, {}, meta[5] and string.format('%.0f', now + cmsgpack.unpack(meta[5])[1])
 
 -- As keep_outcome does, but many by one command.
-local function keep(place, address)
-  local n = #outcomes
-  outcomes[n + 1] = keys[place]
-  outcomes[n + 2] = '\4done' .. string.char(#address) .. address .. '\0\0\0\0' .. (ARGV[5 + place] or '')
-  ends[n + 1], ends[n + 2] = over, kept_name(keys[place], address)
+local function keep(place, value, at)
+  local start, key, n = at[4], keys[place], #outcomes
+  for _, width in ipairs(at[5]) do
+    local high, low = string.byte(value, start, start + 1)
+    start = start + width + (width == 1 and high or high * 256 + low)
+  end
+  local stop = start + string.byte(value, start)
+  outcomes[n + 1], ends[n + 1] = key, over
+  outcomes[n + 2] = '\4done' .. sub(value, start, stop) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+  ends[n + 2] = 'o' .. key .. sub(value, start + 1, stop) -- kept_name
   kept[#kept + 1] = place
 end
 
@@ -76,7 +73,7 @@ for first = 1, #keys, 1000 do
     else
       gone[#gone + 1] = keys[place]
       if at[2] then timed[#timed + 1] = keys[place] end
-      if flags >= ADDRESSED then keep(place, address_in(value, at)) end
+      if flags >= ADDRESSED then keep(place, value, at) end
     end
   end
 end

@@ -35,6 +35,33 @@ for first = 1, #keys, 1000 do
 end
 return { now, tasks, found }
 
+-- script: find_tasks
+-- Read a page of tasks in id order, in the given states, without those past their ttl.
+-- KEYS: tasks
+-- ARGV: now, shape, limit, states, after, most, how many ids to look at
+-- Returns: now, the last id looked at, the last id given, number of tasks stored, id, record, ...
+-- WITH: now tube encode decode
+-- FLAGS: no-writes
+local last, id, most = tonumber(meta[1]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local top = math.min(last, id + tonumber(ARGV[7]))
+local answer = { now, 0, last, redis.call('HLEN', k_tasks) }
+while id < top and #answer < 4 + 2 * most do
+  local keys = {}
+  for i = 1, math.min(100, top - id) do keys[i] = key_of(id + i) end
+  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
+    id = id + 1
+    if value and string.find(ARGV[4], string.sub(value, 1, 1), 1, true) and #answer < 4 + 2 * most then
+      local rec = decode(value)
+      if rec and (rec.state == 't' or not rec.expires or rec.expires > now) then
+        answer[#answer + 1] = id
+        answer[#answer + 1] = value
+      end
+    end
+  end
+end
+answer[2] = id
+return answer
+
 -- script: apply
 -- Write each row whose guard holds: what the engine decided about a task. A task of a cancelled group is removed instead.
 -- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
