@@ -263,7 +263,7 @@ class EngineStore:
             effects = Effects()
             records: list[Record | None] = [None] * len(moves)
             places: Sequence[int] = range(len(moves))
-            if brief:
+            if brief and _may_be_hot(moves):
                 places = self._ack(step, tube, moves, records, effects)
             if places:
                 self._settle(step, tube, moves, places, records, effects, guess=guess)
@@ -275,27 +275,23 @@ class EngineStore:
         self, step: Step, tube: Tube, moves: Sequence[Move], records: list[Record | None], effects: Effects
     ) -> Sequence[int]:
         """Ack without reading what can be; the places of the moves that are left."""
-        everything = range(len(moves))
-        keys = [move.id if move.name is None else move.name for move in moves]
-        if {move.verb for move in moves} != {"ack"} or len(set(keys)) < len(keys):
-            return everything
         acked = step.ack(tube, moves)
         if acked.beside is not None:
             effects.add(acked.beside)
         if not acked.keys:
-            return () if acked.judged else everything
+            return () if acked.judged else range(len(moves))
         effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
         if acked.readied > 0:
             effects.readied[tube.no] = acked.readied
-        effects.ended += [("task", tube.no, id) for id in acked.kept]
-        gone = acked.keys
+        if acked.kept:
+            effects.ended += [("task", tube.no, id) for id in acked.kept]
+        gone, keys = acked.keys, [move.id if move.name is None else move.name for move in moves]
         if tube.kind.leased:
             records[:] = [GONE if key in gone else None for key in keys]
         else:
             records[:] = [replace(GONE, address=key) if key in gone else None for key in keys]
-        return (
-            () if acked.judged or len(gone) == len(keys) else [place for place in everything if records[place] is None]
-        )
+        done = acked.judged or len(gone) == len(keys)
+        return () if done else [place for place, record in enumerate(records) if record is None]
 
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
@@ -602,3 +598,10 @@ def _held(move: Move) -> Record | None:
 
 def _until(moment: int | None, now: int) -> int | None:
     return None if moment is None else max(0, moment - now)
+
+
+def _may_be_hot(moves: Sequence[Move]) -> bool:
+    """Whether these are acks of different tasks, which a database may remove without reading them."""
+    if len(moves) == 1:
+        return moves[0].verb == "ack"
+    return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)

@@ -99,6 +99,7 @@ class PoolStore(PoolMoving):
             return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        self._look(tube, lambda: None)  # a new one has no index yet
         return self._step(partial(super().truncate, tube, now=now), tube)
 
     # looking

@@ -72,19 +72,26 @@ class RedisDatabase:
 class RedisStep:
     """Reads and writes of one call on a stored tube."""
 
+    optimistic = True
     follows_up = True
-    __slots__ = ("_done", "_given", "_runner", "_steps", "_taken", "_write", "now", "optimistic")
+    __slots__ = ("_done", "_given", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
 
     def __init__(self, runner: Runner, steps: Steps, tube: Tube, write: bool, now: int | None) -> None:
         self._runner = runner
         self._steps = steps
+        self._tube = tube
         self._write = write
         self._given = now
-        guessed = runner.guess_now(tube, now)
-        self.optimistic = guessed is not None
-        self.now = guessed or 0
+        self._now = now
         self._done: list[Row] = []  # what earlier flushes changed
         self._taken: list[int] = []
+
+    @property
+    def now(self) -> int:
+        """When tasks were last read; before that a guess, some milliseconds off."""
+        if self._now is None:
+            self._now = self._runner.guess_now(self._tube)
+        return self._now
 
     def __enter__(self) -> Step:
         return cast(Step, self)
@@ -155,7 +162,7 @@ class RedisStep:
         with stepwise(self._done):
             reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
         now, tasks, groups = cast("tuple[int, list[int | bytes], list[int | bytes]]", tuple(reply))
-        self.now = now
+        self._now = now
         records: list[Record] = []
         broken: list[tuple[object, ...]] = []
         for place in range(0, len(tasks), 2):
@@ -208,8 +215,9 @@ class RedisStep:
         reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
         _, _, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
         keys = {move.id for move in moves}
-        keys.difference_update([moves[place - 1].id for place in (*missed, *tied)])
-        acked = Acked(keys, kept=[moves[place - 1].id for place in kept], judged=True)
+        if missed or tied:
+            keys.difference_update([moves[place - 1].id for place in (*missed, *tied)])
+        acked = Acked(keys, kept=[moves[place - 1].id for place in kept] if kept else (), judged=True)
         if not tied:
             return acked
         more = self._ack_tied(tube, [moves[place - 1] for place in tied])
