@@ -184,7 +184,7 @@ class Settling:
         if isinstance(task, Facts):
             record = self._own(task)
             lease = record.lease if record.state == "t" else None
-            return Move(verb, record.id, session, lease, extra, reason, False, result, code)
+            return Move(verb, record.id, session, lease, extra, reason, False, result, code, seen=record)
         return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
@@ -211,7 +211,8 @@ class Settling:
     def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
         if isinstance(task, Facts):
             record = self._own(task)
-            return Move(verb, record.id, lease=record.lease if task._leased else None, reason=reason)
+            lease = record.lease if task._leased else None
+            return Move(verb, record.id, lease=lease, reason=reason, seen=record)
         return Move(verb, names.task_id(task), reason=reason)
 
     def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Flow[None]:

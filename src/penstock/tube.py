@@ -17,6 +17,7 @@ from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
+from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record, Task, make_task
 from penstock.errors import BadValue, TubeFull, UnsupportedOption
 from penstock.flow import Flow, Step, verb, verb_with
@@ -25,7 +26,6 @@ from penstock.looking import Looking
 from penstock.outcome import Outcome, await_outcome
 from penstock.steps import Moves, Puts
 from penstock.store.base import Settled
-from penstock.store.stepwise import stepwise
 
 if TYPE_CHECKING:
     from penstock.hub import Hub, OnChange
@@ -211,7 +211,7 @@ class Tube(Looking):
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
         """Bury a task that was handed out and cannot be decoded."""
-        self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error))])
+        self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error), seen=record)])
 
     def _untaken(self, tasks: Iterable[Task]) -> Step | None:
         """What gives back tasks that were handed out to a caller who never saw them."""

@@ -185,7 +185,8 @@ def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: S
     own.begin()
     # The one that changed less is given up: this changes more.
     own.cursor().execute(
-        "INSERT INTO penstock_delta (tube) WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT 0 FROM n"
+        "INSERT INTO penstock_delta (tube) WITH RECURSIVE n AS "
+        "(SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 100) SELECT 0 FROM n"
     )
     own.cursor().execute(f"UPDATE penstock_id SET last = last + 1 WHERE tube = {two}")
     step = begin(lambda: database.run(crosswise))

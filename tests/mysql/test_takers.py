@@ -265,7 +265,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
     getattr(group, verb)()
     step, server = held
     due.follow(Work(step, tube._stored, Effects()), [group._no], 10)
-    tasks = begin(lambda: tube.put("more")).result(30)
+    begin(lambda: tube.put("more")).result(30)
     server.end()
     tasks = tube.take_many(2)
     assert [task.data for task in tasks] == ["first", "last" if verb == "cancel" else 0]

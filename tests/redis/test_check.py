@@ -29,7 +29,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "wrong timer": (lambda store, no: run(store, no, "ZADD", "due", 5, task_key(5)), "due index"),
     "not taken": (lambda store, no: run(store, no, "DEL", "taken"), "taken index"),
     "counter": (lambda store, no: run(store, no, "HINCRBY", "meta", "taken", 3), "counter taken"),
-    "total": (lambda store, no: run(store, no, "HINCRBY", "meta", "ack", -1), "counter total"),
+    "total": (lambda store, no: run(store, no, "HINCRBY", "meta", "ack", -1), "counter done"),
     "no session": (lambda store, no: run(store, no, "DEL", "ends"), "which is not there"),
     "waits": (lambda store, no: run(store, no, "HSET", "waits", "nobody", 1), "nobody"),
 }

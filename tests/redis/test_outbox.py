@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import cast
 
+import msgspec
 import pytest
 
 import penstock
-from penstock.core.lifecycle import Move
 from penstock.store.base import Effects
 from penstock.store.redis.outbox import Outbox, read_entry
-from penstock.store.redis.steps import pack_moves
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
@@ -50,8 +49,8 @@ def store_of(broker: penstock.Broker) -> RedisStore:
 
 def end_and_die(broker: penstock.Broker, tube: penstock.Tube, ids: list[int]) -> list[bytes]:
     """The step that ends tasks, by one who dies before it has put their replies; what is in the outbox then."""
-    [packed] = pack_moves([Move("delete", id) for id in ids])
-    reply = store_of(broker)._runner.on_tube("settle", tube._stored, packed)
+    rows = [(id, "r", None, False, 0, None, None, "-", None, None, None, None, "delete") for id in ids]
+    reply = store_of(broker)._runner.on_tube("apply", tube._stored, msgspec.msgpack.encode(rows))
     return cast("list[list[bytes]]", reply[4])[1]
 
 

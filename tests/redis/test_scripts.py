@@ -19,10 +19,8 @@ SECTIONS = [
     for text in re.split(r"^-- (?=(?:script|part): )", path.read_text(), flags=re.M)
 ]
 SCRIPTS = script_names()
-# repair_indexes names the index of micro-queues, which it uses only where there are any.
-SORTS = dict.fromkeys(("put_micro_queues", "repair_micro_queue", "repair_indexes"), MICRO_QUEUES)
-SORTS |= dict.fromkeys(("put_messages", "recover", "repair_unleased"), UNLEASED)
-UNLEASED_TOO = "take settle advance_tube end_session truncate receive_replies put_related repair_relations".split()
+SORTS = {"put_micro_queues": MICRO_QUEUES, "put_messages": UNLEASED, "recover": UNLEASED}
+UNLEASED_TOO = "take apply advance_tube end_session receive_replies put_related".split()
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

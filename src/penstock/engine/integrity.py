@@ -7,7 +7,7 @@ counters, which follow from the tasks.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -17,7 +17,7 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import DELIVER
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
-from penstock.core.results import Effects, Finding
+from penstock.core.results import Counts, Effects, Finding
 from penstock.core.soundness import mended, needed_mark, stranded
 from penstock.core.task import UNSTARTED
 from penstock.core.transfer import is_hidden
@@ -48,7 +48,8 @@ def _check_tube(step: Step, tube: Tube, repair: bool) -> list[Finding]:
     ]
     if found and repair:
         audit = step.audit(tube)
-    derived = [*_queues(tube, audit), *_counters(tube, audit), *_last_mark(tube, audit)]
+    counted = counter_problems(audit.tally.counts, Counter(audit.states))
+    derived = [*queue_problems(tube, audit.queues), *counted, *_last_mark(tube, audit)]
     if repair and (derived or found):
         step.rebuild(tube, audit)
     return [Finding(tube.name, id, what, remedy) for id, what, remedy in found + derived]
@@ -96,14 +97,14 @@ def _outcomes(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[To
 def _groups(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told]:
     for group in audit.groups:
         states = Counter(audit.members.get(group.no, {}))
-        wrong = list(_problems(group, states))
+        wrong = list(group_problems(group, states))
         for what, remedy in wrong:
             yield None, f"group {group.name}: {what}", remedy
         if repair and wrong:
             _repair_group(step, tube, group.no, states)
 
 
-def _problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
+def group_problems(group: Group, states: Counter[str]) -> Iterator[tuple[str, str]]:
     """What is wrong with a group beside the tasks that are there, counted by state."""
     left = states.total()
     if group.left != left:
@@ -140,8 +141,9 @@ def _repair_group(step: Step, tube: Tube, no: int, states: Counter[str]) -> None
     work.flush()
 
 
-def _queues(tube: Tube, audit: Audit) -> Iterator[Told]:
-    for label, queue in sorted(audit.queues.items()) if tube.kind.per_utube else ():
+def queue_problems(tube: Tube, queues: Mapping[str, QueueAudit]) -> Iterator[Told]:
+    """What is wrong with micro-queues beside their tasks."""
+    for label, queue in sorted(queues.items()) if tube.kind.per_utube else ():
         name, remedy = f"micro-queue {label or '(none)'}", "set its heads and numbers again"
         if queue.stored != queue.counted:
             yield None, f"{name} counts {queue.stored}, there are {queue.counted}", remedy
@@ -155,8 +157,8 @@ def heads_wanted(tube: Tube, queue: QueueAudit) -> int:
     return min(max(tube.utube_limit - queue.counted[0], 0), len(queue.ready))
 
 
-def _counters(tube: Tube, audit: Audit) -> Iterator[Told]:
-    counts, states = audit.tally.counts, Counter(audit.states)
+def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Told]:
+    """What is wrong with counters beside the tasks that are there, counted by state."""
     true = {
         "ready": states["r"] + states["q"],
         "taken": states["t"],

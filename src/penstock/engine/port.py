@@ -211,6 +211,8 @@ class Flushed(msgspec.Struct):
     fresh: list[Record] = msgspec.field(default_factory=list)
     works: list[tuple[Tube, list[Record]]] = msgspec.field(default_factory=list)
     readied: dict[int, int] = msgspec.field(default_factory=dict)
+    #: What a database that follows up itself did beside the rows.
+    beside: Effects | None = None
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -251,11 +253,13 @@ class Handed(msgspec.Struct):
 
 class Acked(msgspec.Struct, frozen=True):
     """Which tasks a hot ack removed, by id or, in a reliable tube, by name; how many became takeable by it; and the ids
-    of those whose outcome is kept."""
+    of those whose outcome is kept. `judged`: the others cannot be acked. `beside`: what else it did."""
 
     keys: set[int] | set[str]
     readied: int = 0
     kept: Sequence[int] = ()
+    judged: bool = False
+    beside: Effects | None = None
 
 
 class SessionRow(msgspec.Struct, frozen=True):
@@ -333,6 +337,9 @@ class Step(Protocol):
 
     #: Whether a decision should first be tried without loading: a round trip costs more than a conflict.
     optimistic: bool
+    #: Whether the database itself does what follows from a task's end: its reply, the count and the end of its group.
+    #: A Delta then has neither replies nor groups for it.
+    follows_up: bool
 
     # tubes
     def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:

@@ -42,6 +42,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
+from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
     Kept,
@@ -77,6 +78,9 @@ _PAUSE = 0.02
 
 class EngineStore:
     """Keeps the contract of `store.base` on a Database."""
+
+    #: Tasks removed in one step of truncate.
+    remove_step = REMOVE_STEP
 
     def __init__(self, database: Database) -> None:
         self._db = database
@@ -236,16 +240,16 @@ class EngineStore:
         effects = Effects()
 
         def take(step: Step, _: bool) -> Taken:
-            handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked), effects)
+            handed = self._request(step, Request(tubes, count, handle, max_pri, blocked), effects)
             while handed.due is not None:
-                self._advance(step, handed.due, effects)
+                self._apply_due(step, handed.due, effects)
                 forced = tubes.index(handed.due) + 1
-                handed = self._hand_out(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
+                handed = self._request(step, Request(tubes, count, handle, max_pri, blocked, forced), effects)
             return self._taken(step, handed, effects)
 
         return self._run(take, tubes, size=count, now=now)
 
-    def _hand_out(self, step: Step, request: Request, effects: Effects) -> Handed:
+    def _request(self, step: Step, request: Request, effects: Effects) -> Handed:
         handed = step.take(request)
         if handed.before is not None:
             effects.add(handed.before)
@@ -261,12 +265,13 @@ class EngineStore:
         records: list[Record | None] = [None] * len(moves)
         left: list[int] | None = list(range(len(moves))) if not (brief and _may_be_hot(moves)) else None
 
-        def settle(step: Step, _: bool) -> None:
+        def settle(step: Step, guess: bool) -> None:
             nonlocal left  # a server keeps what an attempt has written before it met a conflict
             if left is None:
                 left = list(self._ack(step, tube, moves, records, effects))
             while left:
-                left = self._settle(step, tube, moves, left, records, effects)
+                left = self._settle(step, tube, moves, left, records, effects, guess=guess)
+                guess = False
 
         self._run(settle, (tube,), size=len(moves), now=now)
         return Settled(records, effects)
@@ -276,9 +281,11 @@ class EngineStore:
     ) -> Sequence[int]:
         """Ack without reading what can be; the places of the moves that are left."""
         acked = step.ack(tube, moves)
+        if acked.beside is not None:
+            effects.add(acked.beside)
         if not acked.keys:
-            return range(len(moves))
-        effects.removed[tube.no] = len(acked.keys)
+            return () if acked.judged else range(len(moves))
+        effects.removed[tube.no] = effects.removed.get(tube.no, 0) + len(acked.keys)
         if acked.readied > 0:
             effects.readied[tube.no] = acked.readied
         if acked.kept:
@@ -288,25 +295,33 @@ class EngineStore:
             records[:] = [GONE if key in gone else None for key in keys]
         else:
             records[:] = [replace(GONE, address=key) if key in gone else None for key in keys]
-        return () if len(gone) == len(keys) else [place for place, record in enumerate(records) if record is None]
+        done = acked.judged or len(gone) == len(keys)
+        return () if done else [place for place, record in enumerate(records) if record is None]
 
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],
-        effects: Effects,
+        effects: Effects, *, guess: bool,
     ) -> list[int]:  # fmt: skip
         """Load, decide, flush, for one move of each task; the places that are left: later moves of one task, and those
-        that others overtook."""
+        that others overtook.
+
+        With `guess`, what the holders of all tasks know of them is not loaded; what cannot be decided by it is left.
+        """
         work = Work(step, tube, effects)
         batch: dict[int | str, int] = {}
         later = [place for place in places if batch.setdefault(moves[place].shown, place) != place]
-        known = self._by_shown(work, list(batch))
+        seen = {shown: record for shown, place in batch.items() if (record := _held(moves[place]))} if guess else {}
+        guess = bool(seen) and len(seen) == len(batch)
+        known = seen if guess else self._by_shown(work, list(batch))
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
             if record is None or work.remove_if_gone(record):
                 continue
             change = lifecycle.decide(record, moves[place], work.now)
-            if change is not None:
+            if guess and (change is None or "ttl" in change.events):  # the database's own clock must say so
+                later.append(place)
+            elif change is not None:
                 after[record.id] = place, work.change(record, change)
         missed, _ = work.flush()
         for id, (place, record) in after.items():
@@ -322,23 +337,22 @@ class EngineStore:
         return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", shown)))}
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        def kick(work: Work, _: int) -> list[Record]:
-            buried = work.load(ports.Buried(count))
+        def kick(work: Work, _: int, done: int) -> list[Record]:
+            wanted = min(count - done, ADVANCE_STEP)
+            buried = work.load(ports.Buried(wanted)) if wanted else []
             return [work.change(record, lifecycle.kicked(record)) for record in buried]
 
         return self._sweep(tube, kick, now)
 
     def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        def release(work: Work, after: int) -> list[Record]:
+        def release(work: Work, after: int, _: int) -> list[Record]:
             taken = work.load(ports.Taken(after, ADVANCE_STEP))
             return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
 
-        return self._sweep(tube, release, now, pages=True)
+        return self._sweep(tube, release, now)
 
-    def _sweep(
-        self, tube: Tube, decide: Callable[[Work, int], list[Record]], now: int | None, *, pages: bool = False
-    ) -> Settled:
-        """Apply everything that is due, then what is decided, page by page, each after the last id before it."""
+    def _sweep(self, tube: Tube, decide: Callable[[Work, int, int], list[Record]], now: int | None) -> Settled:
+        """Apply everything that is due, then what is decided, page by page; it is told the last id and how many."""
         effects = Effects()
         settled: list[Record | None] = []
 
@@ -347,10 +361,10 @@ class EngineStore:
             after = 0
             while True:
                 work = Work(step, tube, effects)
-                records = decide(work, after)
+                records = decide(work, after, len(settled))
                 missed, _fresh = work.flush()
                 settled.extend([record for record in records if record.id not in missed])
-                if not pages or len(records) < ADVANCE_STEP:
+                if len(records) < ADVANCE_STEP:
                     return
                 after = records[-1].id
 
@@ -358,10 +372,10 @@ class EngineStore:
         return Settled(settled, effects)
 
     def _catch_up(self, step: Step, tube: Tube, effects: Effects) -> None:
-        while self._advance(step, tube, effects):
+        while self._apply_due(step, tube, effects):
             pass
 
-    def _advance(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
+    def _apply_due(self, step: Step, tube: Tube, effects: Effects, limit: int = ADVANCE_STEP) -> bool:
         """Do what the clock demands of sessions and of a tube; whether more may be due. What others are at, they do."""
         try:
             sessions.end_lapsed(step, effects)
@@ -373,7 +387,7 @@ class EngineStore:
         effects = Effects()
 
         def advance(step: Step, _: bool) -> Advanced:
-            more = self._advance(step, tube, effects, limit)
+            more = self._apply_due(step, tube, effects, limit)
             step.sweep(tube, ADVANCE_STEP)
             return Advanced(more, _until(step.next_at(tube), step.now), effects)
 
@@ -384,21 +398,19 @@ class EngineStore:
         last = self._read(lambda step: step.tally(tube).last_id, tube)
         effects = Effects()
         settled: list[Record | None] = []
-        after = 0
 
-        def remove(step: Step, _: bool) -> int:
-            nonlocal after
+        def remove(step: Step, _: bool) -> bool:
             work = Work(step, tube, effects)
-            records = work.load(Page(after, REMOVE_STEP, last))
+            records = work.load(Page(0, self.remove_step, last))
             gone = [work.change(record, lifecycle.removed(record, "delete")) for record in work.live(records)]
             missed, _fresh = work.flush()
-            if missed:
-                raise Conflict
-            settled.extend(gone)
-            return len(records)
+            settled.extend(record for record in gone if record.id not in missed)
+            return len(records) == self.remove_step or bool(missed)
 
-        while self._run(remove, (tube,), size=2, now=now) == REMOVE_STEP:
-            pass
+        more = True
+        while more:
+            with stepwise(settled):
+                more = self._run(remove, (tube,), size=2, now=now)
         return Settled(settled, effects)
 
     def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
@@ -583,6 +595,12 @@ class EngineStore:
 def all_tubes(step: Step) -> list[Tube]:
     """The tubes that people see, by name."""
     return [stored.tube for stored in step.tubes() if not is_hidden(stored.tube.name)]
+
+
+def _held(move: Move) -> Record | None:
+    """The task as its holder knows it."""
+    record = move.seen
+    return record if record is not None and record.state == "t" and record.lease == move.lease else None
 
 
 def _until(moment: int | None, now: int) -> int | None:

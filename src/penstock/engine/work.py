@@ -73,7 +73,9 @@ class Work:
 
     def is_cancelled(self, record: Record) -> bool:
         """Whether the task is gone with its group, though it was not removed yet."""
-        return record.group_no is not None and self._group_of(record).state == rules.CANCELLING
+        if record.group_no is None or (self.step.follows_up and record.group_no not in self._groups):
+            return False
+        return self._group_of(record).state == rules.CANCELLING
 
     def live(self, records: Iterable[Record]) -> list[Record]:
         """Those that are still there; what is past its ttl or was cancelled with its group is removed."""
@@ -93,11 +95,11 @@ class Work:
 
     def change(self, record: Record, change: Change) -> Record:
         """Decide on a task; the record is as it will be."""
-        if record.group_no is not None:
+        if record.group_no is not None and (record.group_no in self._groups or not self.step.follows_up):
             change = rules.gate(record, change, self._group_of(record).state)
         after = altered(record, change, change.state)
         self._rows[record.id] = Row(record, after, change.events, change.ending, change.until)
-        if change.state == "-":
+        if change.state == "-" and not self.step.follows_up:
             self._left(record, change)
         return after
 
@@ -181,6 +183,8 @@ class Work:
         for tube, records in ((self.tube, flushed.fresh), *flushed.works):
             effects.events += [Event(tube.no, "put", record) for record in records]
         effects.ended += [("group", no, row.after.no) for row in delta.groups if row.after.state in rules.OVER]
+        if flushed.beside is not None:
+            effects.add(flushed.beside)
         for number, gain in flushed.readied.items():
             if gain > 0:
                 effects.readied[number] = effects.readied.get(number, 0) + gain

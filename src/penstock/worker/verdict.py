@@ -39,7 +39,7 @@ def done(item: Item, result: object) -> Verdict:
             payload = encode_payload(item.tube._stored, "result", kept)
     except Exception as error:  # the work is done: doing it again would not help
         return bury(item, unkept(error))
-    return Verdict(Move("ack", record.id, item.session, record.lease, result=payload), "done")
+    return Verdict(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
 
 
 def unkept(error: Exception) -> str:
@@ -65,7 +65,8 @@ class HandlerFailed(Exception):
 def bury(item: Item, reason: str | None) -> Verdict:
     """Aside, until someone looks."""
     record = item.task._record
-    return Verdict(Move("bury", record.id, lease=record.lease, reason=names.text("reason", reason)), "buried")
+    why = names.text("reason", reason)
+    return Verdict(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
 
 
 def release(item: Item, delay: float, reason: str | None) -> Verdict:
@@ -73,7 +74,7 @@ def release(item: Item, delay: float, reason: str | None) -> Verdict:
     record = item.task._record
     timed = "delay" in item.tube._stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
-    move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason))
+    move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record)
     return Verdict(move, "retried", 0 if timed else delay)
 
 
@@ -85,7 +86,7 @@ def unknown(item: Item) -> Verdict:
 def unstarted(item: Item) -> Verdict:
     """Taken and never run: back to its place, its attempt not counted."""
     record = item.task._record
-    return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True), "released")
+    return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
 
 
 def postponed(item: Item, seconds: float) -> Verdict:
@@ -98,7 +99,7 @@ def stopped(item: Item) -> Verdict:
     """The worker stops before the handler came to its end."""
     record = item.task._record
     reason = "the worker stopped before it was done"
-    return Verdict(Move("release", record.id, item.session, record.lease, reason=reason), "released")
+    return Verdict(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
 
 
 def dropped(item: Item) -> Verdict:

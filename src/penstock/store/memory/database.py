@@ -98,6 +98,7 @@ class MemoryStep:
 
     __slots__ = ("_db", "_given", "_lock", "now")
     optimistic = False
+    follows_up = False
 
     def __init__(self, db: MemoryDatabase, now: int | None) -> None:
         self._db = db

@@ -121,7 +121,7 @@ class NewTasks:
 
     def _inserts(self) -> list[Statement]:
         plain = self.tube.kind.leased and all(
-            entry.address is entry.reply_to is entry.group_no is None for entry in self.entries
+            entry.address is None and entry.reply_to is None and entry.group_no is None for entry in self.entries
         )
         head = f"INSERT INTO penstock_task ({_PLAIN if plain else _FULL}) VALUES "
         statements: list[Statement] = []

@@ -1,5 +1,7 @@
-"""One call on a MySQL or MariaDB server. Every method is one packet, or a few: a packet is one transaction and one round
-trip. It decides nothing; the engine does."""
+"""One call on a MySQL or MariaDB server. It decides nothing; the engine does.
+
+Every method is one packet, or a few: a packet is one transaction and one round trip.
+"""
 
 from __future__ import annotations
 
@@ -552,8 +554,8 @@ class MysqlStep(SqlStep):
             abort_unless(f"{int(upto == last)} OR ROW_COUNT() = 1"),
         ]
         head = f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES "
-        for part in _divided([_imported(base, tube, record) for record in new.records]):
-            statements.append(head + ",".join(part))
+        imported = [_imported(base, tube, record) for record in new.records]
+        statements += [head + ",".join(part) for part in _divided(imported)]
         for no, count in sorted(new.members.items()):
             statements.append(fill(Q.import_members, {"no": no, "count": count}))
         head = "REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until) VALUES "
@@ -561,8 +563,7 @@ class MysqlStep(SqlStep):
             literal((base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until))
             for kept in parcel.outcomes
         ]
-        for part in _divided(outcomes):
-            statements.append(head + ",".join(part))
+        statements += [head + ",".join(part) for part in _divided(outcomes)]
         try:
             with self.together():
                 self.send(*statements)

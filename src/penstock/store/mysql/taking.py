@@ -59,12 +59,12 @@ class Taking:
     def run(self) -> Handed:
         """Take. When the connection breaks, what was perhaps done is undone, and it begins anew."""
         request, handed = self._request, Handed()
-        while True:
+        results: list[Rows] | None = None
+        while results is None:
             self._undo_lost(handed)
             call, number = new_call(), self._waiter.number
             try:
                 results = self._step.send(*self._statements(call, number)).results
-                break
             except OutcomeUnknown:
                 lost = [LostTake(tube, request.handle, call, self._waiter, number) for tube in request.tubes]
                 self._database.lost += lost

@@ -52,7 +52,7 @@ class PoolStore(PoolMoving):
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
         with self._runner.gathering() as dirty:
-            self._catch_up(tube, effects)
+            self._catch_up(None, tube, effects)
             self._data.fill(tube.no, [], effects)
             replies = self._vault.drop_tube(tube.no, lambda: self._drop(tube))
             dirty.pop(tube.no, None)
@@ -99,6 +99,7 @@ class PoolStore(PoolMoving):
             return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
     def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
+        self._look(tube, lambda: None)  # a new one has no index yet
         return self._step(partial(super().truncate, tube, now=now), tube)
 
     # looking

@@ -1,68 +1,98 @@
-"""Cross-checks of everything stored in Redis: the records against indexes, counters and relations; and repair.
+"""Cross-checks of a tube: what is stored beside its tasks is derived from them once more, and compared.
 
-A tube is read in pages, so others may change it meanwhile. Every change of a task changes a counter: findings of a look
-during which no counter changed are final, otherwise only those that several looks agree on.
+Repair writes the differences, each unless the task or the entry that it rests on has changed since. Leases without a
+session are released as the session's end would, and groups repaired by a script that can end them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import cast
 
+from msgspec.structs import replace
+
+from penstock.core import group as rules
+from penstock.core.group import Group
 from penstock.core.ids import Mark, shown_mark
-from penstock.core.kind import DELIVER
+from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.soundness import mended, needed_mark
-from penstock.core.task import Record
+from penstock.core.task import UNSTARTED, Record
+from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems
+from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
-from penstock.store.base import ADVANCE_STEP, Finding
+from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
+from penstock.store.redis import queries
 from penstock.store.redis.connection import Argument
-from penstock.store.redis.encoding import decode, task_id, task_key
-from penstock.store.redis.queries import scan
+from penstock.store.redis.encoding import (
+    UNREADABLE,
+    decode,
+    encode,
+    pack_lane,
+    queue_member,
+    read_group,
+    read_lane,
+    read_outcome,
+    sortable,
+    task_id,
+    task_key,
+)
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner
-from penstock.store.redis.snapshot import LaneSnapshot, Snapshot, read_snapshot
 from penstock.store.redis.steps import Steps
 
 _LOOKS = 5
-_REINDEX = "repair indexes it anew"
-_RECOUNT = "repair counts anew"
+_INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
+# Repairs in one script.
+_STEP = 200
+# What must still be stored: part, field, value or None. What is written: command, part, words.
+Guard = tuple[str, bytes | str, bytes | None]
+Write = tuple[Argument, ...]
+Item = tuple[list[Guard], list[Write]]
+Told = tuple[int | str | None, str, str]
 
 
-def check(
-    runner: Runner, steps: Steps, tubes: list[Tube], registry: Registry, repair: bool, now: int | None
-) -> list[Finding]:
-    """All findings; with `repair`, each is repaired."""
-    findings: list[Finding] = []
-    for tube in tubes:
-        if not tube.kind.leased:
-            findings += check_unleased(runner, tube, repair, now)
-        found, seen = _look(runner, tube)
-        if repair and (seen.unreadable or seen.incomplete):
-            findings += _unreadable(seen)
-            _repair_unreadable(runner, seen, now)
-            found, seen = _look(runner, tube)  # now everything that depended on them can be judged
-        findings += found
-        if repair and found:
-            _repair(runner, registry, seen, now)
-            seen.relations.repair(steps, now)
-    return findings
+def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: bool, now: int | None) -> list[Finding]:
+    """All findings in a stored tube; with `repair`, each is repaired."""
+    found, seen = _look(runner, tube, now)
+    if repair and (found or seen.changed):
+        for owner in {owner for _, owner in seen.orphans}:
+            registry.end_session(tube, owner, now)
+        items = list(seen.repairs())
+        for start in range(0, len(items), _STEP):
+            words = [word for item in items[start : start + _STEP] for word in _words(*item)]
+            runner.on_tube("repair", tube, *words, now=now)
+        for no in seen.wrong_groups():
+            early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
+            for start in range(0, max(1, len(early)), ADVANCE_STEP):
+                steps.run("repair_group", tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
+    return [Finding(tube.name, *told) for told in found]
 
 
-def _look(runner: Runner, tube: Tube) -> tuple[list[Finding], Snapshot]:
-    agreed: list[Finding] | None = None
+def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look]:
+    """What is found while nothing changes; in a busy tube, what each of several looks finds."""
+    agreed: list[Told] | None = None
     looks = _LOOKS
     while True:
         looks -= 1
         before = _meta(runner, tube)
-        seen = read_snapshot(runner, tube)
-        found = [*_unreadable(seen), *_counters(seen), *_indexes(seen), *_lanes(seen), *_orphans(seen), *_waits(seen)]
-        found += seen.relations.findings()
+        seen = Look(runner, tube, now)
+        found = list(seen.findings())
         if before == _meta(runner, tube):
             return found, seen
-        agreed = found if agreed is None else [finding for finding in agreed if finding in found]
+        agreed = found if agreed is None else [told for told in agreed if told in found]
         if not looks or not agreed:
             return agreed, seen
+
+
+def _words(guards: list[Guard], writes: list[Write]) -> Iterator[Argument]:
+    yield len(guards)
+    for part, field, value in guards:
+        yield from (part, field, b"" if value is None else b"=" + value)
+    yield len(writes)
+    for write in writes:
+        yield from (len(write) - 2, *write)
 
 
 def _meta(runner: Runner, tube: Tube) -> object:
@@ -70,121 +100,298 @@ def _meta(runner: Runner, tube: Tube) -> object:
     return runner.servers.command(key, b"HGETALL", key)
 
 
-def _unreadable(seen: Snapshot) -> Iterator[Finding]:
-    remedy = "repair buries it" if seen.tube.kind.leased else "repair keeps the bytes as its data"
-    for key in seen.unreadable:
-        yield Finding(seen.tube.name, task_id(key), "is stored in a form that penstock did not write", remedy)
+class Look:
+    """One look at a tube: what is stored, and what should be. `records` and `indexes` are as they should be."""
 
+    def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
+        self.tube = tube
+        self._now = runner.now(tube.no, now)
+        self._second = "2" in runner.shape(tube).letters
+        # Outcomes may be forgotten meanwhile, which no counter shows: what is read first may contain more than others.
+        self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
+        self._outcomes = {task_id(key): read_outcome(value)[0] for key, value in queries.scan(runner, tube, "outcomes")}
+        self._addresses = {name.decode(): task_id(key) for name, key in queries.scan(runner, tube, "addresses")}
+        self._moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
+        self._groups: dict[int, Group] = {}
+        self._live: dict[str, int] = {}
+        for name, stored in queries.scan(runner, tube, "groups"):
+            if name[:1] == b"g":
+                self._groups[task_id(name)] = read_group(task_id(name), stored)
+                self._groups[task_id(name)].moving = task_id(name) in self._moving
+            elif name[:1] == b"n":
+                self._live[name[1:].decode()] = int(stored)
+        self._sessions = {int(no) for no, _ in queries.scan(runner, tube, "ends")}
+        self._lanes = dict(queries.scan(runner, tube, "lanes"))
+        self._stored = {
+            index: {name: float(score) for name, score in queries.scan(runner, tube, index)} for index in _INDEXES
+        }
+        self._values = dict(queries.scan(runner, tube, "tasks"))  # a scan may return a field twice
+        self._tally = queries.tally(runner, tube)
+        self._waits = _stale_waits(runner, tube)
+        #: Tasks that are stored in another form than they should be, and what is said of them.
+        self.changed: dict[int, list[Told]] = {}
+        self.members: defaultdict[int, dict[int, str]] = defaultdict(dict)
+        self.orphans: list[tuple[int, int]] = []
+        lost = self._lost_relations()
+        self._records = {
+            id: self._sound(id, value, lost) for key, value in self._values.items() if (id := task_id(key))
+        }
+        self._queues = self._set_heads() if tube.kind.per_utube else {}
+        self._indexes: dict[str, dict[bytes, float]] = {index: {} for index in _INDEXES}
+        for record in self._records.values():
+            self._place(record)
 
-def _counters(seen: Snapshot) -> Iterator[Finding]:
-    for name, (said, there) in seen.counters().items():
-        if said != there:
-            yield Finding(seen.tube.name, None, f"counter {name} says {said}, there are {there}", _RECOUNT)
+    # tasks as they should be
 
+    def _lost_relations(self) -> dict[int, tuple[str | None, Group | None]]:
+        """Address and group of tasks, as the indexes know them: a task that could not be read has lost them."""
+        found: dict[int, tuple[str | None, Group | None]] = {id: (name, None) for name, id in self._addresses.items()}
+        for member in self._stored["members"]:
+            group = self._groups.get(task_id(member[:6]))
+            if member[6:7] == b"m" and group is not None:
+                found[task_id(member)] = found.get(task_id(member), (None, None))[0], group
+        return found
 
-def _indexes(seen: Snapshot) -> Iterator[Finding]:
-    for index, member, missing in seen.index_errors():
-        what = (
-            f"is not where it must be in the {index} index" if missing else f"stands in the {index} index and must not"
-        )
-        yield Finding(seen.tube.name, task_id(member), what, _REINDEX)
-
-
-def _lanes(seen: Snapshot) -> Iterator[Finding]:
-    for utube, lane in seen.lanes.items():
-        label = f"micro-queue {utube!r}"
-        if lane.stored != lane.numbers:
-            yield Finding(seen.tube.name, None, f"{label} counts {lane.stored}, there are {lane.numbers}", _RECOUNT)
-        for what in _misplaced(seen.tube, lane):
-            yield Finding(seen.tube.name, None, f"{label}: {what}", "repair sets its heads anew")
-
-
-def _misplaced(tube: Tube, lane: LaneSnapshot) -> Iterator[str]:
-    room = tube.utube_limit - lane.taken - len(lane.heads)
-    if lane.waiting and room > 0:
-        yield f"{len(lane.waiting)} wait although there is room for {room} more heads"
-    if lane.heads and room < 0:
-        yield f"{-room} more heads and taken tasks than its limit of {tube.utube_limit}"
-    if lane.heads and lane.waiting and max(lane.heads) > min(lane.waiting):
-        yield f"task {min(lane.waiting)[-1]} waits behind the less urgent {max(lane.heads)[-1]}"
-    if tube.fair and any(turn != lane.turn for turn in lane.turns):
-        yield f"a head does not stand at its turn, {lane.turn}"
-
-
-def _orphans(seen: Snapshot) -> Iterator[Finding]:
-    for id, owner in seen.orphans:
-        yield Finding(seen.tube.name, id, f"taken by session {owner}, which is not there", "repair releases it")
-
-
-def _waits(seen: Snapshot) -> Iterator[Finding]:
-    for handle in seen.stale_waits:
-        what = f"handle {handle.decode()} is registered as waiting, but is not there"
-        yield Finding(seen.tube.name, None, what, "repair takes the registration back")
-
-
-def _repair_unreadable(runner: Runner, seen: Snapshot, now: int | None) -> None:
-    words: list[Argument] = []
-    for key in (*seen.unreadable, *seen.incomplete):
-        address, group, name = seen.known_relations.get(key, ("", None, ""))
-        words += [key, address, "" if group is None else group, name]
-    for start in range(0, len(words), ADVANCE_STEP):  # a multiple of four
-        runner.on_tube("repair_unreadable", seen.tube, *words[start : start + ADVANCE_STEP], now=now)
-
-
-def _repair(runner: Runner, registry: Registry, seen: Snapshot, now: int | None) -> None:
-    """Repair in bounded steps that never make it worse: leases, indexes, micro-queues, counters, waits."""
-    tube = seen.tube
-    for owner in {owner for _, owner in seen.orphans}:
-        registry.end_session(tube, owner, now)
-    pairs: list[bytes | str] = []
-    for index, member, missing in seen.index_errors():
-        pairs += ["tasks", member[-6:]] if missing else [index, member]
-    for start in range(0, len(pairs), ADVANCE_STEP):
-        runner.on_tube("repair_indexes", tube, *pairs[start : start + ADVANCE_STEP], now=now)
-    for utube, lane in seen.lanes.items():
-        if lane.stored != lane.numbers or any(_misplaced(tube, lane)) or pairs:
-            _repair_micro_queue(runner, tube, utube, lane.taken - lane.stored[0], now)
-    wrong = {name: there - said for name, (said, there) in seen.counters().items() if name != "total"}
-    total, counted = seen.counters()["total"]
-    runner.on_tag("repair_counters", tube.no, *wrong.values(), total - counted, *seen.stale_waits)
-
-
-def _repair_micro_queue(runner: Runner, tube: Tube, utube: str, wrong: int, now: int | None) -> None:
-    more = True
-    while more:
-        reply = runner.on_tube("repair_micro_queue", tube, utube, wrong, ADVANCE_STEP, now=now)
-        more, wrong = bool(reply[5]), 0
-
-
-def check_unleased(runner: Runner, tube: Tube, repair: bool, now: int | None) -> Iterator[Finding]:
-    """Tasks that their kind cannot have, and a last message id that would be given again.
-
-    This comes before the checks of counters and indexes, which rely on the records.
-    """
-    newest: Record | None = None
-    for key, value in scan(runner, tube, "tasks"):
+    def _sound(self, id: int, value: bytes, lost: dict[int, tuple[str | None, Group | None]]) -> Record:
         try:
-            record = decode(task_id(key), value)
+            record = decode(id, value)
         except StoreCorrupt:
-            continue  # the look that follows finds it
-        newest = record if newest is None or record.id > newest.id else newest
-        wrong = mended(tube, record)
+            leased = self.tube.kind.leased
+            what = "is stored in a form that penstock did not write"
+            self._tell(id, what, "bury it" if leased else "keep the bytes as its data")
+            record = unreadable(id, value, self._now, leased=leased)
+        if record.reason == UNREADABLE or id in self.changed:
+            address, group = lost.get(id, (None, None))
+            if record.address is None and record.group_no is None and (address or group):
+                record = replace(record, address=address, group=group and group.name, group_no=group and group.no)
+                self.changed.setdefault(id, [])
+        if not self.tube.kind.leased:
+            record = self._sound_unleased(record)
+        if record.group_no is not None and record.group_no not in self._groups:
+            self._tell(id, "its group is not there", "take it out of the group")
+            waits = record.state == UNSTARTED  # it is ready when the clock is next looked at
+            state, at = ("~", self._now) if waits else (record.state, record.at)
+            record = replace(record, state=state, at=at, group=None, group_no=None)
+        return record
+
+    def _sound_unleased(self, record: Record) -> Record:
+        wrong = mended(self.tube, record)
         if wrong is not None:
-            yield Finding(tube.name, record.address, wrong[0], "repair puts it right")
-            if repair:
-                runner.on_tube("repair_unleased", tube, task_key(record.id), now=now)
-    if tube.kind.hand_out == DELIVER:
-        yield from _last_mark(runner, tube, newest, repair)
+            self._tell(record.id, wrong[0], "put it right", shown=record.address)
+            record = wrong[1]
+        if record.address is None and self.tube.kind.hand_out == CLOCK:
+            return replace(record, address=f"reply-{record.id}")
+        if record.address is None:
+            ms, seq = self._tally.mark
+            return replace(record, address=shown_mark((max(ms, self._now), seq + record.id)))
+        return record
+
+    def _tell(self, id: int, what: str, remedy: str, *, shown: int | str | None = None) -> None:
+        self.changed.setdefault(id, []).append((id if shown is None else shown, what, remedy))
+
+    def _set_heads(self) -> dict[str, QueueAudit]:
+        """The micro-queues; their ready tasks become heads and waiting ones as they should be."""
+        members: dict[str, list[Record]] = {utube.decode(): [] for utube in self._lanes}
+        for record in self._records.values():
+            if record.state in "rqt":
+                members.setdefault(record.utube or "", []).append(record)
+        fair, queues = self.tube.fair, dict[str, QueueAudit]()
+        for utube, records in members.items():
+            ready = [record for record in records if record.state != "t"]
+            ready.sort(key=lambda record: (record.rank1, 0 if fair else record.rank2, record.id))
+            heads = [record for record in ready if record.state == "r"]
+            counted = len(records) - len(ready), len(heads), len(ready) - len(heads)
+            stored = self._lanes.get(utube.encode())
+            *numbers, turn = (0, 0, 0, 0) if stored is None else read_lane(stored)
+            if stored is None:
+                turn = max((int(record.rank2) for record in heads), default=0) if fair else 0
+            told = cast("tuple[int, int, int]", tuple(numbers))
+            queue = QueueAudit(counted, told, turn, [(record.id, record.state) for record in ready])
+            queues[utube] = queue
+            wanted = heads_wanted(self.tube, queue)
+            for place, record in enumerate(ready):
+                state = "r" if place < wanted else "q"
+                rank2 = record.rank2 if not fair else turn if state == "r" else 0
+                if (state, rank2) != (record.state, record.rank2):
+                    self.changed.setdefault(record.id, [])
+                    self._records[record.id] = replace(record, state=state, rank2=rank2)
+        return queues
+
+    # indexes as they should be
+
+    def _place(self, record: Record) -> None:
+        key, state, indexes = task_key(record.id), record.state, self._indexes
+        name = sortable(record.rank2) + key if self._second else key
+        if state == "!" or (state == "r" and not self._withdrawn(name, record)):
+            indexes["ready" if state == "r" else "buried"][name] = record.rank1
+        if state == "t" and not self.tube.kind.leased:
+            indexes["delivered"][key] = record.rank1
+        elif state == "t":
+            indexes["taken"][key] = record.owner or 0
+            if record.owner not in self._sessions:
+                self.orphans.append((record.id, record.owner or 0))
+        if record.at is not None:
+            indexes["due"][key] = record.at
+        if self.tube.kind.per_utube and state in "rq":
+            indexes["queue"][queue_member(record, second=self._second and not self.tube.fair)] = 0
+        if record.group_no is not None:
+            self.members[record.group_no][record.id] = state
+            group = task_key(record.group_no)
+            indexes["members"][group + b"m" + key] = 0
+            if state == UNSTARTED:
+                place = sortable(record.rank1) + (sortable(record.rank2) if self._second else b"")
+                indexes["members"][group + b"u" + place + key] = 0
+
+    def _withdrawn(self, name: bytes, record: Record) -> bool:
+        """Whether a take removed the task from the ready index after its group was cancelled."""
+        group = None if record.group_no is None else self._groups.get(record.group_no)
+        return group is not None and group.state == rules.CANCELLING and name not in self._stored["ready"]
+
+    def _index_errors(self) -> Iterator[tuple[str, bytes, float | None]]:
+        """The index, member and score of each wrong entry; no score: it must go."""
+        for index, wanted in self._indexes.items():
+            stored = self._stored[index]
+            yield from ((index, name, None) for name in stored.keys() - wanted.keys())
+            yield from ((index, name, score) for name, score in wanted.items() if stored.get(name) != score)
+
+    # findings
+
+    def findings(self) -> Iterator[Told]:
+        """Everything that is wrong."""
+        for told in self.changed.values():
+            yield from told
+        for index, name, score in self._index_errors():
+            wrong = (
+                "stands in the {} index and must not" if score is None else "is not where it must be in the {} index"
+            )
+            yield task_id(name), wrong.format(index), "index it again"
+        yield from queue_problems(self.tube, self._queues)
+        yield from counter_problems(self._tally.counts, self._states)
+        for id, owner in self.orphans:
+            yield id, f"taken by session {owner}, which is not there", "release it"
+        for handle in self._waits:
+            yield None, f"handle {handle.decode()} is registered as waiting, but is not there", "forget it"
+        if (mark := self._needed_mark) is not None:
+            kept = shown_mark(self._tally.mark)
+            yield None, f"the last id is kept as {kept}, there is {shown_mark(mark)}", "keep the newest"
+        yield from self._address_findings()
+        for no, problems in self.wrong_groups().items():
+            for what, remedy in problems:
+                yield None, f"group {self._groups[no].name}: {what}", remedy
+
+    @property
+    def _states(self) -> Counter[str]:
+        return Counter(record.state for record in self._records.values())
+
+    @property
+    def _needed_mark(self) -> Mark | None:
+        if self.tube.kind.hand_out != DELIVER or not self._records:
+            return None
+        return needed_mark(self._tally.mark, self._records[max(self._records)])
+
+    def _address_findings(self) -> Iterator[Told]:
+        for record in self._misled():
+            yield record.id, f"address {record.address} is that of another task, or of none", "believe the task"
+        for address in self._dangling():
+            yield None, f"address {address} leads to no task and to no outcome", "forget it"
+        for id in self._early():
+            yield id, "has an outcome, but is still there", "forget the outcome"
+        for id, _ in self._endless():
+            yield id, "its outcome has no end", "forget the outcome"
+
+    def _misled(self) -> list[Record]:
+        held = (record for record in self._records.values() if record.address is not None)
+        return [record for record in held if self._addresses.get(record.address or "") != record.id]
+
+    def _dangling(self) -> list[str]:
+        held = {(record.address, record.id) for record in self._records.values() if record.address is not None}
+        return [name for name, id in self._addresses.items() if (name, id) not in held and id not in self._outcomes]
+
+    def _early(self) -> list[int]:
+        return [id for id in self._outcomes if id in self._records]
+
+    def _endless(self) -> list[tuple[int, bytes]]:
+        names = ((id, b"o" + task_key(id) + address.encode()) for id, address in self._outcomes.items())
+        return [(id, name) for id, name in names if name not in self._kept and id not in self._records]
+
+    def wrong_groups(self) -> dict[int, list[tuple[str, str]]]:
+        """The problems of each group that contradicts its tasks."""
+        found = {no: list(self._problems(group)) for no, group in self._groups.items()}
+        return {no: problems for no, problems in found.items() if problems}
+
+    def _problems(self, group: Group) -> Iterator[tuple[str, str]]:
+        yield from group_problems(group, Counter(self.members.get(group.no, {}).values()))
+        if group.state in rules.OVER and b"g" + task_key(group.no) not in self._kept:
+            yield "is remembered for ever", "set its end"
+        if (self._live.get(group.name) == group.no) != (group.state in rules.LIVE):
+            yield "its name leads to another group, or to none", "name it again"
+
+    # repair
+
+    def repairs(self) -> Iterator[Item]:
+        """What is to be written, but for leases and groups."""
+        tasks: defaultdict[int, list[Write]] = defaultdict(list)
+        for id in self.changed:
+            tasks[id].append(("HSET", "tasks", task_key(id), encode(self._records[id])))
+        for index, name, score in self._index_errors():
+            words = ("ZREM", index, name) if score is None else ("ZADD", index, repr(score), name)
+            tasks[task_id(name)].append(words)
+        for record in self._misled():
+            tasks[record.id].append(("HSET", "addresses", record.address or "", task_key(record.id)))
+        for id in self._early():
+            address = self._outcomes[id].encode()
+            tasks[id] += [
+                ("HDEL", "outcomes", task_key(id)),
+                ("ZREM", "kept", b"o" + task_key(id) + address),  # else the address would be forgotten with it
+            ]
+        yield from self._by_queue(tasks)
+        yield from (([self._is(id)], writes) for id, writes in tasks.items())
+        for dangling in self._dangling():
+            yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
+        for id, name in self._endless():
+            yield [self._is(id)], [("ZADD", "kept", self._now, name)]
+        yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
+
+    def _is(self, id: int) -> Guard:
+        return "tasks", task_key(id), self._values.get(task_key(id))
+
+    def _by_queue(self, tasks: defaultdict[int, list[Write]]) -> Iterator[Item]:
+        """What depends on each other in micro-queues: their tasks, and their numbers. It is taken out of `tasks`."""
+        ids: defaultdict[str, list[int]] = defaultdict(list)
+        for record in self._records.values():
+            if record.id in tasks:
+                ids[record.utube or ""].append(record.id)
+        for utube, queue in self._queues.items():
+            heads, stored = heads_wanted(self.tube, queue), self._lanes.get(utube.encode())
+            numbers = queue.counted[0], heads, len(queue.ready) - heads
+            if queue.stored != numbers or ids[utube]:
+                writes = [write for id in ids[utube] for write in tasks.pop(id)]
+                writes.append(("HSET", "lanes", utube, pack_lane(*numbers, queue.turn)))
+                yield [("lanes", utube, stored), *map(self._is, ids[utube])], writes
+
+    def _counter_writes(self) -> Iterable[Write]:
+        counts, there = self._tally.counts, Counter[str]()
+        for state, number in self._states.items():
+            there[STATE_COUNTER[state]] += number
+        for name in ("taken", "delayed", "buried"):
+            yield "HINCRBY", "meta", name, there[name] - getattr(counts, name)
+        yield "HINCRBY", "meta", "delete", counts.stored - len(self._records)
+        buried = sum(self._records[id].reason == UNREADABLE for id, told in self.changed.items() if told)
+        yield "HINCRBY", "meta", "bury", buried
+        if (mark := self._needed_mark) is not None:
+            yield "HSET", "meta", "ms", mark[0], "seq", mark[1]
 
 
-def _last_mark(runner: Runner, tube: Tube, newest: Record | None, repair: bool) -> Iterator[Finding]:
-    # Read after the messages: puts meanwhile only raise it.
-    meta = runner.keys.name(tube.no, "meta")
-    stored = cast("list[bytes | None]", runner.servers.command(meta, b"HMGET", meta, b"ms", b"seq"))
-    last: Mark = (int(stored[0] or 0), int(stored[1] or 0))
-    mark = needed_mark(last, newest)
-    if mark is not None:
-        what = f"the last id is kept as {shown_mark(last)}, there is {shown_mark(mark)}"
-        yield Finding(tube.name, None, what, "repair keeps the newest")
-        if repair:
-            runner.on_tag("repair_last_message_id", tube.no, *mark, idempotent=True)
+def _stale_waits(runner: Runner, tube: Tube) -> list[bytes]:
+    waits, handles = runner.keys.name(tube.no, "waits"), runner.keys.name(tube.no, "handles")
+    waiting = cast("list[bytes]", runner.servers.command(waits, b"HKEYS", waits))
+    known = set(cast("list[bytes]", runner.servers.command(handles, b"HKEYS", handles)))
+    return [handle for handle in waiting if handle not in known]
+
+
+def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
+    """Bytes that penstock did not write, as the data of a task: see unreadable in lua/tasks.lua."""
+    state, reason = ("!", UNREADABLE) if leased else ("r", None)
+    return Record(
+        id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, None, reason, None, b"\xff" + value
+    )

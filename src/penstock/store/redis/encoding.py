@@ -21,8 +21,11 @@ from __future__ import annotations
 
 import struct
 
+import msgspec
+
 from penstock.core import group as rules
 from penstock.core.ending import Ending
+from penstock.core.entry import new_record
 from penstock.core.group import Group
 from penstock.core.task import Entry, Record
 from penstock.errors import StoreCorrupt
@@ -125,26 +128,56 @@ def _decode(id: int, value: bytes) -> Record:
 
 def new_pieces(entry: Entry) -> tuple[bytes, bytes, bytes]:
     """The bytes of a new ready task up to `created`, from there to `expires`, and from there to the payload."""
-    one, two, pri = entry.rank1.base, entry.rank2.base, entry.pri
-    flags, middle, end = 0, b"", b""
-    if one == pri != 0:
-        flags |= 8192
-    elif one:
-        flags, middle = flags | 1, struct.pack(">d", one)
-    if two:
-        flags, middle = flags | 2, middle + struct.pack(">d", two)
-    if pri:
-        flags, middle = flags | 4, middle + struct.pack(">I", pri)
-    if entry.ttl is not None:
-        flags |= 16 | 64
-    if entry.ttr is not None:
-        flags, end = flags | 128, entry.ttr.to_bytes(6, "big")
-    if entry.max_attempts is not None:
-        flags, end = flags | 256, end + struct.pack(">I", entry.max_attempts)
-    if entry.callback is not None:
-        text = entry.callback.encode()
-        flags, end = flags | 4096, end + struct.pack(">H", len(text)) + text
-    return b"r" + struct.pack(">H", flags), middle, end
+    packed = encode(new_record(msgspec.structs.replace(entry, payload=b""), 0, 0))
+    start = struct.calcsize(_HEAD)
+    expires = start + sum(struct.calcsize(">" + _PACKED[flag]) for flag in (1, 2, 4) if packed[2] & flag)
+    return packed[:3], packed[start:expires], packed[expires if entry.ttl is None else expires + 6 :]
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a task, as lua/record.lua makes them."""
+    pri_rank = record.rank1 == record.pri != 0
+    at_expires = record.at is not None and record.at == record.expires
+    handed = None if record.taken is None else (record.attempts, record.lease, *_halves(record.taken))
+    numbers: dict[int, tuple[float, ...] | None] = {
+        1: None if pri_rank or not record.rank1 else (record.rank1,),
+        2: (record.rank2,) if record.rank2 else None,
+        4: (record.pri,) if record.pri else None,
+        8: handed,
+        16: None if record.expires is None else _halves(record.expires),
+        32: None if record.at is None or at_expires else _halves(record.at),
+        128: None if record.ttr is None else _halves(record.ttr),
+        256: None if record.max_attempts is None else (record.max_attempts,),
+        512: None if record.owner is None else _halves(record.owner),
+    }
+    texts = {1024: record.utube, 2048: record.reason, 4096: record.callback, 16384: record.address}
+    flags, parts = 64 * at_expires | 8192 * pri_rank, list[bytes]()
+    for flag, values in numbers.items():
+        if values is not None:
+            flags |= flag
+            parts.append(struct.pack(">" + _PACKED[flag], *values))
+    for flag, text in texts.items():
+        if text is not None:
+            flags |= flag
+            parts.append(_packed_text(text, _TEXTS[flag]))
+    if record.reply_to is not None or record.group_no is not None:
+        flags |= _RELATED
+        parts += [_packed_text(record.reply_to or "", 1), task_key(record.group_no or 0)]
+        parts.append(_packed_text(record.group or "", 1))
+    letter = record.state
+    if letter == "t" and record.progress is not None:
+        letter = "p"
+        parts.append(struct.pack(">d", record.progress))
+    return letter.encode() + flags.to_bytes(2, "big") + task_key(record.created) + b"".join(parts) + record.payload
+
+
+def _halves(number: int) -> tuple[int, int]:
+    return number >> 32, number & 0xFFFFFFFF
+
+
+def _packed_text(text: str, width: int) -> bytes:
+    packed = text.encode()
+    return len(packed).to_bytes(width, "big") + packed
 
 
 def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None, str | None, str | None, int]:
@@ -194,6 +227,18 @@ def read_lane(stored: bytes) -> tuple[int, int, int, int]:
     """Decode a micro-queue: taken, heads, waiting and turn."""
     taken, heads, waiting, high, low = _LANE.unpack(stored)
     return taken, heads, waiting, high << 32 | low
+
+
+def pack_lane(taken: int, heads: int, waiting: int, turn: int) -> bytes:
+    """The bytes of a micro-queue."""
+    return _LANE.pack(taken, heads, waiting, *_halves(turn))
+
+
+def queue_member(record: Record, *, second: bool) -> bytes:
+    """The member of a head or a waiting task in the index of its micro-queue, as lua/micro_queues.lua makes it."""
+    place = sortable(record.rank1) + (sortable(record.rank2) if second else b"")
+    letter = b"h" if record.state == "r" else b"w"
+    return _packed_text(record.utube or "", 1) + letter + place + task_key(record.id)
 
 
 def sortable(number: float) -> bytes:

@@ -1,10 +1,9 @@
-"""Reads that change nothing: tasks by id, name and status, pages in id order, counters, micro-queues."""
+"""Reads that change nothing: pages of tasks and outcomes in id order, counters, micro-queues."""
 
 from __future__ import annotations
 
-import heapq
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
@@ -13,10 +12,10 @@ from msgspec.structs import astuple
 from penstock.core.options import Tube
 from penstock.core.shards import own_in
 from penstock.core.task import Record
+from penstock.core.transfer import Tally
 from penstock.store.base import Counts, Lane
-from penstock.store.redis.connection import Reply
-from penstock.store.redis.encoding import MAX_ID, decode, read_lane, task_id, task_key
-from penstock.store.redis.runner import Runner, read_pairs
+from penstock.store.redis.encoding import read_lane, sortable, task_id, task_key
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
 
 # Tasks that one call of a paging script reads: about a millisecond.
@@ -27,67 +26,17 @@ _HASHES = frozenset({"tasks", "lanes", "addresses", "outcomes", "groups"})
 # An entry of a listing is an id, and in its lowest bits the place of the shard: see MAX_SHARDS in penstock.core.shards.
 _PLACE_BITS = 8
 _PLACES = (1 << _PLACE_BITS) - 1
-_STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
 
 
-def get(runner: Runner, tube: Tube, ids: Sequence[int], now: int | None) -> list[Record | None]:
-    """The tasks with these ids; None for those past their ttl, unless they are taken."""
-    wanted = [task_key(id) if 0 < id <= MAX_ID else b"" for id in ids]
-    reply = runner.on_tag("get_tasks", tube.no, runner.moment(now), *wanted, idempotent=True)
-    moment, *values = runner.known(tube, cast("list[Reply]", reply))
-    found = zip(ids, cast("list[bytes | None]", values), strict=True)
-    return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in found]
-
-
-def get_by_name(runner: Runner, tube: Tube, names: Sequence[str], now: int | None) -> list[Record | None]:
-    """The tasks with these public ids, of a kind without leases; None for those past their ttl."""
-    reply = runner.on_tag("get_by_name", tube.no, runner.moment(now), *names, idempotent=True)
-    moment, *found = runner.known(tube, cast("list[Reply]", reply))
-    pairs = zip(cast("list[int]", found[::2]), cast("list[bytes | None]", found[1::2]), strict=True)
-    return [None if value is None else unless_expired(decode(id, value), cast(int, moment)) for id, value in pairs]
-
-
-def list_messages(runner: Runner, tube: Tube, start: int, count: int, delivered: bool) -> list[Record]:
-    """Messages from a position on, of the undelivered or the delivered."""
-    reply = runner.on_tag("list_messages", tube.no, start, count, int(delivered), idempotent=True)
-    return read_pairs(runner.known(tube, cast("list[Reply]", reply))[1:])
-
-
-def unless_expired(record: Record, now: int) -> Record | None:
-    """The record, or None if its ttl has passed; a taken task outlives its ttl."""
-    gone = record.state != "t" and record.expires is not None and record.expires <= now
-    return None if gone else record
-
-
-def find(runner: Runner, tube: Tube, status: str | None, after: int, limit: int, now: int | None) -> list[Record]:
-    """Up to limit tasks above an id, in id order.
-
-    Reads all ids one after the other while most of them exist; if few do, lists the existing ids first.
-    """
-    states, records, place = _STATES.get(status, status), list[Record](), max(after, 0)
-    while len(records) < limit and place < MAX_ID:
-        arguments = (runner.moment(now), states or "", place, limit - len(records), PAGE)
-        reply = runner.on_tag("find_tasks", tube.no, *arguments, idempotent=True)
-        _, place, last, stored = cast("list[int]", runner.known(tube, cast("list[Reply]", reply))[:4])
-        records += read_pairs(cast("list[Reply]", reply)[4:])
-        left = last - place
-        if left <= 0 or not stored:
-            break
-        if left > 4 * stored + PAGE:
-            return records + _sparse(runner, tube, states or "", place, limit - len(records), now)
-    return records
-
-
-def _sparse(runner: Runner, tube: Tube, states: str, after: int, limit: int, now: int | None) -> list[Record]:
-    """The same if most ids are gone: list all ids, then read the lowest until there are enough."""
-    ids = sorted(id for id in all_ids(runner, tube) if id > after)
-    records: list[Record] = []
-    for start in range(0, len(ids), PAGE):
-        found = get(runner, tube, ids[start : start + PAGE], now)
-        records += [record for record in found if record is not None and record.state in states]
-        if len(records) >= limit:
-            break
-    return records[:limit]
+def some_keys(runner: Runner, tube: Tube, limit: int, upto: int) -> list[bytes]:
+    """The keys of any tasks up to an id, so many if there are."""
+    keys: dict[bytes, None] = {}  # a scan may return a field twice
+    for key, _ in scan(runner, tube, "tasks"):
+        if task_id(key) <= upto:
+            keys[key] = None
+            if len(keys) == limit:
+                break
+    return list(keys)
 
 
 def all_ids(runner: Runner, tube: Tube) -> set[int]:
@@ -130,10 +79,21 @@ def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: b
     return Counts(**counts)
 
 
+def tally(runner: Runner, tube: Tube) -> Tally:
+    """The last ids and the counters of a stored tube, also of one that was moved away."""
+    key = runner.keys.name(tube.no, "meta")
+    words = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, b"last", b"sealed", b"ms", b"seq"))
+    last, sealed, ms, seq = (int(word or 0) for word in words)
+    return Tally(last or sealed, (ms, seq), count(runner, [tube], sealed=True))
+
+
 def ahead(runner: Runner, tube: Tube, record: Record) -> int:
     """How many ready tasks come before this one, up to a limit."""
-    arguments = (runner.shape(tube).letters, repr(float(record.rank1)), repr(float(record.rank2)), task_key(record.id))
-    return min(cast(int, runner.on_tag("count_ahead", tube.no, *arguments, idempotent=True)), _AHEAD_LIMIT)
+    key, rank = runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
+    like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
+    before, alike = runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])
+    name = (sortable(record.rank2) if "2" in runner.shape(tube).letters else b"") + task_key(record.id)
+    return min(cast(int, before) + bisect_left(cast("list[bytes]", alike), name), _AHEAD_LIMIT)
 
 
 def lane(runner: Runner, tube: Tube, utube: str) -> Lane:
@@ -142,15 +102,6 @@ def lane(runner: Runner, tube: Tube, utube: str) -> Lane:
     stored = cast("bytes | None", runner.servers.command(key, b"HGET", key, utube))
     taken, heads, waiting, _ = read_lane(stored or bytes(18))
     return Lane(utube, taken, heads, waiting)
-
-
-def lane_holders(runner: Runner, tube: Tube, utube: str, ids: Sequence[int], limit: int) -> list[Record]:
-    """Those of these taken tasks that are in a micro-queue, oldest hand-out first."""
-    records: list[Record] = []
-    for start in range(0, len(ids), PAGE):
-        found = get(runner, tube, ids[start : start + PAGE], None)
-        records += [record for record in found if record and record.state == "t" and record.utube == utube]
-    return heapq.nsmallest(limit, records, key=lambda record: (record.taken or 0, record.id))
 
 
 class Found(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
@@ -62,12 +63,27 @@ class Runner:
         self._names: dict[tuple[Script, str | int], tuple[bytes, ...]] = {}
         self._shapes: dict[int, Shape] = {}
         self._related: set[int] = set()
+        # By tube, how far the clock of its server is ahead of this process's monotonic one.
+        self._ahead: dict[int, float] = {}
 
     def moment(self, now: int | None) -> int | str:
         """The time as an argument of scripts: '' makes them read the server's clock."""
         if now is not None:
             return now
         return "" if self._clock is None else self._clock()
+
+    def now(self, tag: str | int, now: int | None = None) -> int:
+        """The time on the server of the keys with a tag."""
+        moment = self.moment(now)
+        if isinstance(moment, int):
+            return moment
+        seconds, micros = cast("tuple[bytes, bytes]", self.servers.command(self.keys.name(tag, "meta"), b"TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000
+
+    def guess_now(self, tube: Tube) -> int:
+        """The same, some milliseconds off, without asking where the server has told it before."""
+        ahead = None if self._clock else self._ahead.get(tube.no)
+        return self.now(tube.no) if ahead is None else round(time.monotonic() * 1000 + ahead)
 
     def on_tube(
         self, name: str, tube: Tube, *arguments: Argument, idempotent: bool = False, now: int | None = None
@@ -77,7 +93,9 @@ class Runner:
             request = self.tube_request(name, tube, *arguments, now=now)
             reply = cast("list[Reply]", self.servers.run(request, idempotent=idempotent))
             if reply[0] != _RELATED:
-                return self.known(tube, reply)
+                self.known(tube, reply)
+                self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
+                return reply
             self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
@@ -153,8 +171,8 @@ class Runner:
         return shape
 
     def is_plain(self, tube: Tube) -> bool:
-        """Whether the tube has leases, no micro-queues, and no known relations."""
-        return self.shape(tube).sort == PLAIN and tube.no not in self._related
+        """Whether the tube has leases and no micro-queues."""
+        return self.shape(tube).sort == PLAIN
 
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
         names = self._names.get((script, tag))

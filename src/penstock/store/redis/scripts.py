@@ -3,8 +3,8 @@
 A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
 a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
 In `WITH`, `micro_queues?` is included only for tubes with micro-queues, `unleased?` and `hand_over?` only for kinds
-without leases, `relations?` only for tubes whose tasks have addresses, replies or groups; `a|b|c` is a for plain tubes,
-b for tubes with micro-queues, c for kinds without leases.
+without leases, `relations?` and `outcomes?` only for tubes whose tasks have addresses, replies or groups; `a|b|c` is a
+for plain tubes, b for tubes with micro-queues, c for kinds without leases.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local update_lane, save_lanes, forget_idle, queue_member_of, lease, removals, save_last, apply_group, "
+    "local update_lane, save_lanes, forget_idle, queue_member_of, lease, removals, additions, save_last, apply_group, "
     "task_removed, cancelled, hold, unhold, follow_groups, groups_are_turning, put_pending_work, finish_relations, "
     "forget_expired, key_named, delivered, name_reply, next_hand_out, bury_unreadable, mark_changed, lease_floor"
 )
@@ -117,7 +117,9 @@ def _parts(text: str, sort: str, related: bool) -> list[str]:
     for word in _words("WITH", text):
         if word == "relations" or (word == "relations?" and related):
             parts += _RELATIONS
-        elif word == "relations?":
+        elif word == "outcomes?" and related:
+            parts += ["encode", "groups", "outcomes"]
+        elif word in ("relations?", "outcomes?"):
             parts += ["no_relations"] if sort != UNLEASED else []
         elif word.endswith("?"):
             parts += [word[:-1]] if sort == _OPTIONAL[word] else []

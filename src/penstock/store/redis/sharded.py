@@ -17,15 +17,15 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.shards import last_up_to, shard_of
+from penstock.core.stepwise import stepwise
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.redis.location import locate
 from penstock.store.redis.store import RedisStore
-from penstock.store.redis.tubes import locate_tasks, merge
+from penstock.store.redis.tubes import locate_tasks
 from penstock.store.refusals import refuse_busy
-from penstock.store.stepwise import stepwise
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
 R = TypeVar("R", bound="Record | None")
@@ -47,7 +47,7 @@ class ShardedStore(RedisStore):
         self.pause_tube(tube, True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
-                self._catch_up(shard, effects)
+                self._catch_up(None, shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
             refuse_busy(tube, taken=self.count(tube).taken, waiting=waiting)
         except BaseException:
@@ -94,7 +94,7 @@ class ShardedStore(RedisStore):
             except (StoreError, DuplicateAddress) as error:
                 raise _partly(error, f"{len(records)} of {len(entries)} tasks are stored", records) from error
             records.update(zip(which, self._public(tube, home, stored.records), strict=True))
-            merge(effects, stored.effects)
+            effects.add(stored.effects)
         return self._translated(Stored([records[place] for place in range(len(entries))], effects))
 
     def _shards_for(self, tube: Tube, entries: Sequence[Entry]) -> list[int]:
@@ -137,7 +137,7 @@ class ShardedStore(RedisStore):
                 except StoreError:
                     break  # the caller holds what was taken
                 records += self._shards.public(shard.no, more.records)
-                merge(first.effects, more.effects)
+                first.effects.add(more.effects)
         return self._translated(Taken(tube, records, first.wait_ms, True, first.effects))
 
     def _in_turn(self, tube: Tube) -> Sequence[Tube]:
@@ -152,7 +152,7 @@ class ShardedStore(RedisStore):
         homes = self._locate(tube, [move.id for move in moves])
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
-            own = [replace(moves[place], id=homes[place][1]) for place in which]
+            own = [_move_in_shard(moves[place], homes[place][1]) for place in which]
             try:
                 settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
             except StoreError as error:
@@ -160,7 +160,7 @@ class ShardedStore(RedisStore):
             done += len(which)
             for place, record in zip(which, self._public(tube, home, settled.records), strict=True):
                 records[place] = record
-            merge(effects, settled.effects)
+            effects.add(settled.effects)
         return self._translated(Settled(records, effects))
 
     def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
@@ -183,7 +183,7 @@ class ShardedStore(RedisStore):
                 part = step(shard, len(settled.records))
             if part is not None:
                 settled.records.extend(self._shards.public(shard.no, part.records))
-                merge(settled.effects, part.effects)
+                settled.effects.add(part.effects)
         return self._translated(settled)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
@@ -287,6 +287,10 @@ class ShardedStore(RedisStore):
     def _translated(self, answer: A) -> A:
         self._shards.translate(answer.effects)
         return answer
+
+
+def _move_in_shard(move: Move, id: int) -> Move:
+    return replace(move, id=id, seen=None if move.seen is None else replace(move.seen, id=id))
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

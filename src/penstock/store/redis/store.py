@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NoReturn, cast
 from uuid import uuid4
 
 from msgspec.structs import replace
 
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
+from penstock.engine.port import Database, Deliveries
+from penstock.engine.store import EngineStore
 from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store import base
 from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
@@ -29,6 +30,7 @@ from penstock.store.redis.registry import Registry
 from penstock.store.redis.relations import RelationCalls
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
+from penstock.store.redis.step import RedisDatabase
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.takes import Takes, Wanted
@@ -43,11 +45,12 @@ log = logging.getLogger("penstock")
 SCHEMA = 7
 
 
-class RedisStore(RelationCalls, TransferCalls):
+class RedisStore(RelationCalls, TransferCalls, EngineStore):
     """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
     remote = True
+    remove_step = queries.PAGE
 
     def __init__(self, where: Location, clock: Callable[[], int] | None = None) -> None:
         self._servers = self._connect(where)
@@ -69,6 +72,7 @@ class RedisStore(RelationCalls, TransferCalls):
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._repair_after_burial
+        self._db = cast(Database, RedisDatabase(self._runner, self._steps))
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         self._listing = Listing(self._runner, self._shards)
@@ -124,7 +128,7 @@ class RedisStore(RelationCalls, TransferCalls):
         self._servers.after_fork()
         self._subscriber.reset()
 
-    def bind(self, connection: object) -> base.Store:
+    def bind(self, connection: object) -> NoReturn:
         raise UnsupportedOption("redis has no transactions to bind to: sqlite://, postgresql:// and mysql:// have")
 
     def durability(self) -> str:
@@ -137,11 +141,7 @@ class RedisStore(RelationCalls, TransferCalls):
         )
 
     def now(self) -> int:
-        if self._clock is not None:
-            return self._clock()
-        key = self._keys.name(TUBES, "store")
-        seconds, micros = cast("tuple[bytes, bytes]", self._servers.command(key, b"TIME"))
-        return int(seconds) * 1000 + int(micros) // 1000
+        return self._runner.now(TUBES)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         return self._subscriber.wait(wake, seconds, watch=watch)
@@ -164,7 +164,7 @@ class RedisStore(RelationCalls, TransferCalls):
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
-        self._catch_up(tube, effects)
+        self._catch_up(None, tube, effects)
         replies = self._drop(tube)
         self._tubes.forget(tube)
         if replies:
@@ -243,15 +243,6 @@ class RedisStore(RelationCalls, TransferCalls):
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
         return self._takes.take(tubes, wanted, now)
 
-    def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
-        return self._steps.settle(tube, moves, brief, now)
-
-    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        return self._steps.kick(tube, count, now)
-
-    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        return self._steps.release_all(tube, now)
-
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         effects = Effects()
         self._outbox.deliver_overdue(effects, now)
@@ -262,28 +253,14 @@ class RedisStore(RelationCalls, TransferCalls):
         _, rest = self._steps.run("advance_tube", tube, effects, limit, idempotent=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
 
-    def _catch_up(self, tube: Tube, effects: Effects) -> None:
+    def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
         while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
             pass
-
-    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        return self._steps.truncate(tube, now)
-
-    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
-        return queries.get(self._runner, tube, ids, now)
-
-    def find(
-        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
-    ) -> list[Record]:
-        return queries.find(self._runner, tube, status, after or 0, limit, now)
 
     def count(self, tube: Tube) -> Counts:
         return queries.count(self._runner, self._shards.of(tube))
 
     # kinds without leases
-
-    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        return queries.get_by_name(self._runner, tube, names, now)
 
     def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
         effects = Effects()
@@ -293,7 +270,7 @@ class RedisStore(RelationCalls, TransferCalls):
         return Settled(list(records), effects)
 
     def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
-        return queries.list_messages(self._runner, tube, start, count, pending)
+        return self._read(lambda step: step.load(tube, Deliveries(start, count, pending)).records, tube)
 
     # sessions
 
@@ -317,10 +294,6 @@ class RedisStore(RelationCalls, TransferCalls):
     def lane(self, tube: Tube, utube: str) -> base.Lane:
         return queries.lane(self._runner, tube, utube)
 
-    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
-        ids = [id for _, id in self._registry.taken([tube])[0]]
-        return queries.lane_holders(self._runner, tube, utube, ids, limit)
-
     def owner(self, session: int) -> base.SessionRecord | None:
         return self._registry.find(session)
 
@@ -328,7 +301,7 @@ class RedisStore(RelationCalls, TransferCalls):
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
         log.warning("tube %s had tasks that could not be read: they are buried", tube.name)
         try:
-            check(self._runner, self._steps, [tube], self._registry, True, now)
+            check(self._runner, self._steps, tube, self._registry, True, now)
         except StoreError as error:
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
@@ -339,7 +312,7 @@ class RedisStore(RelationCalls, TransferCalls):
         return [
             self._shards.finding(stored.no, found)
             for stored in self._shards.of(tube)
-            for found in check(self._runner, self._steps, [stored], self._registry, repair, now)
+            for found in check(self._runner, self._steps, stored, self._registry, repair, now)
         ]
 
 

@@ -19,8 +19,9 @@ from penstock.core.task import NO_UTUBE, Record
 from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.store.redis import puts, queries
+from penstock.store.redis.checks import unreadable
 from penstock.store.redis.connection import Argument, Reply
-from penstock.store.redis.encoding import UNREADABLE, decode, read_group, read_outcome, task_id, task_key
+from penstock.store.redis.encoding import decode, read_group, read_outcome, task_id, task_key
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.queries import Listing
 from penstock.store.redis.runner import Runner
@@ -183,11 +184,7 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
         log.warning("tube %s: %s", tube.name, error)
         if not tube.kind.leased:
             return None
-    # As bury_unreadable in lua/tasks.lua: the first byte keeps the data from being mistaken for what was put.
-    return Record(
-        id, "!", 0, 0, 0, "" if tube.kind.per_utube else None, 0, 0, 0, None, None, None, None, None, None, UNREADABLE,
-        None, b"\xff" + value,
-    )  # fmt: skip
+    return msgspec.structs.replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
 
 
 def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:

@@ -120,15 +120,6 @@ def add_count(counts: dict[int, int], no: int, by: int) -> None:
     counts[no] = counts.get(no, 0) + by
 
 
-def merge(effects: Effects, more: Effects) -> None:
-    """Add the effects of another script."""
-    effects.events += more.events
-    effects.ended += more.ended
-    for counts, others in ((effects.readied, more.readied), (effects.removed, more.removed)):
-        for no, by in others.items():
-            add_count(counts, no, by)
-
-
 def _shard(tube: Tube, place: int, floor: int) -> Shard:
     fields = {**{name: getattr(tube, name) for name in tube.__struct_fields__}, "no": tube.no + 1 + place, "shards": 1}
     return Shard(**fields, tube_no=tube.no, place=place, of=tube.shards, floor=floor)

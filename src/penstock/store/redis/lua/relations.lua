@@ -126,7 +126,7 @@ local function follow_group(no, group, most)
       change(key, rec, started and group_started(rec) or removed_by(rec, 'delete'))
     end
   end
-  if removals then flush_removals() end
+  if removals then flush_gathered() end
   return #found
 end
 

@@ -30,28 +30,38 @@ local function prefetch(keys)
   end
 end
 
--- Remove a name from a hash or an index: at once, or with others if the script collects them in `removals`.
-local function remove_from(command, index, name)
-  local names = removals and removals[index]
-  if not removals then
-    redis.call(command, index, name)
-  elseif not names then
-    removals[index] = { command, index, name }
+-- Write to a hash or an index: at once, or later with others if the script gathers them in `removals` and `additions`. Such a
+-- script changes no task twice.
+local function write(gathered, command, index, one, other)
+  local words = gathered and gathered[index]
+  if gathered and not words then
+    words = { command = command }
+    gathered[index] = words
+  end
+  if words then
+    words[#words + 1] = one
+    words[#words + 1] = other
+  elseif other then
+    redis.call(command, index, one, other)
   else
-    names[#names + 1] = name
-    if #names > 1000 then
-      redis.call(unpack(names))
-      removals[index] = nil
-    end
+    redis.call(command, index, one)
   end
 end
 
-local function flush_removals()
-  for _, names in pairs(removals) do redis.call(unpack(names)) end
-  removals = nil
+local function remove_from(command, index, name) write(removals, command, index, name) end
+
+local function add_to(command, index, one, other) write(additions, command, index, one, other) end
+
+local function flush_gathered()
+  for _, gathered in ipairs({ removals or {}, additions or {} }) do
+    for index, words in pairs(gathered) do
+      for i = 1, #words, 1000 do redis.call(words.command, index, unpack(words, i, math.min(i + 999, #words))) end
+    end
+  end
+  removals, additions = nil, nil
 end
 
-local function save(key, rec) redis.call('HSET', k_tasks, key, encode(rec)) end
+local function save(key, rec) add_to('HSET', k_tasks, key, encode(rec)) end
 
 -- A task's member in the ready and buried indexes, whose score is the first rank.
 local function member(key, rec) return second and sortable(rec.rank2) .. key or key end
@@ -73,14 +83,14 @@ end
 
 local function enter(key, rec)
   if rec.state == 'r' then
-    redis.call('ZADD', k_ready, rec.rank1, member(key, rec))
+    add_to('ZADD', k_ready, rec.rank1, member(key, rec))
     readied = readied + 1
   elseif rec.state == '!' then
     redis.call('ZADD', k_buried, rec.rank1, member(key, rec))
   elseif rec.state == 't' and delivered then
     redis.call('ZADD', delivered, rec.rank1, key)
   elseif rec.state == 't' then
-    redis.call('ZADD', k_taken, rec.owner, key)
+    add_to('ZADD', k_taken, rec.owner, key)
   elseif rec.state == 'g' then
     hold(key, rec)
   end
@@ -89,7 +99,7 @@ end
 
 local function set_timer(key, old, new)
   if new == old then return end
-  if new then redis.call('ZADD', k_due, new, key) else remove_from('ZREM', k_due, key) end
+  if new then add_to('ZADD', k_due, new, key) else remove_from('ZREM', k_due, key) end
 end
 
 -- Log a change of a task. Returns its place in the log.
@@ -116,7 +126,7 @@ bury_unreadable = function(key, value)
   log_change('bury', key, rec)
 end
 
--- Apply what lifecycle decided: `to` has the next state, its events and fields.
+-- Apply what was decided: `to` has the next state, its events and fields; `quiet`: the caller knows what is logged.
 local function change(key, rec, to)
   if rec.group_no then to = apply_group(rec, to) end
   local before, timer = rec.state, rec.at
@@ -138,7 +148,7 @@ local function change(key, rec, to)
   enter(key, rec)
   for event in string.gmatch(to.events, '%a+') do count(event, 1) end
   if task_removed and rec.state == '-' then task_removed(key, rec, to) end
-  return log_change(to.events, key, rec)
+  if not to.quiet then log_change(to.events, key, rec) end
 end
 
 -- Put replies and group work, and write everything that was collected.

@@ -1,0 +1,124 @@
+-- Reading tasks for the engine, and writing what it decided.
+
+-- script: read_tasks
+-- Read tasks by key or by name, or from an index in its order; and the groups that they are in.
+-- KEYS: tasks addresses ready buried delivered
+-- ARGV: now, shape, limit, then `tasks`, key, ...; or `addresses`, name, ...; or an index, the place to begin at
+--   (negative: from its end) and how many
+-- Returns: now, {id, record, ...}, {number, record, ...}
+-- WITH: now tube encode decode groups
+-- FLAGS: no-writes
+local from, keys, tasks, found = ARGV[4], {}, {}, {}
+if from == 'tasks' then
+  for i = 5, #ARGV do keys[i - 4] = ARGV[i] end
+elseif from == 'addresses' then
+  for i = 5, #ARGV do keys[#keys + 1] = redis.call('HGET', k_addresses, ARGV[i]) or nil end
+else
+  local index = ({ ready = k_ready, buried = k_buried, delivered = k_delivered })[from]
+  local start, total = tonumber(ARGV[5]), redis.call('ZCARD', index)
+  if start < 0 then start = start + total end
+  local stop = math.min(start + tonumber(ARGV[6]), total) - 1
+  local names = start < 0 and {} or start <= stop and redis.call('ZRANGE', index, start, stop) or {}
+  for i, name in ipairs(names) do keys[i] = key_in(name) end
+end
+for first = 1, #keys, 1000 do
+  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))) do
+    if value then
+      tasks[#tasks + 1], tasks[#tasks + 2] = id_of(keys[first + i - 1]), value
+      local rec = (string.byte(value, 2) or 0) > 127 and decode(value)
+      local no = rec and rec.group_no
+      if no and groups[no] == nil and group_of(no) then
+        found[#found + 1], found[#found + 2] = no, redis.call('HGET', k_groups, 'g' .. key_of(no))
+      end
+    end
+  end
+end
+return { now, tasks, found }
+
+-- script: find_tasks
+-- Read a page of tasks in id order, in the given states, without those past their ttl.
+-- KEYS: tasks
+-- ARGV: now, shape, limit, states, after, most, how many ids to look at
+-- Returns: now, the last id looked at, the last id given, number of tasks stored, id, record, ...
+-- WITH: now tube encode decode
+-- FLAGS: no-writes
+local last, id, most = tonumber(meta[1]), tonumber(ARGV[5]), tonumber(ARGV[6])
+local top = math.min(last, id + tonumber(ARGV[7]))
+local answer = { now, 0, last, redis.call('HLEN', k_tasks) }
+while id < top and #answer < 4 + 2 * most do
+  local keys = {}
+  for i = 1, math.min(100, top - id) do keys[i] = key_of(id + i) end
+  for i, value in ipairs(redis.call('HMGET', k_tasks, unpack(keys))) do
+    id = id + 1
+    if value and string.find(ARGV[4], string.sub(value, 1, 1), 1, true) and #answer < 4 + 2 * most then
+      local rec = decode(value)
+      if rec and (rec.state == 't' or not rec.expires or rec.expires > now) then
+        answer[#answer + 1] = id
+        answer[#answer + 1] = value
+      end
+    end
+  end
+end
+answer[2] = id
+return answer
+
+-- script: apply
+-- Write each row whose guard holds: what the engine decided about a task. A task of a cancelled group is removed instead.
+-- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
+--   rank1, owner, until; then: state, at (of a taken task: by how much later), expires, attempts, reason, events,
+--   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it],
+--   ...], result, ...
+-- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}
+-- WITH: now tube encode decode tasks micro_queues? lifecycle relations? unleased?
+-- FLAGS: allow-oom
+local function holds(rec, row)
+  local lease, at, owner, ends = row[3], row[4], row[6], row[7]
+  if (rec.state == 'q' and 'r' or rec.state) ~= row[2] then return false end
+  if (lease and rec.lease ~= lease) or (owner and rec.owner ~= owner) or (ends and ends <= now) then return false end
+  if at == nil then return not rec.at or rec.at > now end
+  return (rec.at or false) == at and rec.rank1 == row[5]
+end
+
+local function decided(rec, row)
+  local to = {
+    state = row[8], at = row[9], expires = row[10], attempts = row[11] or rec.attempts, reason = row[12],
+    events = row[13], quiet = not row[16],
+  }
+  if to.state == 't' then
+    to.at, rec.progress = rec.at and rec.at + to.at, row[14] or rec.progress
+  end
+  local ending = row[15]
+  if ending then
+    local result = ending[4] and ARGV[4 + ending[4]]
+    to.ending = { status = ending[1], error = ending[2], code = ending[3], result = result, base64 = ending[5] }
+  end
+  return to
+end
+
+local rows, keys, missed, all_leave = cmsgpack.unpack(ARGV[4]), {}, {}, true
+for i, row in ipairs(rows) do
+  keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
+  all_leave = all_leave and row[8] == '-'
+end
+for i = 1, #keys, 1000 do
+  prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
+end
+
+-- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward.
+if all_leave or not update_lane then removals = {} end
+if not update_lane then additions = {} end
+
+for i, row in ipairs(rows) do
+  local key = keys[i]
+  local rec = fetch(key)
+  local gone = rec and rec.group_no and cancelled(rec)
+  if rec and not gone and holds(rec, row) then
+    change(key, rec, decided(rec, row))
+  else
+    if gone then change(key, rec, removed_by(rec, 'delete')) end
+    missed[#missed + 1] = i
+  end
+end
+flush_gathered()
+commit()
+return { now, readied, removed, log, follow_ups, missed }

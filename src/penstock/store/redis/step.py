@@ -1,0 +1,288 @@
+"""The engine's step on Redis: tasks are read by one script, and what was decided about them is written by another.
+
+The scripts keep indexes, counters, outcomes, replies and the counts of groups, as they do for puts, takes and what is
+due. Nothing is held between two of them: a row whose task has changed meanwhile is left out, and the engine reads it
+again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from base64 import b64encode
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import cast
+
+import msgspec
+
+from penstock.core import codec
+from penstock.core.ending import Ending
+from penstock.core.lifecycle import Move, expired
+from penstock.core.options import Tube
+from penstock.core.results import Effects
+from penstock.core.stepwise import stepwise
+from penstock.core.task import Record
+from penstock.core.transfer import Tally
+from penstock.engine.port import (
+    Acked,
+    Buried,
+    ByIds,
+    ByNames,
+    Deliveries,
+    Delta,
+    Find,
+    Flushed,
+    Holders,
+    Loaded,
+    Page,
+    Row,
+    Select,
+    Step,
+    Taken,
+)
+from penstock.errors import StoreCorrupt
+from penstock.store.redis import queries
+from penstock.store.redis.connection import Argument
+from penstock.store.redis.encoding import MAX_ID, decode, read_group, task_id, task_key
+from penstock.store.redis.queries import PAGE
+from penstock.store.redis.runner import Runner, read_pairs
+from penstock.store.redis.steps import Steps
+
+_encode = msgspec.msgpack.Encoder().encode
+_pack = struct.Struct(">HII").pack
+# The stored states of a public status.
+_STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
+
+
+class RedisDatabase:
+    """What `engine.store.EngineStore` asks for steps."""
+
+    def __init__(self, runner: Runner, steps: Steps) -> None:
+        self._runner = runner
+        self._steps = steps
+
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> RedisStep:
+        """As `engine.port.Database` says; of a Step there is what the verbs of this store need."""
+        return RedisStep(self._runner, self._steps, tubes[0], write, now)
+
+
+class RedisStep:
+    """Reads and writes of one call on a stored tube."""
+
+    optimistic = True
+    follows_up = True
+    __slots__ = ("_done", "_given", "_now", "_runner", "_steps", "_taken", "_tube", "_write")
+
+    def __init__(self, runner: Runner, steps: Steps, tube: Tube, write: bool, now: int | None) -> None:
+        self._runner = runner
+        self._steps = steps
+        self._tube = tube
+        self._write = write
+        self._given = now
+        self._now = now
+        self._done: list[Row] = []  # what earlier flushes changed
+        self._taken: list[int] = []
+
+    @property
+    def now(self) -> int:
+        """When tasks were last read; before that a guess, some milliseconds off."""
+        if self._now is None:
+            self._now = self._runner.guess_now(self._tube)
+        return self._now
+
+    def __enter__(self) -> Step:
+        return cast(Step, self)
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is held."""
+
+    # looking
+
+    def load(self, tube: Tube, select: Select, *, data: bool = True) -> Loaded:
+        """As the port says; where tasks are to be changed, those that cannot be read are buried."""
+        match select:
+            case ByIds(ids):
+                return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
+            case ByNames(names):
+                return self._read(tube, "addresses", *names)
+            case Buried(limit):
+                return self._read(tube, "buried", 0, limit) if limit else Loaded([], {})
+            case Deliveries(start, limit, delivered):
+                return self._read(tube, "delivered" if delivered else "ready", start, limit)
+            case Taken(after, limit):
+                ids = self._taken_ids(tube, after)
+                return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
+            case Page(_, limit, upto):
+                keys = queries.some_keys(self._runner, tube, limit, MAX_ID if upto is None else upto)
+                return self._read(tube, "tasks", *sorted(keys))
+            case Find(status, after, limit):
+                return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
+            case Holders(utube, limit):
+                held = [record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube]
+                return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
+            case _:
+                raise NotImplementedError(select)
+
+    def _find(self, tube: Tube, states: str, after: int, limit: int) -> list[Record]:
+        """Reads all ids one after the other while most of them exist; if few do, lists the existing ids first."""
+        records, place = list[Record](), after
+        while len(records) < limit and place < MAX_ID:
+            words = (states, place, limit - len(records), PAGE)
+            reply = self._runner.on_tube("find_tasks", tube, *words, idempotent=True, now=self._given)
+            _, place, last, stored = cast("list[int]", reply[:4])
+            records += read_pairs(reply[4:])
+            left = last - place
+            if left <= 0 or not stored:
+                break
+            if left > 4 * stored + PAGE:
+                ids = sorted(id for id in queries.all_ids(self._runner, tube) if id > place)
+                more = (
+                    record for record in self._pages(tube, ids)
+                    if record.state in states and not expired(record, self.now)
+                )  # fmt: skip
+                return records + list(islice(more, limit - len(records)))
+        return records
+
+    def _pages(self, tube: Tube, ids: Sequence[int]) -> Iterator[Record]:
+        for start in range(0, len(ids), PAGE):
+            yield from self.load(tube, ByIds(ids[start : start + PAGE])).records
+
+    def _taken_ids(self, tube: Tube, after: int) -> list[int]:
+        """The taken tasks above an id, of those that were taken when this step began."""
+        if not self._taken:
+            key = self._runner.keys.name(tube.no, "taken")
+            found = cast("list[bytes]", self._runner.servers.command(key, b"ZRANGE", key, 0, -1))
+            self._taken = [task_id(member) for member in found]
+        return [id for id in self._taken if id > after]
+
+    def _read(self, tube: Tube, *words: Argument) -> Loaded:
+        with stepwise(self._done):
+            reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
+        now, tasks, groups = cast("tuple[int, list[int | bytes], list[int | bytes]]", tuple(reply))
+        self._now = now
+        records: list[Record] = []
+        broken: list[tuple[object, ...]] = []
+        for place in range(0, len(tasks), 2):
+            id = cast(int, tasks[place])
+            try:
+                records.append(decode(id, cast(bytes, tasks[place + 1])))
+            except StoreCorrupt:
+                if not self._write:
+                    raise
+                broken.append((id,))
+        if broken and tube.kind.leased:  # the script buries what it cannot read
+            self._steps.run("apply", tube, Effects(), _encode(broken), now=self._given)
+            return self._read(tube, *words)
+        pairs = cast("list[int]", groups[::2]), cast("list[bytes]", groups[1::2])
+        return Loaded(records, {no: read_group(no, stored) for no, stored in zip(*pairs, strict=True)})
+
+    def tally(self, tube: Tube) -> Tally:
+        """As the port says."""
+        return queries.tally(self._runner, tube)
+
+    # changes
+
+    def flush(self, delta: Delta) -> Flushed:
+        """As the port says; a Delta has nothing but rows here."""
+        rows, tube = delta.rows, delta.tube
+        results: list[bytes] = []
+        packed = _encode([_packed(row, results) for row in rows])
+        with stepwise(self._done):
+            effects, missed = self._apply(tube, packed, results)
+        left_out = {rows[place - 1].before.id for place in missed}
+        done = [row for row in rows if row.before.id not in left_out] if missed else rows
+        self._done += done
+        return Flushed(left_out, beside=_without(effects, tube, sum([row.after.state == "-" for row in done])))
+
+    def _apply(self, tube: Tube, packed: bytes, results: Sequence[bytes]) -> tuple[Effects, list[int]]:
+        """What was done beside the rows, and the places of rows that were left out."""
+        effects = Effects()
+        _, rest = self._steps.run("apply", tube, effects, packed, *results, now=self._given)
+        return effects, cast("list[int]", rest[0])
+
+    def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        """As the port says, of all that can be acked; the short script acks those without reply tube and group."""
+        session = moves[0].session
+        if session is None or not self._runner.is_plain(tube) or False in [_is_plain(move, session) for move in moves]:
+            return self._ack_tied(tube, moves)
+        listed = b"".join([_pack(move.id >> 32, move.id & 0xFFFFFFFF, move.lease or 0) for move in moves])
+        results = [move.result or b"" for move in moves]
+        if not any(results):
+            results = []
+        reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
+        _, _, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
+        keys = {move.id for move in moves}
+        if missed or tied:
+            keys.difference_update([moves[place - 1].id for place in (*missed, *tied)])
+        acked = Acked(keys, kept=[moves[place - 1].id for place in kept] if kept else (), judged=True)
+        if not tied:
+            return acked
+        more = self._ack_tied(tube, [moves[place - 1] for place in tied])
+        return msgspec.structs.replace(more, keys=keys | cast("set[int]", more.keys), kept=acked.kept)
+
+    def _ack_tied(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        results: list[bytes] = []
+        nobody = 0 if tube.kind.leased else None
+        rows = [
+            (
+                _own_id(move) if move.name is None else move.name, "t", move.lease, None, None, move.session or nobody,
+                None, "-", None, None, None, None, "ack", None, _ending(Ending("done", move.result), results), 1,
+            )
+            for move in moves
+        ]  # fmt: skip
+        effects, missed = self._apply(tube, _encode(rows), results)
+        left = {moves[place - 1].shown for place in missed}
+        keys = cast("set[int]", {move.shown for move in moves} - left)
+        return Acked(keys, judged=True, beside=_without(effects, tube, len(keys)))
+
+
+def _is_plain(move: Move, session: int) -> bool:
+    """Whether the short script may ack the task, as far as is known: it is that session's, without reply and group."""
+    seen = move.seen
+    tied = seen is not None and (seen.reply_to is not None or seen.group_no is not None)
+    return not tied and move.session == session and 0 < move.id <= MAX_ID
+
+
+def _own_id(move: Move) -> int:
+    return move.id if 0 < move.id <= MAX_ID else 0  # an id that no task has
+
+
+def _without(effects: Effects, tube: Tube, gone: int) -> Effects:
+    """The same without the tasks that the caller counts among the removed."""
+    if gone:
+        effects.removed[tube.no] -= gone
+    return effects
+
+
+def _packed(row: Row, results: list[bytes]) -> tuple[object, ...]:
+    """A row of the script apply.
+
+    Whoever holds a lease may have touched the task since it was seen: any deadline will do that is not over, and a
+    touch is by how much it is later.
+    """
+    before, after, until = row.before, row.after, row.until
+    at: int | bool | None = False if before.at is None else before.at
+    if before.state == "t" and before.at is not None and until is not None and until <= before.at:
+        at, until = None, None if until == before.at else until
+    next_at, progress = after.at, None
+    if after.state == "t":
+        next_at = (after.at or 0) - (before.at or 0)
+        progress = None if after.progress == before.progress else after.progress
+    ending = None if row.ending is None else _ending(row.ending, results)
+    state = "r" if before.state == "q" else before.state
+    return (
+        before.id, state, before.lease, at, before.rank1, None, until, after.state, next_at, after.expires,
+        after.attempts, after.reason, " ".join(row.events), progress, ending,
+    )  # fmt: skip
+
+
+def _ending(ending: Ending, results: list[bytes]) -> tuple[object, ...]:
+    result, which, base64 = ending.result, None, None
+    if result is not None:
+        results.append(result)
+        which = len(results)
+        base64 = b64encode(result[1:]).decode() if codec.is_raw(result) else None
+    return ending.status, ending.error, ending.code, which, base64
