@@ -20,7 +20,6 @@ from functools import partial
 from pathlib import Path
 
 import apsw
-from penstock.store.sqlite.lanes import Q
 
 import penstock
 from penstock.presence import Locks
