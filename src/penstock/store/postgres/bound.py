@@ -17,7 +17,7 @@ from penstock.engine.port import Conflict
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 from penstock.store.postgres import faults
 from penstock.store.postgres.connection import Connections
-from penstock.store.postgres.wire import Call, Row, adapt, dumped
+from penstock.store.postgres.wire import Call, Packed, Row, adapt
 
 
 class _Text(bytes):
@@ -93,9 +93,11 @@ class BoundConnection(Connections):
         adapt(cursor)
         cursor.adapters.register_dumper(_Text, _TextDumper)
         cursor.adapters.register_dumper(_Binary, _BinaryDumper)
-        given = []
-        for value, form in (dumped(values[name]) for name in query.names):
-            given.append(None if value is None else _Text(value) if form == Format.TEXT else _Binary(value))
+        packed = values if isinstance(values, Packed) else Packed(query, values)
+        given = [
+            None if value is None else _Text(value) if form == Format.TEXT else _Binary(value)
+            for value, form in zip(packed.given, packed.formats, strict=True)
+        ]
         cursor.execute(query.sent, given, binary=True, prepare=False)
         return cursor.fetchall() if cursor.description else [(max(cursor.rowcount, 0),)]
 

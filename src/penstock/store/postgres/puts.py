@@ -15,7 +15,7 @@ from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
-from penstock.store.postgres.wire import Call, Row
+from penstock.store.postgres.wire import Call, Packed, Row
 
 if TYPE_CHECKING:
     from penstock.store.postgres.database import PostgresDatabase
@@ -131,21 +131,23 @@ def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[
     if not stands_alone(tube, entry) or tube.temporary or not database.connections.prepares:
         return None
     connections, teller, clock = database.connections, database.teller, database.clock
-    query, rank1, rank2 = database.queries.durable.put_plain, entry.rank1.base, entry.rank2.base
-    opening: Call = database.queries.all.open, {"tubes": [tube.no]}
+    on, rank1, rank2 = database.queries.durable, entry.rank1.base, entry.rank2.base
     ttl, ttr, pri, most, callback = entry.ttl, entry.ttr, entry.pri, entry.max_attempts, entry.callback
-    shape: dict[str, object] = {
+    query = on.put_plain if ttl is None else on.put_mortal
+    opening: Call = database.queries.all.open_one, Packed(database.queries.all.open_one, {"tube": tube.no})
+    shape = {
         "tube": tube.no, "rank1": rank1, "rank2": rank2, "ttl": ttl, "ttr": ttr, "pri": pri, "most": most,
-        "callback": callback,
+        "callback": callback, "data": None, "process": None, "now": None,
     }  # fmt: skip
+    packed = Packed(query, shape)
 
     def put(payload: bytes) -> Record | None:
-        moment = None if clock is None else clock()
-        rows = connections.run([opening, (query, {**shape, "data": payload, "process": teller.name, "now": moment})])[1]
+        values = packed.but(data=payload, process=teller.name, now=None if clock is None else clock())
+        rows = connections.run([opening, (query, values)])[1]
         if not rows:
             return None
-        id, created, told, _, _ = rows[0]
-        if told:
+        id, created, told, *_ = rows[0]
+        if told is not None:
             teller.told()
         database.fold_sometimes()
         expires = None if ttl is None else created + ttl

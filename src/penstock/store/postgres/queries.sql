@@ -82,6 +82,9 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- before the statement that looks for the tube, so that it is there or not when the lock is had.
 SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, u) FROM unnest(:tubes::integer[]) u;
 
+-- name: open_one
+SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, :tube::integer);
+
 -- name: open_alone
 SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, :tube);
 
@@ -91,9 +94,8 @@ SELECT 1 / pg_try_advisory_xact_lock('penstock_tube'::regclass::oid::integer, :t
 -- name: open_for
 -- A take shares the lock of its handle; whoever ends a handle has it alone, so no task can be leased to a session that
 -- is just ending.
-SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, u),
-pg_advisory_xact_lock_shared('penstock_handle'::regclass::oid::integer, hashtext(:handle))
-FROM unnest(:tubes::integer[]) u;
+SELECT pg_advisory_xact_lock_shared('penstock_tube'::regclass::oid::integer, :tube::integer),
+pg_advisory_xact_lock_shared('penstock_handle'::regclass::oid::integer, hashtext(:handle));
 
 -- name: lock_handle
 SELECT pg_advisory_xact_lock('penstock_handle'::regclass::oid::integer, hashtext(:handle));
@@ -219,7 +221,8 @@ FROM penstock_tube WHERE no = :tube AND serials IS NOT NULL;
 -- and nobody waits for it. Rows of tubes that are gone go.
 WITH free AS MATERIALIZED (SELECT tube FROM penstock_counter
     WHERE pg_try_advisory_xact_lock('penstock_delta'::regclass::oid::integer, 0) ORDER BY tube FOR UPDATE SKIP LOCKED),
-gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) RETURNING d.tube, $counters),
+gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) OR (EXISTS (SELECT 1 FROM free)
+    AND NOT EXISTS (SELECT 1 FROM penstock_counter c WHERE c.tube = d.tube)) RETURNING d.tube, $counters),
 n AS (SELECT tube, $sums FROM gone GROUP BY tube)
 UPDATE penstock_counter c SET $added FROM n WHERE c.tube = n.tube;
 
@@ -299,10 +302,20 @@ SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND
 
 -- put
 
+-- fragment: told_waiters
+(SELECT pg_notify('{channel}', :process) WHERE $others_wait)
+
 -- name: put_plain
 -- A task that says nothing but its data, into a tube without micro-queues and capacity. No row: the tube is gone.
-WITH n AS MATERIALIZED (SELECT nextval(t.ids) AS id, $now AS clock, t.dues, $others_wait AS told
-    FROM penstock_tube t WHERE t.no = :tube),
+WITH counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
+INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, max_attempts, state, callback, data)
+SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::double precision, $now, :ttr::bigint,
+:tube, :pri::integer, :most::integer, 'r', :callback::text, :data::bytea FROM penstock_tube t WHERE t.no = :tube
+RETURNING pk & 1099511627775, created, $told_waiters;
+
+-- name: put_mortal
+-- The same with a ttl.
+WITH n AS MATERIALIZED (SELECT nextval(t.ids) AS id, $now AS clock, t.dues FROM penstock_tube t WHERE t.no = :tube),
 lowered AS (SELECT $lower, CASE WHEN n.clock + :ttl::bigint < pg_sequence_last_value(n.dues)
     THEN setval(n.dues, n.clock + :ttl) END, $lowered FROM n WHERE n.clock + :ttl::bigint < pg_sequence_last_value(n.dues)),
 counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) SELECT :tube::integer, 1, 1 FROM n),
@@ -310,8 +323,7 @@ new AS (INSERT INTO penstock_task (pk, rank1, rank2, created, expires, at, ttr, 
     data) SELECT :tube::bigint << 40 | n.id, :rank1::double precision, :rank2::double precision, n.clock,
     n.clock + :ttl, n.clock + :ttl, :ttr::bigint, :tube, :pri::integer, :most::integer, 'r', :callback::text,
     :data::bytea FROM n)
-SELECT n.id, n.clock, n.told, CASE WHEN n.told THEN pg_notify('{channel}', :process) END,
-(SELECT count(*) FROM lowered) FROM n;
+SELECT n.id, n.clock, $told_waiters, (SELECT count(*) FROM lowered) FROM n;
 
 -- fragment: no_clash
 -- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a lack

@@ -118,7 +118,10 @@ class PostgresStep(SqlStep):
 
     def opened(self, *tubes: Tube) -> list[Call]:
         """What a change of these tubes begins with."""
-        calls = [self.call(self.Q.open, tubes=sorted({tube.no for tube in tubes}))]
+        if len(tubes) == 1:
+            calls = [self.call(self.Q.open_one, tube=tubes[0].no)]
+        else:
+            calls = [self.call(self.Q.open, tubes=sorted({tube.no for tube in tubes}))]
         if all(tube.temporary for tube in tubes) and self.db.connections.relaxes:
             calls.append(self.call(self.Q.relax))
         return calls

@@ -104,7 +104,7 @@ def _taken(
 ) -> Handed:
     tubes, handle = request.tubes, request.handle
     mark = str(call) if word is not None or len(tubes) > 1 else None
-    calls = [step.call(step.Q.open_for, tubes=[tube.no for tube in tubes], handle=handle)]
+    calls = [step.call(step.Q.open_for, tube=tube.no, handle=handle) for tube in sorted(tubes, key=_number)]
     if all(tube.temporary for tube in tubes) and step.db.connections.relaxes:
         calls.append(step.call(step.Q.relax))
     first = len(calls)
@@ -119,6 +119,10 @@ def _taken(
     if handed.tube is not None and _singly(handed.tube) and len(handed.records) < request.count:
         _take_more(step, request, handed, call, patience)
     return handed
+
+
+def _number(tube: Tube) -> int:
+    return tube.no
 
 
 def _take_call(step: PostgresStep, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
@@ -145,7 +149,7 @@ def _singly(tube: Tube) -> bool:
 def _take_more(step: PostgresStep, request: Request, handed: Handed, call: int, patience: float | None) -> None:
     tube, alone = handed.tube, msgspec.structs.replace(request, blocked=None, forced=1)
     assert tube is not None
-    opening = step.call(step.Q.open_for, tubes=[tube.no], handle=request.handle)
+    opening = step.call(step.Q.open_for, tube=tube.no, handle=request.handle)
     while (left := request.count - len(handed.records)) > 0:
         size = min(left, _SINGLY)
         calls = [opening, *[_take_call(step, alone, 0, tube, None, call)] * size]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 import select
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from struct import Struct
 from typing import Any
 
@@ -31,6 +31,7 @@ class Query(str):
     sent: bytes
     names: tuple[str, ...]
     called: bytes
+    silent: bool  # what it answers is nothing to read
 
     def __new__(cls, text: str, called: str = "") -> Query:
         names: dict[str, int] = {}
@@ -42,30 +43,37 @@ class Query(str):
         made.sent = _PARAMETER.sub(place, text).encode()
         made.names = tuple(names)
         made.called = called.encode()
+        made.silent = called.rpartition(".")[2].startswith(("open", "lock_", "relax"))
         return made
 
 
-Call = tuple[Query, Mapping[str, object]]
+class Packed:
+    """Values as they are sent, in the order of a statement's parameters, for a call that is made often."""
+
+    __slots__ = ("_places", "formats", "given")
+
+    def __init__(self, query: Query, values: Mapping[str, object]) -> None:
+        packed = [dumped(values[name]) for name in query.names]
+        self.given = [value for value, _ in packed]
+        self.formats = [form for _, form in packed]
+        self._places = {name: place for place, name in enumerate(query.names)}
+
+    def but(self, **values: object) -> Packed:
+        """The same with some other values."""
+        other = object.__new__(Packed)
+        other.given, other.formats, other._places = self.given.copy(), self.formats.copy(), self._places
+        for name, value in values.items():
+            place = self._places[name]
+            other.given[place], other.formats[place] = dumped(value)
+        return other
 
 
-def dumped(value: object) -> tuple[bytes | None, Format]:
+Call = tuple[Query, Mapping[str, object] | Packed]
+
+
+def dumped(value: Any) -> tuple[bytes | None, Format]:
     """A parameter. Numbers go as text, whose type the server infers; texts, bytes and arrays of them in binary."""
-    match value:
-        case None:
-            return None, Format.TEXT
-        case bool():
-            return b"1" if value else b"0", Format.TEXT
-        case int():
-            return b"%d" % value, Format.TEXT
-        case str():
-            return value.encode(), Format.BINARY
-        case bytes():
-            return value, Format.BINARY
-        case float():
-            return repr(value).encode(), Format.TEXT
-        case list() | tuple():
-            return _array(value)
-    raise TypeError(f"{type(value).__name__} is no parameter")
+    return _DUMPS[type(value)](value)
 
 
 def _array(items: Sequence[Any]) -> tuple[bytes, Format]:
@@ -84,6 +92,19 @@ def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
     for item in items:
         parts += (_NULL,) if item is None else (_length(len(item)), item)
     return b"".join(parts)
+
+
+_TEXT, _BINARY = Format.TEXT, Format.BINARY
+_FAILED, _ROWS = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
+_DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
+    type(None): lambda value: (None, _TEXT),
+    bool: lambda value: (b"1" if value else b"0", _TEXT),
+    int: lambda value: (b"%d" % value, _TEXT),
+    float: lambda value: (repr(value).encode(), _TEXT),
+    str: lambda value: (value.encode(), _BINARY),
+    bytes: lambda value: (value, _BINARY),
+    list: _array,
+}
 
 
 class _LetterLoader(Loader):
@@ -129,62 +150,64 @@ class Link(psycopg.Connection[Row]):
             return self._run(calls, prepare)
 
     def _run(self, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
-        pgconn = self.pgconn
+        pgconn, prepared = self.pgconn, self.prepared
+        expected: list[bytes | Query] = []  # the name of a statement to prepare, or one to run
         pgconn.enter_pipeline_mode()
-        expected: list[bytes | None] = []  # the name of a statement to prepare, None for one to run
         for query, values in calls:
-            parameters = [dumped(values[name]) for name in query.names]
-            given, formats = [value for value, _ in parameters], [form for _, form in parameters]
-            if not (prepare and query.called):
-                pgconn.send_query_params(query.sent, given, None, formats, Format.BINARY)
+            if type(values) is not Packed:
+                values = Packed(query, values)  # type: ignore[arg-type]
+            called = query.called
+            if not (prepare and called):
+                pgconn.send_query_params(query.sent, values.given, None, values.formats, _BINARY)
             else:
-                if query.called not in self.prepared and query.called not in expected:
-                    pgconn.send_prepare(query.called, query.sent)
-                    expected.append(query.called)
-                pgconn.send_query_prepared(query.called, given, formats, Format.BINARY)
-            expected.append(None)
+                if called not in prepared and called not in expected:
+                    pgconn.send_prepare(called, query.sent)
+                    expected.append(called)
+                pgconn.send_query_prepared(called, values.given, values.formats, _BINARY)
+            expected.append(query)
         pgconn.pipeline_sync()
         found = self._answers(expected)
         pgconn.exit_pipeline_mode()
         return found
 
-    def _answers(self, expected: Iterable[bytes | None]) -> list[list[Row]]:
-        answers, failure = [], None
-        for name in expected:
+    def _answers(self, expected: Sequence[bytes | Query]) -> list[list[Row]]:
+        pgconn, answers, failure = self.pgconn, list[list[Row]](), None
+        for what in expected:
             result = self._next()
-            if failure is None and result.status == ExecStatus.FATAL_ERROR:
-                failure = error_from_result(result)
-            elif failure is None and name is not None:
-                self.prepared.add(name)
-            elif failure is None:
-                answers.append(self._loaded(result))
-            while self.pgconn.get_result() is not None:  # the mark between two statements
+            if failure is not None:
                 pass
+            elif result.status == _FAILED:
+                failure = error_from_result(result)
+            elif isinstance(what, bytes):
+                self.prepared.add(what)
+            else:
+                answers.append([] if what.silent else self._loaded(result))
+            pgconn.get_result()  # the mark between two statements
         synced = self._next()
         assert synced.status == ExecStatus.PIPELINE_SYNC
         if failure is not None:
-            self.pgconn.exit_pipeline_mode()
+            pgconn.exit_pipeline_mode()
             raise failure
         return answers
 
     def _next(self) -> PGresult:
         pgconn = self.pgconn
         while True:
-            if pgconn.flush():  # more than the socket takes at once
+            if not pgconn.is_busy():
+                result = pgconn.get_result()
+                if result is not None:
+                    return result
+            elif pgconn.flush():  # more than the socket takes at once
                 both = select.poll()
                 both.register(pgconn.socket, select.POLLIN | select.POLLOUT)
                 both.poll()
                 pgconn.consume_input()
-            elif pgconn.is_busy():
+            else:
                 self.ear.poll()
                 pgconn.consume_input()
-            else:
-                result = pgconn.get_result()
-                if result is not None:
-                    return result
 
     def _loaded(self, result: PGresult) -> list[Row]:
-        if result.status != ExecStatus.TUPLES_OK:
+        if result.status != _ROWS:
             return [(result.command_tuples or 0,)]
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
