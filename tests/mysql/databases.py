@@ -44,8 +44,9 @@ def bare(url: str) -> pymysql.Connection[pymysql.cursors.Cursor]:
 def numbers(low: int, high: int) -> str:
     """What stands before a SELECT … FROM n, where `i` of n has all numbers of a range."""
     digits = "(SELECT 0 AS i UNION ALL " + " UNION ALL ".join(f"SELECT {digit}" for digit in range(1, 10)) + ")"
-    places = [f"{digits} d{place}" for place in range(6)]
-    total = " + ".join(f"d{place}.i * {10**place}" for place in range(6))
+    count = len(str(high))
+    places = [f"{digits} d{place}" for place in range(count)]
+    total = " + ".join(f"d{place}.i * {10**place}" for place in range(count))
     return f"WITH n AS (SELECT {total} AS i FROM {', '.join(places)} HAVING i BETWEEN {low} AND {high})"
 
 

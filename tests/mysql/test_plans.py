@@ -1,134 +1,161 @@
-"""The hot queries of the procedures use their indexes and read no more than they answer, whatever the table holds."""
+"""Hot statements read what they need by the index that they name, however many tasks there are."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 import penstock
-from penstock.store import mysql
+from penstock.store.mysql import queues
+from penstock.store.mysql.pool import Prepared
+from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import fill
 from tests.mysql.conftest import Connection
+from tests.mysql.databases import numbers
 
-MIGRATIONS = Path(mysql.__file__).parent / "migrations"
-SIZES = (0, 1, 100_000)
-# what it is for -> file, how it begins, how it ends, its index
-HOT = {
-    "claim": ("0004_verbs", "SELECT id, rank1, rank2 FROM", "FOR UPDATE SKIP LOCKED", "penstock_ready"),
-    "claim of one": ("0016_singles", "SELECT id INTO v_id FROM", "FOR UPDATE SKIP LOCKED", "penstock_ready"),
-    "claim while groups move": ("0004_verbs", "SELECT id FROM penstock_task", "LIMIT v_window", "penstock_ready"),
-    "heads": ("0004_verbs", "SELECT id, utube FROM penstock_task", "LIMIT v_window", "penstock_ready"),
-    "due": ("0003_changes", "SELECT id, at FROM penstock_task", "LIMIT p_limit", "penstock_timer"),
-    "first waiting": ("0002_lanes", "SELECT id, rank1, rank2 INTO", "LIMIT 1", "penstock_laned"),
-    "worst head": ("0002_lanes", "SELECT id, rank1, IF(p_fair", "DESC LIMIT 1", "penstock_laned"),
-    "first to follow": ("0010_groups", "SELECT id, rank1, rank2 FROM", "LIMIT v_some", "penstock_unstarted"),
-    "first to go": ("0010_groups", "SELECT id FROM penstock_member", "LIMIT v_some", "PRIMARY"),
-    "moving groups": ("0010_groups", "SELECT no, state FROM penstock_group", "ORDER BY no", "penstock_moving_group"),
-    "outcomes to forget": ("0008_ends", "SELECT id FROM penstock_outcome", "LIMIT p_limit", "penstock_outcome_until"),
-    "groups to forget": ("0008_ends", "SELECT no FROM penstock_group FORCE", "LIMIT p_limit", "penstock_over_group"),
-    "first turn": ("0011_unleased", "SELECT rank1 INTO v_rank FROM", "LIMIT 1", "penstock_ready"),
-    "to recover": ("0011_unleased", "SELECT id, rank1, taken", "FOR UPDATE SKIP LOCKED", "penstock_ready"),
-    "listed": ("0011_unleased", "SELECT id, rank1 FROM", "OFFSET v_start", "penstock_ready"),
-    "listed back": ("0011_unleased", "SELECT id, rank1 FROM", "OFFSET v_after", "penstock_ready"),
-    "buried": ("0006_upkeep", "SELECT id, rank1, rank2 FROM penstock_task", "LIMIT p_count", "penstock_ready"),
-}
-# the first of an index: the server looks there while it plans, and then has nothing left to read
-FIRST = {
-    "next moment": ("0004_verbs", "SELECT MIN(at) INTO v_at", "WHERE tube = v_tube"),
-    "next moment, for one": ("0016_singles", "SELECT MIN(at) FROM penstock_task", "WHERE tube = p_tube"),
-    "next lapse": ("0016_singles", "SELECT MIN(lapses)", "FROM penstock_handle"),
-    "next end": ("0016_singles", "SELECT MIN(ends)", "FROM penstock_session"),
-}
-VALUES = {
-    "p_max": "1e300", "p_now": "5", "p_count": "100", "v_window": "100", "p_limit": "100", "p_fair": "0",
-    "p_utube": "'u'", "p_moving": "0", "p_gone": "0", "v_gone": "0", "v_some": "100", "v_now": "5", "p_elapsed": "0",
-    "v_state": "'r'", "v_count": "100", "v_start": "0", "v_after": "0",
+SIZES = [10, 9_000]
+# Rows that a statement which finds a hundred may touch: each by its index and by its key, in what it is joined with.
+MOST = 1_000
+VALUES: dict[str, object] = {
+    "now": 5, "limit": 100, "after": 0, "low": 0, "high": 2**62, "group": 1, "start": 0, "elapsed": 0, "count": 100,
+    "name": "g1", "session": 1, "utube": "u1", "rank1": 0, "rank2": 0, "pk": 0, "above": 0, "call": 7, "fair": 1,
 }  # fmt: skip
+# name -> the index of penstock_task, or of the table that it reads
+LOADS = {
+    "by_ids": "PRIMARY", "by_names": "penstock_address", "due": "penstock_timer", "buried": "penstock_ready",
+    "members": "penstock_grouped", "unstarted": "penstock_queued", "page": "PRIMARY", "undelivered": "penstock_ready",
+    "delivered": "penstock_ready", "undelivered_back": "penstock_ready", "first_rank": "penstock_ready",
+    "moving_groups": "penstock_moving_group", "live_group": "penstock_live_group",
+    "outcome_by_address": "penstock_outcome_address",
+}  # fmt: skip
+# In the order in which a packet runs them; variables go from one to the next.
+PACKETS = {
+    "take one": ("look", "find_one", "lease_one", "count_one", "show_one"),
+    "take many": ("look", "find_many", "lease_many", "count_many", "show_many"),
+    "take some": ("look", "find_gone", "find_some", "lock_some", "lease_many", "show_many"),
+    "take heads": ("look", "find_heads", "lease_heads", "count_many", "show_many"),
+    "recover": ("look", "find_to_recover", "serials", "hand_out_delivered", "show_many"),
+    "ack": ("queues_of", "lock_queues", "mark_acks", "marked", "left_queues", "show_marked", "delete_marked"),
+    "sweep": ("find_old", "forget_old_outcomes", "sweep_groups"),
+}
 
 
-def hot_query(name: str, tube: int, **values: str) -> str:
-    """The query as it stands in the procedure, with values for its variables."""
-    file, begins, ends, *_ = HOT.get(name) or FIRST[name]
-    text = (MIGRATIONS / f"{file}.sql").read_text()
-    query = text[: text.index(ends, text.index(begins)) + len(ends)]
-    query = query[query.rindex(begins) :]
-    query = re.sub(r"INTO .*?\s+FROM", "FROM", query, flags=re.DOTALL)
-    query = re.sub(r"\b([pv]_tube|v_group)\b", str(tube), query)
-    return re.sub(r"\b[pv]_\w+", lambda match: (VALUES | values)[match[0]], query)
-
-
-def fill(own: Connection, tube: int, rows: int) -> None:
-    own.cursor().execute(
-        "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, created, at, data)"
-        f" SELECT {tube}, seq, 'r', seq % 7, 0, seq % 7, 1, IF(seq % 2, 9007199254740991, 1000 + seq), REPEAT('x', 100)"
-        f" FROM seq_1_to_{rows}"
+def fill_store(own: Connection, tube: int, rows: int) -> None:
+    """Ready tasks, one in five with a ttl, in micro-queues of two; others taken, buried, grouped, with addresses."""
+    cursor, base = own.cursor(), tube << 40
+    cursor.execute(
+        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, at, owner, address, group_no, data)"
+        f" {numbers(1, rows)} SELECT {base} + i, {tube}, ELT(1 + i % 8, 'r', 'r', 'q', 'r', 't', '!', 'g', 'r'), i % 7, 0,"
+        " i % 7, CONCAT('u', i DIV 2), 1, IF(i % 5, 9007199254740991, 1000000 + i), IF(i % 8 = 4, 1, 0),"
+        " IF(i % 3, NULL, CONCAT('a', i)), IF(i % 8 = 6, 1, NULL), REPEAT('x', 100) FROM n"
+    )
+    cursor.execute(
+        "INSERT INTO penstock_utube (tube, utube, taken, heads, waiting)"
+        f" {numbers(0, rows // 2)} SELECT {tube}, CONCAT('u', i), 0, 1, 1 FROM n"
+    )
+    cursor.execute(
+        "INSERT INTO penstock_outcome (pk, tube, address, status, until)"
+        f" {numbers(1, rows)} SELECT {base} + i, {tube}, CONCAT('o', i), 'done', i FROM n"
+    )
+    cursor.execute(
+        f"INSERT INTO penstock_group (tube, name, state, moving, until) {numbers(1, rows)} SELECT {tube}, CONCAT('g', i),"
+        " IF(i < 9, 'started', 'done'), i < 3, IF(i < 9, NULL, i) FROM n"
     )
 
-    tie(own, tube, max(1, rows // 10))
+
+@pytest.fixture(params=SIZES)
+def tube(request: pytest.FixtureRequest, broker: penstock.Broker, own: Connection) -> int:
+    """A tube of some tasks, beside another one; in a transaction."""
+    other, tube = (broker.tube(name, kind="utubettl")._stored.no for name in ("other", "t"))
+    broker.tube("t").take(0)  # joined
+    for no in (other, tube):
+        fill_store(own, no, request.param)
+    own.cursor().execute("SET SESSION group_concat_max_len = 67108864")
+    own.begin()
+    return tube
 
 
-def tie(own: Connection, tube: int, rows: int) -> None:
-    """Members of the group that has the tube's number, outcomes of the tube, and groups, of which few are moving."""
-    for statement in (
-        f"penstock_member (group_no, id, waits, rank1, rank2) SELECT {tube}, seq, seq % 2, seq % 7, 0",
-        f"penstock_outcome (tube, id, address, status, until) SELECT {tube}, seq, seq, 'done', seq",
-        f"penstock_group (tube, name, live, moving, until) SELECT {tube}, seq, seq, seq < 10, IF(seq < 10, NULL, seq)",
-    ):
-        own.cursor().execute(f"INSERT INTO {statement} FROM seq_1_to_{rows}")
-
-
-def explain(own: Connection, query: str) -> dict[str, object]:
-    """The plan of the query itself; a subquery in it is not run."""
+def explain(own: Connection, query: str) -> list[dict[str, object]]:
     cursor = own.cursor()
-    cursor.execute("EXPLAIN " + query)
-    return dict(zip([column[0] for column in cursor.description or ()], cursor.fetchall()[0], strict=True))
+    cursor.execute("EXPLAIN FORMAT=TRADITIONAL " + query)
+    names = [column[0] for column in cursor.description or ()]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def reads(own: Connection, query: str) -> int:
-    """How many rows the server touched for the query."""
+    """How many rows the server touched for the statement."""
     cursor = own.cursor()
-    cursor.execute("FLUSH STATUS")
+
+    def count() -> int:
+        cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
+        return sum(int(str(value)) for _, value in cursor.fetchall())
+
+    before = count()
+    looking = count() - before
+    before = count()
     cursor.execute(query)
     cursor.fetchall()
-    cursor.execute("SHOW SESSION STATUS LIKE 'Handler_read%'")
-    return sum(int(str(value)) for _, value in cursor.fetchall())
+    return count() - before - looking
 
 
-@pytest.mark.parametrize("deleted", [False, True], ids=["", "after a mass delete"])
-@pytest.mark.parametrize("rows", SIZES)
-def test_hot_queries(broker: penstock.Broker, own: Connection, rows: int, deleted: bool) -> None:
-    tube = broker.tube("t")._stored.no
-    other = broker.tube("other")._stored.no
-    if rows:
-        fill(own, tube, rows)
-        fill(own, other, rows)
-    if deleted:
-        own.cursor().execute(f"DELETE FROM penstock_task WHERE tube = {tube} AND id % 100 > 0")
-    for name in FIRST:
-        query = hot_query(name, tube)
-        assert explain(own, query)["table"] is None, name
-        assert reads(own, query) <= 2, name
-    for name, (*_, index) in HOT.items():
-        query = hot_query(name, tube)
-        explained = explain(own, query)
-        assert explained["key"] == index, (name, explained)
-        assert explained["type"] in ("range", "ref"), (name, explained)
-        assert "filesort" not in str(explained["Extra"]), (name, explained)
-        assert reads(own, query) <= 110, name
+def values(tube: int) -> dict[str, object]:
+    pks = [tube << 40 | id for id in range(1, 101)]
+    return {**VALUES, "tube": tube, "ids": pks, "texts": [f"a{id}" for id in range(1, 101)], "address": "o1",
+            "low": tube << 40, "high": tube << 40 | 2**40 - 1, "guards": 1}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_loads(own: Connection, tube: int, name: str) -> None:
+    query = fill(getattr(Q, name), values(tube))
+    explained = explain(own, query)[0]
+    assert explained["key"] == LOADS[name], explained
+    assert explained["type"] != "ALL", explained
+    assert reads(own, query) <= MOST
+
+
+@pytest.mark.parametrize("name", PACKETS)
+def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str) -> None:
+    handle = broker._seat.handle
+    own.cursor().execute(
+        f"SET @p_t={tube},@p_now=5,@p_h='{handle}',@p_k=7,@p_stop=0,@p_forced=1,@p_id=NULL,@p_n=100,@p_all=0,@p_due=0,"
+        "@p_ids=NULL,@p_got=0,@p_m=1e300,@p_held=1,@p_fair=0,@p_gone=0,@p_some=NULL,@p_live=1,@p_groups='',@p_l=1,"
+        "@p_us='[]'"
+    )
+    for place in PACKETS[name]:
+        query = Prepared(fill(getattr(Q, place), values(tube)), 100).text
+        planned = re.sub(r" INTO @p_\w+(, @p_\w+)*", "", query)
+        for row in explain(own, planned):
+            assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (place, row)
+            assert "filesort" not in str(row["Extra"]) or row["table"] != "penstock_task", (place, row)
+        assert reads(own, query) <= MOST, place
+
+
+@pytest.mark.parametrize("width", [1, 16])
+def test_heads(own: Connection, tube: int, width: int) -> None:
+    labels = queues.labels([f"u{number}" for number in range(50)])
+    own.cursor().execute(f"SET @p_t={tube},@p_us='{labels}',@p_l=17,@p_fair=0,@p_gained=0")
+    for statement in [*queues._promote(width), *queues._swap(width)]:
+        assert isinstance(statement, Prepared)
+        assert reads(own, statement.text) <= MOST * (1 + width), statement.text[:80]
+    cursor = own.cursor()
+    cursor.execute("SELECT @p_gained")
+    assert int(str(cursor.fetchall()[0][0])) > 0
 
 
 def test_takes_pass_by_a_cancelled_group_without_reading_its_rows(broker: penstock.Broker, own: Connection) -> None:
     tube, cursor = broker.tube("t")._stored.no, own.cursor()
     cursor.execute(f"INSERT INTO penstock_group (tube, name, state, moving) VALUES ({tube}, 'g', 'cancelling', 1)")
-    group = str(cursor.lastrowid)
+    group = cursor.lastrowid
     cursor.execute(
-        "INSERT INTO penstock_task (tube, id, state, rank1, rank2, pri, created, at, data, group_no)"
-        f" SELECT {tube}, seq, 'r', 0, 0, 0, 1, 9007199254740991, 'x', IF(seq <= {SIZES[-1]}, {group}, NULL)"
-        f" FROM seq_1_to_{SIZES[-1] + 50}"
+        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, data, group_no)"
+        f" {numbers(1, SIZES[-1] + 50)} SELECT {tube << 40} + i, {tube}, 'r', 0, 0, 0, 1, 'x',"
+        f" IF(i <= {SIZES[-1]}, {group}, NULL) FROM n"
     )
-    for name in ("claim while groups move", "heads"):
-        query = hot_query(name, tube, p_moving="1", p_gone=group, v_gone=group)
-        cursor.execute(query)
-        assert len(cursor.fetchall()) == 50, name
-        assert reads(own, query) <= 110, name
+    cursor.execute(
+        f"SET @p_t={tube},@p_now=5,@p_ses=1,@p_paused=0,@p_next=9,@p_forced=1,@p_stop=0,@p_m=1e300,@p_gone={group}"
+    )
+    query = Prepared(Q.find_some, 100).text
+    assert reads(own, query) <= 400
+    cursor.execute("SELECT JSON_LENGTH(@p_some)")
+    assert cursor.fetchall() == ((50,),)
