@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 import penstock
 from penstock.core.lifecycle import Move
 from penstock.store.base import GONE
+from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
+from tests.threads import until
 
 
 @pytest.fixture
@@ -51,6 +54,66 @@ def test_what_is_tied_to_others_is_settled_with_all_that_follows(broker: penstoc
     assert tube.ack_many(tube.take_many(3)) == [True, True, True]
     assert tube.wait("a", 0).status == "done"
     assert drain(replies) == [{"id": 3, "address": None, "status": "done", "result": None}]
+
+
+def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
+    tube = broker.tube("t", callback="http://127.0.0.1/x")
+    options = [
+        {"address": "ä"},
+        {},
+        {"address": "b", "pri": 9},
+        {"address": "c", "reply_to": "replies"},
+        {"address": "d"},
+    ]
+    tube.put_many([(n, given) for n, given in enumerate(options)])
+    tasks = {task.data: task for task in tube.take_many(5)}
+    tasks[4].release()
+    again = take(tube)
+    moves = [
+        Move("ack", task.id, task._record.owner, task.lease, result=f'{{"n":{n}}}'.encode() if n != 2 else None)
+        for n, task in tasks.items()
+    ]
+    done = tube._settle_now(moves)
+    assert {n: record is not None for n, record in zip(tasks, done, strict=True)} == {n: n != 4 for n in range(5)}
+    again.ack(b"bytes")
+    outcomes = {address: tube.wait(address, 0) for address in "äbcd"}
+    assert {outcome.status for outcome in outcomes.values()} == {"done"}
+    assert [outcomes[address].result for address in "äbcd"] == [{"n": 0}, None, {"n": 3}, b"bytes"]
+    assert [reply["result"] for reply in drain(broker.tube("replies"))] == [{"n": 3}]  # type: ignore[index]
+
+
+def test_whoever_waits_for_one_is_woken(broker: penstock.Broker, url: str, clock: Clock) -> None:
+    tube, store = broker.tube("t"), broker._hub.store
+    assert isinstance(store, RedisStore)
+    meta = store._keys.name(tube._stored.no, "meta")
+    tube.put("x", address="a")
+    with penstock.connect(url, clock=clock) as other, ThreadPoolExecutor(1) as pool:
+        task = take(other.tube("t"))
+        waited = pool.submit(tube.wait, "a", 20)
+        until(lambda: store._servers.command(meta, "HGET", meta, "awaited") == b"1")
+        task.ack("done")
+        assert waited.result(10).result == "done"
+
+
+def test_a_holder_decides_by_what_it_took_and_is_not_misled_by_it(broker: penstock.Broker, clock: Clock) -> None:
+    """It may have touched the task since; another may have it by now."""
+    tube = broker.tube("t", ttr=5, ttl=60)
+    tube.put_many("ab")
+    touched, lost = tube.take_many(2)
+    touched.touch(100)
+    clock.advance(10)
+    [other] = tube.take_many(2)
+    assert other.data == "b"
+    with pytest.raises(penstock.NotTaken):
+        lost.release()
+    touched.touch(5)
+    assert tube.peek(1).due == clock() / 1000 - 10 + 5 + 100 + 5
+    clock.advance(40)
+    touched.release()
+    assert take(tube).data == "a"
+    clock.advance(10)  # past the ttl
+    with pytest.raises(penstock.NotTaken):
+        other.release()
 
 
 def test_a_deadline_that_is_now_is_over(broker: penstock.Broker, clock: Clock) -> None:

@@ -24,32 +24,26 @@ from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
 from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
 from penstock.store.redis import queries
-from penstock.store.redis.connection import Argument
 from penstock.store.redis.encoding import (
     UNREADABLE,
     decode,
     encode,
+    index_entries,
     pack_lane,
-    queue_member,
     read_group,
     read_lane,
     read_outcome,
-    sortable,
     task_id,
     task_key,
 )
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.runner import Guard, Item, Runner, Write
 from penstock.store.redis.steps import Steps
 
 _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # Repairs in one script.
 _STEP = 200
-# What must still be stored: part, field, value or None. What is written: command, part, words.
-Guard = tuple[str, bytes | str, bytes | None]
-Write = tuple[Argument, ...]
-Item = tuple[list[Guard], list[Write]]
 Told = tuple[int | str | None, str, str]
 
 
@@ -61,8 +55,7 @@ def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: 
             registry.end_session(tube, owner, now)
         items = list(seen.repairs())
         for start in range(0, len(items), _STEP):
-            words = [word for item in items[start : start + _STEP] for word in _words(*item)]
-            runner.on_tube("repair", tube, *words, now=now)
+            runner.write_items("repair", tube, items[start : start + _STEP], now)
         for no in seen.wrong_groups():
             early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
             for start in range(0, max(1, len(early)), ADVANCE_STEP):
@@ -84,15 +77,6 @@ def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look
         agreed = found if agreed is None else [told for told in agreed if told in found]
         if not looks or not agreed:
             return agreed, seen
-
-
-def _words(guards: list[Guard], writes: list[Write]) -> Iterator[Argument]:
-    yield len(guards)
-    for part, field, value in guards:
-        yield from (part, field, b"" if value is None else b"=" + value)
-    yield len(writes)
-    for write in writes:
-        yield from (len(write) - 2, *write)
 
 
 def _meta(runner: Runner, tube: Tube) -> object:
@@ -220,27 +204,13 @@ class Look:
     # indexes as they should be
 
     def _place(self, record: Record) -> None:
-        key, state, indexes = task_key(record.id), record.state, self._indexes
-        name = sortable(record.rank2) + key if self._second else key
-        if state == "!" or (state == "r" and not self._withdrawn(name, record)):
-            indexes["ready" if state == "r" else "buried"][name] = record.rank1
-        if state == "t" and not self.tube.kind.leased:
-            indexes["delivered"][key] = record.rank1
-        elif state == "t":
-            indexes["taken"][key] = record.owner or 0
-            if record.owner not in self._sessions:
-                self.orphans.append((record.id, record.owner or 0))
-        if record.at is not None:
-            indexes["due"][key] = record.at
-        if self.tube.kind.per_utube and state in "rq":
-            indexes["queue"][queue_member(record, second=self._second and not self.tube.fair)] = 0
+        for index, name, score in index_entries(self.tube, record, second=self._second):
+            if index != "ready" or not self._withdrawn(name, record):
+                self._indexes[index][name] = score
+        if record.state == "t" and self.tube.kind.leased and record.owner not in self._sessions:
+            self.orphans.append((record.id, record.owner or 0))
         if record.group_no is not None:
-            self.members[record.group_no][record.id] = state
-            group = task_key(record.group_no)
-            indexes["members"][group + b"m" + key] = 0
-            if state == UNSTARTED:
-                place = sortable(record.rank1) + (sortable(record.rank2) if self._second else b"")
-                indexes["members"][group + b"u" + place + key] = 0
+            self.members[record.group_no][record.id] = record.state
 
     def _withdrawn(self, name: bytes, record: Record) -> bool:
         """Whether a take removed the task from the ready index after its group was cancelled."""

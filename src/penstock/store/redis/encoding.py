@@ -20,6 +20,7 @@ A taken task whose handler reported its progress has the letter p, and the progr
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 import msgspec
 
@@ -27,7 +28,8 @@ from penstock.core import group as rules
 from penstock.core.ending import Ending
 from penstock.core.entry import new_record
 from penstock.core.group import Group
-from penstock.core.task import Entry, Record
+from penstock.core.options import Tube
+from penstock.core.task import UNSTARTED, Entry, Record
 from penstock.errors import StoreCorrupt
 
 GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
@@ -223,6 +225,12 @@ def read_outcome(stored: bytes) -> tuple[str, Ending]:
     return address, Ending(status, stored[place:] or None, error if status == "failed" else None, code or None)
 
 
+def pack_outcome(address: str, ending: Ending) -> bytes:
+    """The bytes of an outcome."""
+    texts = (_packed_text(ending.status, 1), _packed_text(address, 1), _packed_text(ending.error or "", 2))
+    return b"".join(texts) + _packed_text(ending.code or "", 2) + (ending.result or b"")
+
+
 def read_lane(stored: bytes) -> tuple[int, int, int, int]:
     """Decode a micro-queue: taken, heads, waiting and turn."""
     taken, heads, waiting, high, low = _LANE.unpack(stored)
@@ -234,11 +242,23 @@ def pack_lane(taken: int, heads: int, waiting: int, turn: int) -> bytes:
     return _LANE.pack(taken, heads, waiting, *_halves(turn))
 
 
-def queue_member(record: Record, *, second: bool) -> bytes:
-    """The member of a head or a waiting task in the index of its micro-queue, as lua/micro_queues.lua makes it."""
-    place = sortable(record.rank1) + (sortable(record.rank2) if second else b"")
-    letter = b"h" if record.state == "r" else b"w"
-    return _packed_text(record.utube or "", 1) + letter + place + task_key(record.id)
+def index_entries(tube: Tube, record: Record, *, second: bool) -> Iterator[tuple[str, bytes, float]]:
+    """What a task must have in the indexes of its tube: index, member, score. `second`: a second rank orders it."""
+    key, state = task_key(record.id), record.state
+    one, two = sortable(record.rank1), sortable(record.rank2) if second else b""
+    if state in "r!":
+        yield "ready" if state == "r" else "buried", two + key, record.rank1
+    elif state == "t":
+        yield ("taken", key, record.owner or 0) if tube.kind.leased else ("delivered", key, record.rank1)
+    if record.at is not None:
+        yield "due", key, record.at
+    if tube.kind.per_utube and state in "rq":
+        letter = b"h" if state == "r" else b"w"
+        yield "queue", _packed_text(record.utube or "", 1) + letter + one + (b"" if tube.fair else two) + key, 0
+    if record.group_no is not None:
+        yield "members", task_key(record.group_no) + b"m" + key, 0
+        if state == UNSTARTED:
+            yield "members", task_key(record.group_no) + b"u" + one + two + key, 0
 
 
 def sortable(number: float) -> bytes:

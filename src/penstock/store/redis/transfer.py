@@ -6,6 +6,7 @@ A sealed tube keeps its name and its keys, but not `last` of meta, so that no sc
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -17,20 +18,29 @@ from penstock.core.options import Tube
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.errors import StoreCorrupt, TubeBusy
+from penstock.store.base import STATE_COUNTER
 from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.store.redis import puts, queries
 from penstock.store.redis.checks import unreadable
-from penstock.store.redis.connection import Argument, Reply
-from penstock.store.redis.encoding import decode, read_group, read_outcome, task_id, task_key
+from penstock.store.redis.connection import Reply
+from penstock.store.redis.encoding import (
+    decode,
+    encode,
+    index_entries,
+    pack_outcome,
+    read_group,
+    read_outcome,
+    task_id,
+    task_key,
+)
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.queries import Listing
-from penstock.store.redis.runner import Runner
+from penstock.store.redis.runner import Runner, Write
 from penstock.store.redis.tubes import Shards, Tubes
 from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
-_encode = msgspec.msgpack.Encoder().encode
-# The counters that activate_tube adds to; the first four are of removed tasks.
+# The counters that an imported tube takes over; the first four are of removed tasks.
 _CALLS = ("ack", "fail", "delete", "ttl", "take", "release", "bury", "kick", "touch", "ttr", "delay")
 # What freeze_tube in lua/transfer.lua returns for a tube that was paused or resumed since.
 _OTHER_TURN = 3
@@ -110,12 +120,15 @@ class TransferCalls:
         return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
-        fields = dict(queries.scan(self._runner, tube, "groups"))  # a scan may return a field twice
-        groups = (read_group(task_id(field[1:]), value) for field, value in fields.items() if field[:1] == b"g")
-        found = sorted((group for group in groups if group.no > after and group.state not in OVER), key=_number)
-        for group in found[:limit]:
+        groups = (group for group in self._all_groups(tube) if group.no > after and group.state not in OVER)
+        return sorted(groups, key=lambda group: group.no)[:limit]
+
+    def _all_groups(self, stored: Tube) -> list[Group]:
+        fields = dict(queries.scan(self._runner, stored, "groups"))  # a scan may return a field twice
+        groups = [read_group(task_id(field[1:]), value) for field, value in fields.items() if field[:1] == b"g"]
+        for group in groups:
             group.end, group.cancel = (fields.get(letter + task_key(group.no)) for letter in (b"e", b"c"))
-        return found[:limit]
+        return groups
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         for page in self._listing.pages(tube, "outcomes", after, limit):
@@ -138,16 +151,62 @@ class TransferCalls:
             self._adopt(stored, part)
 
     def _adopt(self, stored: Tube, parcel: Parcel) -> None:
+        """Store the part of one stored tube, in one step; what is here already is left as it is."""
         if any(record.reply_to is not None for record in parcel.records):
             self._outbox.register(stored)
-        tied = parcel.outcomes or any(_tied(record) for record in parcel.records)
-        facts = puts.pack_facts(stored) if tied and stored.kind.leased else b""
-        tasks = [_task(record) for record in parcel.records]
-        outcomes = [_outcome(kept) for kept in parcel.outcomes]
-        results = [kept.ending.result for kept in parcel.outcomes if kept.ending.result is not None]
-        data = [record.payload for record in parcel.records] + results
-        packed: list[Argument] = [facts, parcel.upto, _encode(tasks), _encode(outcomes), *data]
-        self._runner.on_tube("import_batch", stored, *packed, idempotent=True)
+        while True:
+            [last] = self._fields(stored, "meta", "last")
+            if last is None:
+                raise self._runner.missing(stored)
+            writes = self._imported(stored, parcel, int(last))
+            if self._runner.write_items("import", stored, [([("meta", "last", last)], writes)]):
+                return
+
+    def _imported(self, stored: Tube, parcel: Parcel, before: int) -> list[Write]:
+        fresh = [record for record in parcel.records if record.id > before]
+        last = max([before, parcel.upto, *(record.id for record in fresh)])
+        names = [*(kept.address for kept in parcel.outcomes)]
+        held = dict(zip(names, self._fields(stored, "addresses", *names), strict=True))
+        held |= {record.address: task_key(record.id) for record in fresh if record.address is not None}
+        writes: list[Write] = []
+        for kept in parcel.outcomes:
+            key, until = task_key(kept.id), kept.until
+            writes.append(("HSET", "outcomes", key, pack_outcome(kept.address, kept.ending)))
+            writes.append(("ZADD", "kept", until, b"o" + key + kept.address.encode()))
+            held[kept.address] = max(held[kept.address] or b"", key)
+        writes += [("HSET", "addresses", address, key) for address, key in held.items() if key is not None]
+        second, counts = "2" in self._runner.shape(stored).letters, Counter[str]()
+        for record in fresh:
+            writes.append(("HSET", "tasks", task_key(record.id), encode(record)))
+            entries = index_entries(stored, record, second=second)
+            writes += [("ZADD", index, repr(score), member) for index, member, score in entries]
+            counts[STATE_COUNTER[record.state]] += 1
+            # It stands for a ready task, see penstock.store.moving.
+            counts["delay"] -= record.state == "~" and record.at is not None and record.at <= record.created
+        added = Counter(record.group_no for record in fresh if record.group_no is not None)
+        writes += self._group_writes(stored, {no: (more, more) for no, more in added.items()})
+        counts["skipped"] = last - before - len(fresh)
+        del counts["ready"]
+        writes += [("HINCRBY", "meta", name, by) for name, by in counts.items()]
+        if stored.kind.leased and (parcel.outcomes or any(_tied(record) for record in fresh)):
+            writes.append(("HSETNX", "meta", "facts", puts.pack_facts(stored)))
+        if any(record.reply_to is not None for record in fresh):
+            writes.append(("HSETNX", "meta", "posted", 0))
+        return [*writes, ("HSET", "meta", "last", last)]
+
+    def _group_writes(self, stored: Tube, more: Mapping[int, tuple[int, int]]) -> list[Write]:
+        """Groups of which more tasks were put, and more are left. Nobody else changes them during an import."""
+        names = [b"g" + task_key(no) for no in more]
+        groups = zip(names, self._fields(stored, "groups", *names), more.values(), strict=True)
+        return [
+            ("HSET", "groups", name, old[:1] + _raised(old[1:7], put) + _raised(old[7:13], left) + old[13:])
+            for name, old, (put, left) in groups
+            if old is not None
+        ]
+
+    def _fields(self, stored: Tube, part: str, *names: str | bytes) -> list[bytes | None]:
+        key = self._runner.keys.name(stored.no, part)
+        return cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, *names)) if names else []
 
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         """As the contract says; the counters of a sharded tube go to its first shard."""
@@ -167,14 +226,24 @@ class TransferCalls:
     def _land_stored(
         self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int], totals: Mapping[int, int]
     ) -> None:
+        facts, ms, seq, skipped = self._fields(stored, "meta", "facts", "ms", "seq", "skipped")
+        # Tasks that were done in the other store are counted by its counters from now on.
         gone = sum(calls.get(call, 0) for call in _CALLS[:4])
-        words = [word for pairs in (calls, totals) for pair in pairs.items() for word in pair]
-        arguments = (puts.pack_facts(stored), *mark, unput, -gone, len(calls), *words)
-        self._runner.on_tube("activate_tube", stored, *arguments, idempotent=True)
+        writes: list[Write] = [
+            ("HSET", "meta", "landed", 1, "unput", unput if unput != "" else int(skipped or 0)),
+            *(("HINCRBY", "meta", name, by) for name, by in {**calls, "skipped": -gone}.items()),
+        ]
+        if facts is not None:
+            writes.append(("HSET", "meta", "facts", puts.pack_facts(stored)))
+        if mark > (int(ms or 0), int(seq or 0)):
+            writes.append(("HSET", "meta", "ms", mark[0], "seq", mark[1]))
+        groups = {group.no: group.total for group in self._all_groups(stored)}
+        writes += self._group_writes(stored, {no: (total - groups.get(no, 0), 0) for no, total in totals.items()})
+        self._runner.write_items("import", stored, [([("meta", "landed", None)], writes)])
 
 
-def _number(group: Group) -> int:
-    return group.no
+def _raised(number: bytes, by: int) -> bytes:
+    return (int.from_bytes(number, "big") + by).to_bytes(6, "big")
 
 
 def _read(tube: Tube, id: int, value: bytes) -> Record | None:
@@ -203,17 +272,3 @@ def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
 
 def _tied(record: Record) -> bool:
     return record.address is not None or record.reply_to is not None or record.group_no is not None
-
-
-def _task(record: Record) -> tuple[object, ...]:
-    return (
-        record.id, record.state, record.rank1, record.rank2, record.pri, record.utube, record.attempts, record.lease,
-        record.created, record.taken, record.expires, record.at, record.ttr, record.max_attempts, record.reason,
-        record.callback, record.address, record.reply_to, record.group, record.group_no,
-    )  # fmt: skip
-
-
-def _outcome(kept: Kept) -> tuple[object, ...]:
-    ending = kept.ending
-    has = ending.result is not None
-    return (kept.id, kept.address, ending.status, ending.error, ending.code, kept.until, has)

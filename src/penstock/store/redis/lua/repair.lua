@@ -1,14 +1,11 @@
--- Repairs for what the checks of penstock.store.redis.checks find.
+-- Writes that were worked out by the client: of penstock.store.redis.checks and penstock.store.redis.transfer.
 
--- script: repair
--- Write what is missing or wrong, item by item, each unless something that it rests on has changed since.
--- KEYS: tasks ready buried taken delivered due queue members lanes addresses outcomes kept waits
--- ARGV: now, shape, limit, then of each item: number of guards, part, field, `=` and its value or '' for none, ...; number
---   of writes, number of words, command, part, word, ..., ...
--- Returns: now
--- WITH: now tube
--- FLAGS: allow-oom
-local MARKED, place = { tasks = 't', outcomes = 'o' }, 3
+-- part: write_items
+-- Write item by item, each unless something that it rests on has changed since.
+-- KEYS: tasks ready buried taken delivered due queue members lanes addresses outcomes kept groups waits
+-- ARGV: from 4, of each item: number of guards, part, field, `=` and its value or '' for none, ...; number of writes,
+--   number of words, command, part, word, ..., ...
+local MARKED, place, written = { tasks = 't', outcomes = 'o', groups = '' }, 3, 0
 
 local function next_word()
   place = place + 1
@@ -26,7 +23,7 @@ local function write()
   local words, command, key = tonumber(next_word()), next_word(), next_key()
   redis.call(command, key, unpack(ARGV, place + 1, place + words))
   local letter = mark_changed and MARKED[string.match(key, '%a+$')]
-  if letter then mark_changed(letter .. ARGV[place + 1]) end
+  for i = 1, letter and words or 0, command == 'HSET' and 2 or 1 do mark_changed(letter .. ARGV[place + i]) end
   place = place + words
 end
 
@@ -36,10 +33,25 @@ while place < #ARGV do
   for _ = 1, tonumber(next_word()) do
     if good then write() else place = place + 3 + ARGV[place + 1] end
   end
+  if good then written = written + 1 end
 end
-readied = 1 -- maybe
+readied = written -- maybe
 finish()
-return { now }
+
+-- script: repair
+-- Write what a check found missing or wrong.
+-- ARGV: now, shape, limit, items
+-- Returns: now, how many of them were written
+-- WITH: now tube write_items
+-- FLAGS: allow-oom
+return { now, written }
+
+-- script: import
+-- Write tasks, outcomes and counters of another store.
+-- ARGV: now, shape, limit, items
+-- Returns: now, how many of them were written
+-- WITH: now tube write_items
+return { now, written }
 
 -- script: repair_group
 -- Recount a group from its index, hold back tasks that are ahead of its start, and let its tasks follow it.

@@ -45,17 +45,6 @@ next_hand_out = function()
   return rank and rank > clock_limit() and rank + period or nil
 end
 
--- part: raise_message_id
--- The last message id given becomes at least this one.
--- KEYS: meta
-local function raise_message_id(new_ms, new_seq)
-  local last = redis.call('HMGET', k_meta, 'ms', 'seq')
-  local ms, seq = tonumber(last[1] or 0), tonumber(last[2] or 0)
-  if ms < tonumber(new_ms) or (ms == tonumber(new_ms) and seq < tonumber(new_seq)) then
-    redis.call('HSET', k_meta, 'ms', new_ms, 'seq', new_seq)
-  end
-end
-
 -- part: hand_over
 -- Hand-outs without a lease, as decided by penstock.core.handout: an element stays ready, behind all that were handed out
 -- before; a message moves to the end of the delivered ones.

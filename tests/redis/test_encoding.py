@@ -1,0 +1,44 @@
+"""Tasks are encoded in Python as the scripts encode them, so that repair may write them."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.core.lifecycle import Move
+from penstock.store.redis.encoding import decode, encode, task_id
+from penstock.store.redis.queries import scan
+from penstock.store.redis.store import RedisStore
+from tests.behaviour.verbs import take
+
+
+def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]:
+    """Encode every stored task once more; their state letters."""
+    store = broker._hub.store
+    assert isinstance(store, RedisStore)
+    stored = dict(scan(store._runner, tube._stored, "tasks"))
+    for key, value in stored.items():
+        assert encode(decode(task_id(key), value)) == value
+    return {value[:1] for value in stored.values()}
+
+
+@pytest.mark.parametrize("fair", [False, True])
+def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
+    tube = broker.tube("t", kind="utubettl", fair=fair, max_attempts=9, callback="http://127.0.0.1/x")
+    tube.put_many([(n, {"utube": "ü" * (1 + n % 5), "pri": n // 3, "ttl": 60 + n, "ttr": 30}) for n in range(12)])
+    group = tube.group("grüppe")
+    group.put("held back", address="ä", reply_to="replies", delay=5)
+    task, other = take(tube), take(tube)
+    assert tube._settle_now([Move("touch", task.id, task._record.owner, task.lease, 0, progress=0.25)])[0] is not None
+    other.bury("ö" * 500)
+    take(tube).release(delay=9)
+    take(tube)
+    assert must_be_the_same(broker, tube) == {b"r", b"q", b"t", b"p", b"~", b"g", b"!"}
+
+
+@pytest.mark.parametrize("kind", ["round", "reliable"])
+def test_of_kinds_without_leases(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("t", kind=kind, **({"period": 5} if kind == "round" else {}))  # type: ignore[arg-type]
+    tube.put_many([(n, {"id": f"n{n}"} if kind == "round" else {}) for n in range(4)])
+    assert len(tube.take_many(2)) == 2
+    must_be_the_same(broker, tube)
