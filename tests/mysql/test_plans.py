@@ -126,7 +126,10 @@ def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str)
         query = Prepared(fill(getattr(Q, place), values(tube)), 100).text
         planned = re.sub(r" INTO @p_\w+(, @p_\w+)*", "", query)
         for row in explain(own, planned):
-            assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (place, row)
+            assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (
+                place,
+                row,
+            )
             assert "filesort" not in str(row["Extra"]) or row["table"] != "penstock_task", (place, row)
         assert reads(own, query) <= MOST, place
 
