@@ -35,7 +35,7 @@ PACKETS = {
     "take many": ("look", "find_many", "lease_many", "count_many", "show_many"),
     "take some": ("look", "find_gone", "find_some", "lock_some", "lease_many", "show_many"),
     "take heads": ("look", "find_heads", "lease_heads", "count_many", "show_many"),
-    "recover": ("look", "find_to_recover", "serials", "hand_out_delivered", "show_many"),
+    "recover": ("look", "find_to_recover", "serials", "last_serial", "hand_out_delivered", "show_many"),
     "ack": ("queues_of", "lock_queues", "mark_acks", "marked", "left_queues", "show_marked", "delete_marked"),
     "sweep": ("find_old", "forget_old_outcomes", "sweep_groups"),
 }

@@ -130,9 +130,9 @@ class Flush:
             statements += self._lock_queues(moved)
         if self._kept:
             statements += [Prepared(Q.move_changed)] if laned else []
-            statements += [Prepared(Q.change_rows), Prepared(Q.count_marked)]
+            statements += [Prepared(Q.change_rows), Q.count_marked]
         if self._gone:
-            statements += [Prepared(Q.mark_gone), Prepared(Q.count_marked)]
+            statements += [Prepared(Q.mark_gone), Q.count_marked]
             statements += [Prepared(Q.move_gone)] if laned else []
         if self._delta.whole:
             statements.append(abort_unless(f"@p_got = {len(self._delta.rows)}"))

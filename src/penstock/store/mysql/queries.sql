@@ -4,7 +4,8 @@
 -- Statements with user variables (@p_…) are prepared once a connection and run several to a packet, which is one
 -- transaction. Every packet sets all variables that it reads: @p_t tube, @p_now its moment, @p_n how many,
 -- @p_k its own number, @p_us names of micro-queues (a JSON list of their bytes in hexadecimal digits).
--- JSON_TABLE is asked of CAST(… AS CHAR): MySQL fixes a variable's type when it prepares a statement.
+-- JSON_TABLE is asked of CAST(… AS CHAR): MySQL fixes a variable's type when it prepares a statement, and the value of
+-- ROW_COUNT() and LAST_INSERT_ID(), too.
 
 -- fragment: now
 :now
@@ -361,7 +362,7 @@ ORDER BY rank1, rank2, pk LIMIT 1 FOR UPDATE SKIP LOCKED;
 UPDATE penstock_task FORCE INDEX (PRIMARY) SET $lease WHERE pk = CAST(@p_id AS SIGNED);
 
 -- name: count_one
-INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, 1, 1 FROM DUAL WHERE ROW_COUNT() > 0;
+INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, 1, 1 FROM DUAL WHERE @p_id IS NOT NULL;
 
 -- name: show_one
 SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o
@@ -448,8 +449,11 @@ UPDATE $chosen SET rank1 = @p_now, penstock_task.taken = @p_now, attempts = atte
 -- name: serials
 UPDATE penstock_counter SET serial = LAST_INSERT_ID(serial + @p_got) WHERE tube = @p_t AND @p_got > 0;
 
+-- name: last_serial
+SELECT LAST_INSERT_ID() - @p_got INTO @p_serial;
+
 -- name: hand_out_delivered
-UPDATE $chosen SET state = 't', rank1 = CAST(LAST_INSERT_ID() AS SIGNED) - CAST(@p_got AS SIGNED) + j.place,
+UPDATE $chosen SET state = 't', rank1 = @p_serial + j.place,
 penstock_task.taken = @p_now, attempts = attempts + 1;
 
 -- name: first_rank

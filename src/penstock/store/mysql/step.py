@@ -33,7 +33,7 @@ from penstock.store.mysql.pool import Answer, Link, Prepared, Statement
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, RECORD, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused, rolled_back, told
-from penstock.store.mysql.taking import Taking
+from penstock.store.mysql.taking import DELIVER, Taking
 from penstock.store.mysql.wire import Raw, fill, literal
 from penstock.store.sql.queries import COLUMNS, ID_MASK
 from penstock.store.sql.step import Row, SqlStep, encoded_kind, first_pk, make_group
@@ -352,12 +352,11 @@ class MysqlStep(SqlStep):
         return now
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
-        names = ("serials", "hand_out_delivered")
         answer = self.send(
             f"SET @p_t={tube.no},@p_now={self.moment},@p_k=0,@p_h='',@p_ids=NULL,@p_got=0,@p_held=0",
             Prepared(Q.look),
             fill(Q.find_to_recover, {"elapsed": elapsed, "count": count}),
-            *[Prepared(getattr(Q, name)) for name in names],
+            *DELIVER,
             Prepared(Q.count_many),
             Prepared(Q.show_many),
         )

@@ -35,6 +35,10 @@ _SOON_MS = 20
 _TURNS = 20
 
 
+# Give messages their serials, and deliver them.
+DELIVER: list[Statement] = [Prepared(Q.serials), Q.last_serial, Prepared(Q.hand_out_delivered)]
+
+
 class LostTake(msgspec.Struct, frozen=True):
     """A take without an answer: what it did in one tube is undone."""
 
@@ -119,16 +123,17 @@ class Taking:
         if tube.fair and tube.utube_limit > 1:
             return statements + self._by_turns(tube, min(count, _TURNS), forced=forced)
         statements += self._find(tube, count, forced=forced) if count else []
-        way: list[str] = []
         if not count:
             pass  # it is looked at, and nothing is taken
         elif not kind.leased:
-            way = ["hand_out_clocked"] if kind.hand_out == CLOCK else ["serials", "hand_out_delivered"]
+            statements += [Prepared(Q.hand_out_clocked)] if kind.hand_out == CLOCK else DELIVER
         elif not kind.per_utube:
-            way = ["lease_many"]
+            statements.append(Prepared(Q.lease_many))
+        elif tube.utube_limit == 1:
+            statements.append(Prepared(Q.lease_heads))
         else:
-            way = ["lease_heads"] if tube.utube_limit == 1 else ["lease_many", "serve_queues"]
-        statements += [Prepared(getattr(Q, name)) for name in (*way, "count_many", "show_many")]
+            statements += [Prepared(Q.lease_many), Prepared(Q.serve_queues)]
+        statements += [Prepared(Q.count_many), Prepared(Q.show_many)]
         if kind.hand_out == CLOCK:
             statements.append(fill(Q.first_rank, {"tube": tube.no}))
         return statements
