@@ -55,7 +55,7 @@ def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: 
             registry.end_session(tube, owner, now)
         items = list(seen.repairs())
         for start in range(0, len(items), _STEP):
-            runner.write_items("repair", tube, items[start : start + _STEP], now)
+            runner.write_items("repair", tube, items[start : start + _STEP], now=now)
         for no in seen.wrong_groups():
             early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
             for start in range(0, max(1, len(early)), ADVANCE_STEP):
@@ -72,7 +72,8 @@ def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look
         before = _meta(runner, tube)
         seen = Look(runner, tube, now)
         found = list(seen.findings())
-        if before == _meta(runner, tube):
+        seen.quiet = before == _meta(runner, tube)
+        if seen.quiet:
             return found, seen
         agreed = found if agreed is None else [told for told in agreed if told in found]
         if not looks or not agreed:
@@ -89,6 +90,8 @@ class Look:
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
+        #: Whether nothing changed meanwhile; else nothing can be said of counters.
+        self.quiet = False
         self._now = runner.now(tube.no, now)
         self._second = "2" in runner.shape(tube).letters
         # Outcomes may be forgotten meanwhile, which no counter shows: what is read first may contain more than others.
@@ -320,7 +323,8 @@ class Look:
             yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
         for id, name in self._endless():
             yield [self._is(id)], [("ZADD", "kept", self._now, name)]
-        yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
+        if self.quiet:
+            yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
 
     def _is(self, id: int) -> Guard:
         return "tasks", task_key(id), self._values.get(task_key(id))

@@ -104,7 +104,9 @@ class Runner:
                 return reply
             self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
 
-    def write_items(self, name: str, tube: Tube, items: Sequence[Item], now: int | None = None) -> int:
+    def write_items(
+        self, name: str, tube: Tube, items: Sequence[Item], *, idempotent: bool = False, now: int | None = None
+    ) -> int:
         """Write each item whose guards hold, by a script with the part write_items. Returns how many they were."""
         words: list[Argument] = []
         for guards, writes in items:
@@ -114,7 +116,7 @@ class Runner:
             words.append(len(writes))
             for write in writes:
                 words += (len(write) - 2, *write)
-        return cast(int, self.on_tube(name, tube, *words, idempotent=True, now=now)[1])
+        return cast(int, self.on_tube(name, tube, *words, idempotent=idempotent, now=now)[1])
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         """The reply; raises NoSuchTube if it says that the tube is gone."""

@@ -159,7 +159,7 @@ class TransferCalls:
             if last is None:
                 raise self._runner.missing(stored)
             writes = self._imported(stored, parcel, int(last))
-            if self._runner.write_items("import", stored, [([("meta", "last", last)], writes)]):
+            if self._runner.write_items("import", stored, [([("meta", "last", last)], writes)], idempotent=True):
                 return
 
     def _imported(self, stored: Tube, parcel: Parcel, before: int) -> list[Write]:
@@ -239,7 +239,7 @@ class TransferCalls:
             writes.append(("HSET", "meta", "ms", mark[0], "seq", mark[1]))
         groups = {group.no: group.total for group in self._all_groups(stored)}
         writes += self._group_writes(stored, {no: (total - groups.get(no, 0), 0) for no, total in totals.items()})
-        self._runner.write_items("import", stored, [([("meta", "landed", None)], writes)])
+        self._runner.write_items("import", stored, [([("meta", "landed", None)], writes)], idempotent=True)
 
 
 def _raised(number: bytes, by: int) -> bytes:
