@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -77,7 +77,7 @@ class BoundConnection(Connections):
         try:
             with self._db.transaction():
                 before = self._execute((self._queries.settings_before, {}))[0]
-                self._execute((self._queries.settings, {**self._each[1], "local": True}))
+                self._execute((self._queries.settings, {**cast("Mapping[str, object]", self._each[1]), "local": True}))
                 yield self._db
                 self._execute((self._queries.settings_back, {f"s{place}": old for place, old in enumerate(before, 1)}))
         except faults.CONFLICTS as error:
