@@ -93,8 +93,8 @@ class Store:
 
 STORES = {
     "full": Store("SQLite FULL", 15, 2),
-    "relaxed": Store("SQLite relaxed", 50, 2),
-    "memory": Store("memory", 100, 3),
+    "relaxed": Store("SQLite relaxed", 30, 2),
+    "memory": Store("memory", 50, 2),
     "postgres": Store("PostgreSQL", 10, 1),
     "mariadb": Store("MariaDB", 10, 1),
     "redis": Store("Redis", 20, 1),
@@ -103,7 +103,7 @@ STORES = {
 # Measured only when asked for.
 _RARE = {"redis-cluster"}
 # How often a round runs a scenario on each side. Micro-queues take seconds on some stores.
-_TURNS = {name: 2 if name == "utubes" else 4 for name in SCENARIOS}
+_TURNS = {name: 1 if name == "utubes" else 4 for name in SCENARIOS}
 
 
 class Slice(NamedTuple):
