@@ -330,7 +330,8 @@ SELECT n.id, n.clock, $told_waiters, (SELECT count(*) FROM lowered) FROM n;
 -- fragment: no_clash
 -- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a lack
 -- of room.
-1 / CASE WHEN EXISTS (SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = ANY (:addresses::text[]))
+1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
 THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END
 
 -- fragment: putting
@@ -434,8 +435,9 @@ set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM came), '{}'
 
 -- name: supersede
 -- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which holds the whole tube's.
-UPDATE penstock_outcome SET until = $now + :later WHERE tube = :tube AND address = ANY (:texts::text[])
-AND until + 0 > $now + :later;
+UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
+CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE tube = :tube AND address = v.name
+    AND until + 0 > $now + :later ORDER BY pk LIMIT 1000) o));
 
 -- micro-queues
 
@@ -651,8 +653,9 @@ WITH $acking RETURNING k.pk, k.address, k.group_no), $acked, NULL FROM told;
 
 -- name: ack_queued
 -- The same in micro-queues, whose rows are locked first.
-WITH locked AS MATERIALIZED (SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = ANY (ARRAY(
-    SELECT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]))) ORDER BY q.utube FOR UPDATE),
+WITH locked AS MATERIALIZED (SELECT q.utube FROM (
+    SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
+    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.utube FOR UPDATE) q),
 $acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, k.utube),
 s AS (SELECT utube, -count(*) AS taken, 0 AS heads, 0 AS waiting FROM gone GROUP BY utube), $came, $acked,
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true) FROM told;
@@ -660,7 +663,8 @@ set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{
 -- name: ack_named
 -- penstock_address; delivered ones are anybody's.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
-gone AS (DELETE FROM penstock_task k USING b WHERE k.tube = :tube AND k.address = ANY (:texts::text[])
+gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk FROM unnest(:texts::text[]) v(name)
+    CROSS JOIN LATERAL (SELECT pk FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) f))
     AND k.state::text = 't' AND k.owner IS NULL RETURNING k.address),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
@@ -804,8 +808,8 @@ WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = ANY (:ids::bi
 
 -- name: by_names
 -- penstock_address
-WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE tube = :tube AND address = ANY (:texts::text[]))
-SELECT $record $with_group;
+WITH found AS MATERIALIZED (SELECT k.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT * FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) k) SELECT $record $with_group;
 
 -- name: due
 -- penstock_timer, from where the tube says on
