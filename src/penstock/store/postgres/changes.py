@@ -216,7 +216,7 @@ def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
         return Acked(set())
     base, queued = first_pk(tube), tube.kind.per_utube
     values |= {
-        "pks": [base | move.id for move in held], "leases": [move.lease for move in held],
+        "pks": [base | move.id for move in held], "leases": [move.lease or 0 for move in held],
         "sessions": [move.session for move in held], "results": _column([move.result for move in held]),
         "retention": tube.retention,
     }  # fmt: skip

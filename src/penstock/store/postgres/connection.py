@@ -87,7 +87,7 @@ class Connections:
         try:
             begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY" if snapshot else "BEGIN"
             idle = "SET LOCAL idle_in_transaction_session_timeout = '10s'"
-            self.run_in(self._begun(db), [(Query(begin), {}), (Query(idle), {})])
+            self._begun(db).run([(Query(begin), {}), (Query(idle), {})], prepare=False)
             try:
                 yield db
             except BaseException:

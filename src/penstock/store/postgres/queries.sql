@@ -1,5 +1,7 @@
 -- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Names of tables get the store's schema, and
 -- in hot statements penstock_task stands for one of its partitions. tests/postgres/test_plans.py watches the plans.
+-- Rows are found by `pk = ANY (ARRAY[x])` or by a LATERAL with a LIMIT, not joined: a plan that is made for an empty table
+-- would read all of a full one for a join. What an earlier statement has locked may be found by its ctid.
 
 -- fragment: now
 -- By date_part, not extract, whose numeric costs a put a tenth of the server's time.
@@ -328,7 +330,8 @@ SELECT n.id, n.clock, $told_waiters, (SELECT count(*) FROM lowered) FROM n;
 -- fragment: no_clash
 -- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a lack
 -- of room.
-1 / CASE WHEN EXISTS (SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = ANY (:addresses::text[]))
+1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
 THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END
 
 -- fragment: putting
@@ -432,8 +435,9 @@ set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM came), '{}'
 
 -- name: supersede
 -- penstock_outcome_address; + 0 keeps it from penstock_outcome_until, which holds the whole tube's.
-UPDATE penstock_outcome SET until = $now + :later WHERE tube = :tube AND address = ANY (:texts::text[])
-AND until + 0 > $now + :later;
+UPDATE penstock_outcome SET until = $now + :later WHERE pk = ANY (ARRAY(SELECT o.pk FROM unnest(:texts::text[]) v(name)
+CROSS JOIN LATERAL (SELECT pk FROM penstock_outcome WHERE tube = :tube AND address = v.name
+    AND until + 0 > $now + :later ORDER BY pk LIMIT 1000) o));
 
 -- micro-queues
 
@@ -450,30 +454,30 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- name: heads
 -- The rule of micro-queues: of these, which are locked, the first (limit - taken) ready tasks are heads, and no others. A
 -- statement of its own, so that it sees all that was done before the locks were had. Empty ones go once their turn
--- cannot matter any more. How many more can be taken than before.
-WITH u AS MATERIALIZED (SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
+-- cannot matter any more. How many more can be taken than before. (SELECT 'r') keeps it from penstock_ready.
+WITH u AS MATERIALIZED (
+    SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
+q AS MATERIALIZED (SELECT l.* FROM u CROSS JOIN LATERAL (SELECT l.ctid AS place, l.* FROM penstock_utube l
+    WHERE l.tube = :tube AND l.utube = u.utube LIMIT 1) l),
 c AS MATERIALIZED (SELECT l.utube, l.turn, k.pk, k.state, row_number() OVER (
         PARTITION BY l.utube ORDER BY k.rank1, k.r2, k.pk) <= :limit - l.taken AS head
-    FROM u CROSS JOIN LATERAL (SELECT * FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
-        AND (l.waiting > 0 OR l.heads > :limit - l.taken) LIMIT 1) l
-    CROSS JOIN LATERAL (
+    FROM q l CROSS JOIN LATERAL (
         (SELECT pk, state, rank1, CASE WHEN :fair THEN 0 ELSE rank2 END AS r2 FROM penstock_task
-        WHERE tube = :tube AND utube = l.utube AND state = 'r')
+        WHERE tube = :tube AND utube = l.utube AND (state = 'r' OR state = 'q') AND state = (SELECT 'r'::"char"))
         UNION ALL
         (SELECT pk, state, rank1, rank2 FROM penstock_task WHERE tube = :tube AND utube = l.utube AND state = 'q'
-        ORDER BY rank1, rank2, pk LIMIT :limit)) k),
+        ORDER BY rank1, rank2, pk LIMIT :limit)) k
+    WHERE l.waiting > 0 OR l.heads > :limit - l.taken),
 changed AS (UPDATE penstock_task k SET state = CASE WHEN c.head THEN 'r' ELSE 'q' END::"char",
         rank2 = CASE WHEN NOT :fair THEN k.rank2 WHEN c.head THEN c.turn ELSE 0 END
-    FROM c WHERE k.pk = c.pk AND c.head <> (c.state = 'r') RETURNING k.utube, k.state),
-moved AS (UPDATE penstock_utube l SET heads = l.heads + s.gain, waiting = l.waiting - s.gain
-    FROM (SELECT utube, sum(CASE state WHEN 'r' THEN 1 ELSE -1 END) AS gain FROM changed GROUP BY utube) s
-    WHERE l.tube = :tube AND l.utube = s.utube),
-empty AS MATERIALIZED (SELECT l.utube, NOT :fair OR l.turn < $now AS over FROM u CROSS JOIN LATERAL (
-    SELECT l.utube, l.turn FROM penstock_utube l WHERE l.tube = :tube AND l.utube = u.utube
-    AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 LIMIT 1) l),
-forgotten AS (DELETE FROM penstock_utube l USING empty WHERE empty.over AND l.tube = :tube AND l.utube = empty.utube),
-kept AS (UPDATE penstock_utube l SET idle = true FROM empty
-    WHERE NOT empty.over AND l.tube = :tube AND l.utube = empty.utube)
+    FROM c WHERE k.pk = ANY (ARRAY[c.pk]) AND c.head <> (c.state = 'r') RETURNING k.utube, k.state),
+moved AS (INSERT INTO penstock_utube AS l (tube, utube, heads)
+    SELECT :tube::integer, utube, sum(CASE state WHEN 'r' THEN 1 ELSE -1 END) FROM changed GROUP BY utube
+    ON CONFLICT (tube, utube) DO UPDATE SET heads = l.heads + excluded.heads, waiting = l.waiting - excluded.heads),
+empty AS MATERIALIZED (SELECT place, NOT :fair OR turn < $now AS over FROM q
+    WHERE taken = 0 AND heads = 0 AND waiting = 0),
+forgotten AS (DELETE FROM penstock_utube l USING empty WHERE empty.over AND l.ctid = empty.place),
+kept AS (UPDATE penstock_utube l SET idle = true FROM empty WHERE NOT empty.over AND l.ctid = empty.place)
 SELECT coalesce(sum(CASE state WHEN 'r' THEN 1 ELSE -1 END), 0)::integer FROM changed;
 
 -- name: forget_idle_queues
@@ -545,10 +549,10 @@ found AS MATERIALIZED (SELECT f.pk, f.utube FROM ok CROSS JOIN LATERAL (
     AND $uncancelled ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE OF k SKIP LOCKED) f WHERE ok.free)
 
 -- fragment: served
-queues AS (UPDATE penstock_utube q SET taken = q.taken + s.n, heads = q.heads - s.n,
-    turn = CASE WHEN :fair THEN greatest(ok.clock, q.turn + 1) ELSE q.turn END
-    FROM ok, (SELECT utube, count(*) AS n FROM found GROUP BY utube) s WHERE q.tube = :tube AND q.utube = s.utube
-    RETURNING q.utube, q.turn)
+queues AS (INSERT INTO penstock_utube AS q (tube, utube, taken, turn)
+    SELECT :tube::integer, found.utube, count(*), min(ok.clock) FROM ok CROSS JOIN found GROUP BY found.utube
+    ON CONFLICT (tube, utube) DO UPDATE SET taken = q.taken + excluded.taken, heads = q.heads - excluded.taken,
+    turn = CASE WHEN :fair THEN greatest(excluded.turn, q.turn + 1) ELSE q.turn END RETURNING q.utube, q.turn)
 
 -- name: take_heads
 WITH $look, $found_heads, $leased, $served SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
@@ -556,15 +560,17 @@ WITH $look, $found_heads, $leased, $served SELECT $looked, NULL, got.* FROM ok L
 -- name: take_turns
 -- The same where each hand-out moves its micro-queue behind the others, with the heads it has left.
 WITH $look, $found_heads, $leased, $served,
-turned AS (UPDATE penstock_task k SET rank2 = queues.turn FROM queues WHERE k.tube = :tube AND k.utube = queues.utube
-    AND k.state = 'r' AND k.pk <> ALL (ARRAY(SELECT pk FROM found)))
+left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM queues CROSS JOIN LATERAL (SELECT pk FROM penstock_task
+    WHERE tube = :tube AND utube = queues.utube AND (state = 'r' OR state = 'q') AND state = (SELECT 'r'::"char")
+    AND pk <> ALL (ARRAY(SELECT pk FROM found)) OFFSET 0) h),
+turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk = ANY (ARRAY[left_heads.pk]))
 SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 
 -- fragment: handed
 -- Hand-outs without a lease (core.handout): by clock they stay ready, and delivered ones get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
     rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
-    FROM ok, found WHERE k.pk = found.key RETURNING found.place, $record)
+    FROM ok, found WHERE k.pk = ANY (ARRAY[found.key]) RETURNING found.place, $record)
 
 -- name: hand_out
 -- penstock_ready
@@ -615,9 +621,9 @@ c AS MATERIALIZED (SELECT $now AS clock),
 g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT group_no FROM penstock_task
     WHERE pk = ANY (:pks::bigint[]) AND EXISTS (SELECT 1 FROM penstock_group WHERE tube = :tube AND state = 'started')))
     AND state = 'started' AND remaining > cardinality(:pks::bigint[]) ORDER BY no FOR UPDATE),
-gone AS (DELETE FROM penstock_task k USING c,
-    unnest(:pks::bigint[], :leases::integer[], :sessions::integer[], :results::bytea[]) u(key, held, session, result)
-    WHERE k.pk = u.key AND k.state::text = 't' AND k.owner = u.session AND (u.held IS NULL OR k.lease = u.held)
+gone AS (DELETE FROM penstock_task k USING c WHERE k.pk = ANY (:pks::bigint[]) AND k.state::text = 't'
+    AND k.owner = (:sessions::integer[])[width_bucket(k.pk, :pks::bigint[])]
+    AND (:leases::integer[])[width_bucket(k.pk, :pks::bigint[])] IN (0, k.lease)
     AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL
     AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
 
@@ -626,9 +632,10 @@ counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0),
 fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
     FROM (SELECT group_no, count(*) AS members FROM gone WHERE group_no IS NOT NULL GROUP BY group_no) n
-    WHERE no = n.group_no),
+    WHERE no = ANY (ARRAY[n.group_no])),
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
-    SELECT gone.pk, :tube, gone.address, 'done', gone.result, c.clock + :retention
+    SELECT gone.pk, :tube, gone.address, 'done', (:results::bytea[])[width_bucket(gone.pk, :pks::bigint[])],
+    c.clock + :retention
     FROM gone CROSS JOIN c WHERE gone.address IS NOT NULL
     ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = NULL, code = NULL,
     until = excluded.until),
@@ -641,21 +648,23 @@ SELECT (SELECT array_agg(pk) FROM gone), (SELECT array_agg(pk) FROM gone WHERE a
 CASE WHEN told.said THEN pg_notify('{channel}', :process) END
 
 -- name: ack
--- By the primary key: the state as text, so that no plan can prefer penstock_held.
-WITH $acking RETURNING k.pk, k.address, k.group_no, u.result), $acked, NULL FROM told;
+-- By the primary key: the state as text, so that no plan can prefer penstock_held. The place of a pk is found by halving.
+WITH $acking RETURNING k.pk, k.address, k.group_no), $acked, NULL FROM told;
 
 -- name: ack_queued
 -- The same in micro-queues, whose rows are locked first.
-WITH locked AS MATERIALIZED (SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = ANY (ARRAY(
-    SELECT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]))) ORDER BY q.utube FOR UPDATE),
-$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, u.result, k.utube),
+WITH locked AS MATERIALIZED (SELECT q.utube FROM (
+    SELECT DISTINCT k.utube FROM penstock_task k WHERE k.pk = ANY (:pks::bigint[]) ORDER BY 1) v CROSS JOIN LATERAL (
+    SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.utube FOR UPDATE) q),
+$acking AND (SELECT count(*) FROM locked) >= 0 RETURNING k.pk, k.address, k.group_no, k.utube),
 s AS (SELECT utube, -count(*) AS taken, 0 AS heads, 0 AS waiting FROM gone GROUP BY utube), $came, $acked,
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true) FROM told;
 
 -- name: ack_named
 -- penstock_address; delivered ones are anybody's.
 WITH b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
-gone AS (DELETE FROM penstock_task k USING b WHERE k.tube = :tube AND k.address = ANY (:texts::text[])
+gone AS (DELETE FROM penstock_task k USING b WHERE k.pk = ANY (ARRAY(SELECT f.pk FROM unnest(:texts::text[]) v(name)
+    CROSS JOIN LATERAL (SELECT pk FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) f))
     AND k.state::text = 't' AND k.owner IS NULL RETURNING k.address),
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM gone HAVING count(*) > 0)
@@ -676,11 +685,11 @@ FROM b CROSS JOIN c CROSS JOIN u CROSS JOIN LATERAL (SELECT k.pk, k.utube, k.sta
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
     AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank
     AND (NOT :queued OR k.utube = ANY ((SELECT array_agg(utube) FROM locked)::text[])
-        OR NOT EXISTS (SELECT 1 FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube)) FOR UPDATE) k
+        OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0) FOR UPDATE) k
 WHERE u.until IS NULL OR u.until > c.clock
 
 -- fragment: removed
-gone AS (DELETE FROM penstock_task k USING held h WHERE k.pk = h.pk AND h.state = '-')
+gone AS (DELETE FROM penstock_task k USING held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state = '-')
 
 -- fragment: requeued
 s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
@@ -712,7 +721,7 @@ held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.ex
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
     owner = h.owner, reason = h.reason, progress = h.progress,
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE k.rank2 END
-    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+    FROM held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state <> '-'),
 $requeued, $weighed
 $flushed;
 
@@ -730,7 +739,7 @@ held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.ex
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
     owner = h.owner, reason = h.reason, progress = h.progress,
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE k.rank2 END
-    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+    FROM held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state <> '-'),
 $requeued, $weighed,
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
     SELECT held.pk, :tube, held.address, held.status, held.result, held.error, held.code, c.clock + :retention
@@ -754,7 +763,7 @@ held AS MATERIALIZED (SELECT k.pk, k.utube, k.real, u.class, u.state, u.at, u.ex
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, rank1 = h.rank1,
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE h.rank2 END, pri = h.pri, created = h.created,
     data = coalesce(h.data, k.data)
-    FROM held h WHERE k.pk = h.pk AND h.state <> '-'),
+    FROM held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state <> '-'),
 $requeued, $weighed
 $flushed;
 
@@ -768,7 +777,7 @@ done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
     FROM unnest(:nos::integer[], :was::text[], :had::integer[], :exact::integer[], :state::text[], :total::integer[],
         :remaining::integer[], :end_work::bytea[], :cancel_work::bytea[], :moving::integer[], :until::bigint[])
     u(no, was, had, exact, state, total, remaining, end_work, cancel_work, moving, until)
-    WHERE (SELECT count(*) FROM free) = cardinality(:nos::integer[]) AND g.no = u.no AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
+    WHERE (SELECT count(*) FROM free) = cardinality(:nos::integer[]) AND g.no = ANY (ARRAY[u.no]) AND g.state = u.was AND CASE WHEN u.exact = 1 THEN g.remaining = u.had
         ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
 SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:nos::integer[]) THEN 0 ELSE 1 END;
 
@@ -785,7 +794,7 @@ FROM penstock_tube WHERE no = :tube ON CONFLICT DO NOTHING;
 -- fragment: with_group
 , g.* FROM found k LEFT JOIN LATERAL (SELECT no AS g_no, name AS g_name, state AS g_state, total AS g_total,
     remaining AS g_remaining, end_work AS g_end, cancel_work AS g_cancel, moving AS g_moving, until AS g_until
-    FROM penstock_group WHERE no = k.group_no) g ON true
+    FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true
 
 -- name: look
 -- The clock, and whether the tube lives.
@@ -799,8 +808,8 @@ WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE pk = ANY (:ids::bi
 
 -- name: by_names
 -- penstock_address
-WITH found AS MATERIALIZED (SELECT * FROM penstock_task WHERE tube = :tube AND address = ANY (:texts::text[]))
-SELECT $record $with_group;
+WITH found AS MATERIALIZED (SELECT k.* FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT * FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) k) SELECT $record $with_group;
 
 -- name: due
 -- penstock_timer, from where the tube says on
@@ -891,7 +900,7 @@ WITH gone AS (DELETE FROM penstock_handle WHERE id = :id AND (NOT :lapsed OR unt
     RETURNING session, host, pid, beat),
 waits AS (DELETE FROM penstock_waiter WHERE handle = :id AND EXISTS (SELECT 1 FROM gone))
 UPDATE penstock_session s SET until = :moment + s.ttr, host = gone.host, pid = gone.pid, beat = gone.beat FROM gone
-WHERE s.no = gone.session AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id <> :id);
+WHERE s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id <> :id);
 
 -- name: forget_session
 -- Not while anything is held by it: by somebody else's hand that was undone, say.

@@ -1,0 +1,94 @@
+"""A client that stops while it sends holds no row: the statements before the long one lock no micro-queue and no task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import psycopg
+import pytest
+from psycopg.pq import Format
+
+import penstock
+from penstock.store.postgres.location import locate
+from penstock.store.postgres.wire import Call, Link, Packed, Row
+from tests.postgres.schemas import database_of
+
+# Row locks belong to a transaction that has a number.
+LOCKS = "SELECT FROM pg_locks WHERE pid = %s AND locktype = 'transactionid'"
+
+
+def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Call]]:
+    """What a call sends before the longest of its statements, of each round trip."""
+    sent: list[Sequence[Call]] = []
+    run = Link._run
+
+    def recorded(db: Link, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+        sizes = [_size(*one) for one in calls]
+        sent.append(calls[: sizes.index(max(sizes))])
+        return run(db, calls, prepare)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Link, "_run", recorded)
+        call()
+    return [calls for calls in sent if calls]
+
+
+def _size(query: object, values: object) -> int:
+    packed = values if isinstance(values, Packed) else Packed(query, values)  # type: ignore[arg-type]
+    return sum(len(value or b"") for value in packed.given)
+
+
+VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
+    "put_many": lambda tube, held: tube.put_many(
+        [("x" * 1000, {"utube": n} if tube.kind == "utube" else {}) for n in range(50)]
+    ),
+    "put with addresses": lambda tube, held: tube.put_many([("x" * 1000, {"address": str(n)}) for n in range(50)]),
+    "ack_many": lambda tube, held: tube.ack_many(held),
+    "release_all": lambda tube, held: tube.release_all(),
+    "truncate": lambda tube, held: tube.truncate(),
+}
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_comes_before_the_long_statement_locks_no_row(
+    broker: penstock.Broker, url: str, monkeypatch: pytest.MonkeyPatch, kind: str, verb: str
+) -> None:
+    tube = broker.tube("work", kind)
+    tube.put_many([(n, {"utube": n} if kind == "utube" else {}) for n in range(40)])
+    held = tube.take_many(20)
+    starts = half_sent(lambda: VERBS[verb](tube, held), monkeypatch)
+    assert starts
+    connections = database_of(broker).connections
+    with psycopg.connect(locate(url).conninfo, autocommit=True) as looking:
+        for calls in starts:
+            with closing(connections.connect()) as stopped:
+                pgconn = stopped.pgconn
+                pgconn.enter_pipeline_mode()
+                for query, values in calls:
+                    packed = values if isinstance(values, Packed) else Packed(query, values)
+                    pgconn.send_query_params(query.sent, packed.given, None, packed.formats, Format.BINARY)
+                pgconn.send_flush_request()
+                for _ in calls:
+                    stopped._next()
+                    pgconn.get_result()
+                assert looking.execute(LOCKS, (stopped.info.backend_pid,)).fetchall() == []
+                task = tube.take(0)  # and nobody waits for it
+                if task is not None:
+                    task.release()
+
+
+def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: str) -> None:
+    """The long statement itself is half sent: the server has yet to begin with it."""
+    tube = broker.tube("work", "utube")
+    tube.put_many([(n, {"utube": n}) for n in range(40)])
+    with closing(database_of(broker).connections.connect()) as stopped:
+        pgconn = stopped.pgconn
+        pgconn.enter_pipeline_mode()
+        opening = database_of(broker).queries.all.open_one
+        packed = Packed(opening, {"tube": tube._stored.no})
+        pgconn.send_query_params(opening.sent, packed.given, None, packed.formats, Format.BINARY)
+        pgconn.send_flush_request()
+        stopped._next()
+        assert [task.data for task in tube.take_many(40)] == list(range(40))
