@@ -45,9 +45,9 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
     """Ready tasks, one in five with a ttl, in micro-queues of two; others taken, buried, grouped, with addresses."""
     cursor, base = own.cursor(), tube << 40
     cursor.execute(
-        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, at, owner, address, group_no, data)"
-        f" {numbers(1, rows)} SELECT {base} + i, {tube}, ELT(1 + i % 8, 'r', 'r', 'q', 'r', 't', '!', 'g', 'r'), i % 7, 0,"
-        " i % 7, CONCAT('u', i DIV 2), 1, IF(i % 5, 9007199254740991, 1000000 + i), IF(i % 8 = 4, 1, 0),"
+        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, at, owner, address, group_no,"
+        f" data) {numbers(1, rows)} SELECT {base} + i, {tube}, ELT(1 + i % 8, 'r', 'r', 'q', 'r', 't', '!', 'g', 'r'),"
+        " i % 7, 0, i % 7, CONCAT('u', i DIV 2), 1, IF(i % 5, 9007199254740991, 1000000 + i), IF(i % 8 = 4, 1, 0),"
         " IF(i % 3, NULL, CONCAT('a', i)), IF(i % 8 = 6, 1, NULL), REPEAT('x', 100) FROM n"
     )
     cursor.execute(
@@ -59,8 +59,8 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
         f" {numbers(1, rows)} SELECT {base} + i, {tube}, CONCAT('o', i), 'done', i FROM n"
     )
     cursor.execute(
-        f"INSERT INTO penstock_group (tube, name, state, moving, until) {numbers(1, rows)} SELECT {tube}, CONCAT('g', i),"
-        " IF(i < 9, 'started', 'done'), i < 3, IF(i < 9, NULL, i) FROM n"
+        f"INSERT INTO penstock_group (tube, name, state, moving, until) {numbers(1, rows)} SELECT {tube},"
+        " CONCAT('g', i), IF(i < 9, 'started', 'done'), i < 3, IF(i < 9, NULL, i) FROM n"
     )
 
 
@@ -126,7 +126,10 @@ def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str)
         query = Prepared(fill(getattr(Q, place), values(tube)), 100).text
         planned = re.sub(r" INTO @p_\w+(, @p_\w+)*", "", query)
         for row in explain(own, planned):
-            assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (place, row)
+            assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (
+                place,
+                row,
+            )
             assert "filesort" not in str(row["Extra"]) or row["table"] != "penstock_task", (place, row)
         assert reads(own, query) <= MOST, place
 

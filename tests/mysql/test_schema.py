@@ -9,7 +9,9 @@ from penstock.store.mysql.schema import MIGRATIONS
 from tests.mysql.conftest import Connection
 
 
-@pytest.mark.parametrize(("schema", "told"), [(19, "export its tubes"), (MIGRATIONS[-1].number + 1, "upgrade penstock")])
+@pytest.mark.parametrize(
+    ("schema", "told"), [(19, "export its tubes"), (MIGRATIONS[-1].number + 1, "upgrade penstock")]
+)
 def test_another_schema_is_refused(url: str, own: Connection, schema: int, told: str) -> None:
     with penstock.connect(url) as broker:
         broker.tube("t").put("kept")

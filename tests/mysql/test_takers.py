@@ -129,9 +129,7 @@ def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
 
 
 @pytest.mark.parametrize("tasks", [2, 200])
-def test_an_ack_locks_its_task_alone(
-    broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], tasks: int
-) -> None:
+def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlStep, HeldServer], tasks: int) -> None:
     tube = broker.tube("t")
     tube.put_many(range(tasks))
     one, *others = tube.take_many(tasks)
@@ -267,7 +265,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
     getattr(group, verb)()
     step, server = held
     due.follow(Work(step, tube._stored, Effects()), [group._no], 10)
-    tasks = begin(lambda: tube.put("more")).result(30)
+    begin(lambda: tube.put("more")).result(30)
     server.end()
     tasks = tube.take_many(2)
     assert [task.data for task in tasks] == ["first", "last" if verb == "cancel" else 0]

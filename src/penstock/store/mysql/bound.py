@@ -11,9 +11,9 @@ from pymysql.constants import SERVER_STATUS
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, SchemaMismatch, UnsupportedOption
 from penstock.store.mysql import faults
-from penstock.store.mysql.server import Server, told
 from penstock.store.mysql.pool import NEEDED, Answer, Link, Statement
 from penstock.store.mysql.queries import Q
+from penstock.store.mysql.server import Server, told
 from penstock.store.mysql.wire import ask
 
 T = TypeVar("T")

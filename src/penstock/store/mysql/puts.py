@@ -14,10 +14,10 @@ from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.store.mysql import queues
-from penstock.store.mysql.server import Server
 from penstock.store.mysql.pool import Link, Statement
 from penstock.store.mysql.prepared import LONGEST, Shape
 from penstock.store.mysql.queries import NEVER, TIME, Q
+from penstock.store.mysql.server import Server
 from penstock.store.mysql.wire import Rows, fill, literal
 from penstock.store.sql.queries import ID_BITS
 from penstock.store.sql.step import first_pk
@@ -156,7 +156,7 @@ class NewTasks:
             (",max_attempts", any(entry.max_attempts is not None for entry in entries)),
             (",callback", any(entry.callback is not None for entry in entries)),
             (_LINKS, not self.tube.kind.leased or any(
-                not (entry.address is entry.reply_to is entry.group_no is None) for entry in entries
+                not (entry.address is entry.reply_to is entry.group is None) for entry in entries
             )),
         ]  # fmt: skip
         return [columns for columns, some in given if some]
@@ -165,8 +165,8 @@ class NewTasks:
         state = "g" if entry.unstarted else "~" if entry.delay else "q" if self.tube.kind.per_utube else "r"
         rank2 = "0" if self.tube.fair else self._rank(entry.rank2, place)
         row = (
-            f"({self._last}+{place},{self.tube.no},'{state}',{self._rank(entry.rank1, place)},{rank2},{entry.pri},@p_now,"
-            f"X'{entry.payload.hex()}'"
+            f"({self._last}+{place},{self.tube.no},'{state}',{self._rank(entry.rank1, place)},{rank2},{entry.pri},"
+            f"@p_now,X'{entry.payload.hex()}'"
         )
         for columns in given:
             row += f",{self._value(columns, place, entry)}"
@@ -249,5 +249,3 @@ def make_plain_put(tube: Tube, entry: Entry) -> PlainPut:
         f"',LAST_INSERT_ID({TIME}))",
         Shape(tube, entry) if entry.utube is None else None,
     )
-
-

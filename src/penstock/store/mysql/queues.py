@@ -53,9 +53,7 @@ def _promote(width: int) -> list[Statement]:
 @cache
 def pass_on() -> list[Statement]:
     """Make heads of the first that wait in micro-queues of one place each, which `pass_on` of queries.sql counted."""
-    find = (
-        f"SELECT CONCAT('[', GROUP_CONCAT({_nth('q', 0)}), ']') INTO @p_p FROM {_QUEUES} WHERE l.heads = 1"
-    )
+    find = f"SELECT CONCAT('[', GROUP_CONCAT({_nth('q', 0)}), ']') INTO @p_p FROM {_QUEUES} WHERE l.heads = 1"
     return [Prepared(find), Prepared(Q.promoted), Prepared(Q.gained)]
 
 

@@ -1,5 +1,5 @@
-"""One call on a MySQL or MariaDB server. Every method is one packet, or a few: a packet is one transaction and one round
-trip. It decides nothing; the engine does."""
+"""One call on a MySQL or MariaDB server. Every method is one packet, or a few: a packet is one transaction and one
+round trip. It decides nothing; the engine does."""
 
 from __future__ import annotations
 
@@ -74,11 +74,15 @@ class MysqlStep(SqlStep):
     # the connection
 
     @property
-    def now(self) -> int:  # type: ignore[override]
+    def now(self) -> int:
         """The clock of the last load, or of now, where nothing was loaded yet."""
         if self._seen is None:
             self._seen = self._database.heard(int(self.rows(Q.time)[0][0]))
         return self._seen
+
+    @now.setter
+    def now(self, value: int) -> None:
+        self._seen = value
 
     @property
     def moment(self) -> str:
@@ -583,8 +587,8 @@ class MysqlStep(SqlStep):
             abort_unless(f"{int(upto == last)} OR ROW_COUNT() = 1"),
         ]
         head = f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES "
-        for part in _divided([_imported(base, tube, record) for record in new.records]):
-            statements.append(head + ",".join(part))
+        tasks = [_imported(base, tube, record) for record in new.records]
+        statements += [head + ",".join(part) for part in _divided(tasks)]
         for no, count in sorted(new.members.items()):
             statements.append(fill(Q.import_members, {"no": no, "count": count}))
         head = "REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until) VALUES "
@@ -592,8 +596,7 @@ class MysqlStep(SqlStep):
             literal((base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until))
             for kept in parcel.outcomes
         ]
-        for part in _divided(outcomes):
-            statements.append(head + ",".join(part))
+        statements += [head + ",".join(part) for part in _divided(outcomes)]
         try:
             with self.together():
                 self.send(*statements)
