@@ -45,11 +45,9 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
     """Ready tasks, one in five with a ttl, in micro-queues of two; others taken, buried, grouped, with addresses."""
     cursor, base = own.cursor(), tube << 40
     cursor.execute(
-        "INSERT INTO penstock_task"
-        " (pk, tube, state, rank1, rank2, pri, utube, created, at, owner, address, group_no, data)"
-        f" {numbers(1, rows)}"
-        f" SELECT {base} + i, {tube}, ELT(1 + i % 8, 'r', 'r', 'q', 'r', 't', '!', 'g', 'r'), i % 7, 0,"
-        " i % 7, CONCAT('u', i DIV 2), 1, IF(i % 5, 9007199254740991, 1000000 + i), IF(i % 8 = 4, 1, 0),"
+        "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, at, owner, address, group_no,"
+        f" data) {numbers(1, rows)} SELECT {base} + i, {tube}, ELT(1 + i % 8, 'r', 'r', 'q', 'r', 't', '!', 'g', 'r'),"
+        " i % 7, 0, i % 7, CONCAT('u', i DIV 2), 1, IF(i % 5, 9007199254740991, 1000000 + i), IF(i % 8 = 4, 1, 0),"
         " IF(i % 3, NULL, CONCAT('a', i)), IF(i % 8 = 6, 1, NULL), REPEAT('x', 100) FROM n"
     )
     cursor.execute(
@@ -61,9 +59,8 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
         f" {numbers(1, rows)} SELECT {base} + i, {tube}, CONCAT('o', i), 'done', i FROM n"
     )
     cursor.execute(
-        f"INSERT INTO penstock_group (tube, name, state, moving, until) {numbers(1, rows)}"
-        f" SELECT {tube}, CONCAT('g', i),"
-        " IF(i < 9, 'started', 'done'), i < 3, IF(i < 9, NULL, i) FROM n"
+        f"INSERT INTO penstock_group (tube, name, state, moving, until) {numbers(1, rows)} SELECT {tube},"
+        " CONCAT('g', i), IF(i < 9, 'started', 'done'), i < 3, IF(i < 9, NULL, i) FROM n"
     )
 
 

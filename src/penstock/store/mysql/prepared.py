@@ -25,8 +25,7 @@ ROOM = 2 * LONGEST
 _RESERVE = "INSERT INTO penstock_id (tube,last) VALUES (?,0) ON DUPLICATE KEY UPDATE last=LAST_INSERT_ID(last+1)"
 _STORE = (
     "INSERT INTO penstock_task (tube,pk,state,rank1,rank2,pri,expires,at,ttr,max_attempts,callback,data,created) "
-    "VALUES "
-    "(?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
+    "VALUES (?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
     f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
 )
 # One that fails does not keep the next ones from being run: an id without its task must not stay.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec.structs import replace
@@ -12,7 +12,7 @@ from penstock.core.entry import new_record, stands_alone
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
-from penstock.core.task import NO_UTUBE, Entry, Rank, Record
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Rank, Record
 from penstock.store.mysql import queues
 from penstock.store.mysql.pool import Link, Statement
 from penstock.store.mysql.prepared import LONGEST, Shape
@@ -26,8 +26,7 @@ from penstock.store.sql.step import first_pk
 GIVEN_ID = "IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)"
 # Bytes of an INSERT: more rows are several statements, so that packets can be divided between them.
 _MOST = 2**18
-_PLAIN = "pk,tube,state,rank1,rank2,pri,utube,created,expires,at,ttr,max_attempts,callback,data"
-_FULL = f"{_PLAIN},address,reply_to,group_name,group_no"
+_LINKS = ",address,reply_to,group_name,group_no"
 
 
 class NewTasks:
@@ -79,12 +78,14 @@ class NewTasks:
         marks = f"{self._ms},{self._seq}" if self.tube.kind.hand_out == DELIVER else "0,0"
         laned = self.tube.kind.per_utube and len(self.entries) > self.delayed
         told = f"SELECT {self._last},@p_now,{marks},{self._gained if laned else 0}"
-        if not (self.tube.kind.per_utube or self._named):
+        if not (laned or self._named):
             return [told]
+        # Of a micro-queue kind only the heads: all others wait, where they are ready.
+        heads = " AND state='r'" if laned else ""
         return [
             told,
-            f"SELECT pk,state,rank2,address FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk>{self._last} "
-            f"AND pk<={self._last}+{len(self.entries)} ORDER BY pk",
+            f"SELECT pk,rank2,address FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk>{self._last} "
+            f"AND pk<={self._last}+{len(self.entries)}{heads} ORDER BY pk",
         ]
 
     def records(self, results: list[Rows]) -> tuple[list[Record], int]:
@@ -97,15 +98,25 @@ class NewTasks:
                 replace(entry, address=shown_mark((int(ms), int(seq) + place))) for place, entry in self._placed()
             ]
         records = [new_record(entry, id, int(now)) for id, entry in enumerate(entries, first)]
-        if self.tube.kind.per_utube or self._named:
-            seen = results.pop(0)
+        if self._named:
             records = [
-                replace(record, state=state, rank2=rank2, address=address)
-                for record, (_, state, rank2, address) in zip(records, seen, strict=True)
+                replace(record, address=address)
+                for record, (_, _, address) in zip(records, results.pop(0), strict=True)
             ]
-        if self.tube.kind.per_utube:
-            return records, int(gained)
-        return records, sum(record.state == "r" for record in records)
+        if not self.tube.kind.per_utube:
+            return records, sum(record.state == "r" for record in records)
+        if len(self.entries) > self.delayed:
+            base = first_pk(self.tube)
+            heads = {int(pk) - base: rank2 for pk, rank2, _ in results.pop(0)}
+            records = [self._placed_record(record, heads) for record in records]
+        return records, int(gained)
+
+    def _placed_record(self, record: Record, heads: Mapping[int, float]) -> Record:
+        if record.id in heads:
+            return replace(record, rank2=heads[record.id]) if self.tube.fair else record
+        if record.state != "r":
+            return replace(record, rank2=0) if self.tube.fair else record
+        return replace(record, state=QUEUED, rank2=0 if self.tube.fair else record.rank2)
 
     def _placed(self) -> enumerate[Entry]:
         return enumerate(self.entries, 1)
@@ -120,15 +131,13 @@ class NewTasks:
         )
 
     def _inserts(self) -> list[Statement]:
-        plain = self.tube.kind.leased and all(
-            entry.address is None and entry.reply_to is None and entry.group_no is None for entry in self.entries
-        )
-        head = f"INSERT INTO penstock_task ({_PLAIN if plain else _FULL}) VALUES "
+        given = self._given()
+        head = f"INSERT INTO penstock_task (pk,tube,state,rank1,rank2,pri,created,data{''.join(given)}) VALUES "
         statements: list[Statement] = []
         rows: list[str] = []
         size = 0
         for place, entry in self._placed():
-            row = self._row(place, entry) + (")" if plain else f",{self._links(place, entry)})")
+            row = self._row(place, entry, given)
             if rows and size + len(row) > _MOST:
                 statements.append(head + ",".join(rows))
                 rows, size = [], 0
@@ -137,18 +146,48 @@ class NewTasks:
         statements.append(head + ",".join(rows))
         return statements
 
-    def _row(self, place: int, entry: Entry) -> str:
+    def _given(self) -> list[str]:
+        """The columns that not all tasks leave as they are by default: the server reads no others."""
+        entries = self.entries
+        given = [
+            (",utube", any(entry.utube is not None for entry in entries)),
+            (",expires,at", any(entry.ttl is not None or entry.delay for entry in entries)),
+            (",ttr", any(entry.ttr is not None for entry in entries)),
+            (",max_attempts", any(entry.max_attempts is not None for entry in entries)),
+            (",callback", any(entry.callback is not None for entry in entries)),
+            (_LINKS, not self.tube.kind.leased or any(
+                not (entry.address is entry.reply_to is entry.group is None) for entry in entries
+            )),
+        ]  # fmt: skip
+        return [columns for columns, some in given if some]
+
+    def _row(self, place: int, entry: Entry, given: Sequence[str]) -> str:
         state = "g" if entry.unstarted else "~" if entry.delay else "q" if self.tube.kind.per_utube else "r"
-        expires = "NULL" if entry.ttl is None else f"@p_now+{entry.ttl + entry.delay}"
-        at = f"@p_now+{entry.delay}" if entry.delay else str(NEVER) if entry.ttl is None else expires
         rank2 = "0" if self.tube.fair else self._rank(entry.rank2, place)
-        utube = "NULL" if entry.utube is None else literal(entry.utube)
-        callback = "NULL" if entry.callback is None else literal(entry.callback)
-        return (
+        row = (
             f"({self._last}+{place},{self.tube.no},'{state}',{self._rank(entry.rank1, place)},{rank2},{entry.pri},"
-            f"{utube},@p_now,{expires},{at},{_number(entry.ttr)},{_number(entry.max_attempts)},{callback},"
-            f"X'{entry.payload.hex()}'"
+            f"@p_now,X'{entry.payload.hex()}'"
         )
+        for columns in given:
+            row += f",{self._value(columns, place, entry)}"
+        return row + ")"
+
+    def _value(self, columns: str, place: int, entry: Entry) -> str:
+        match columns:
+            case ",utube":
+                return literal(entry.utube)
+            case ",expires,at":
+                expires = "NULL" if entry.ttl is None else f"@p_now+{entry.ttl + entry.delay}"
+                at = f"@p_now+{entry.delay}" if entry.delay else str(NEVER) if entry.ttl is None else expires
+                return f"{expires},{at}"
+            case ",ttr":
+                return literal(entry.ttr)
+            case ",max_attempts":
+                return literal(entry.max_attempts)
+            case ",callback":
+                return literal(entry.callback)
+            case _:
+                return self._links(place, entry)
 
     def _links(self, place: int, entry: Entry) -> str:
         if self.tube.kind.hand_out == DELIVER:
@@ -163,10 +202,6 @@ class NewTasks:
         clock = "+@p_now" if rank.clock else ""
         newest = f"-CAST({self._last}+{place - first_pk(self.tube)} AS SIGNED)" if rank.newest else ""
         return f"{rank.base!r}{clock}{newest}"
-
-
-def _number(value: int | None) -> str:
-    return "NULL" if value is None else str(value)
 
 
 class PlainPut(msgspec.Struct, frozen=True):

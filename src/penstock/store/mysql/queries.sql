@@ -571,6 +571,12 @@ STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utub
 SELECT CONCAT('[', GROUP_CONCAT(DISTINCT CONCAT('"', HEX(utube), '"') ORDER BY utube), ']') INTO @p_us
 FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
 
+-- name: pass_on
+-- The place of the one that was taken goes to the first that waits, where a micro-queue has one place: then `first_heads`
+-- makes it a head.
+UPDATE $queues SET l.heads = l.waiting > 0, l.waiting = l.waiting - (l.waiting > 0), l.taken = 0
+WHERE l.taken = 1 AND l.heads = 0;
+
 -- name: lock_queues
 SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
 

@@ -51,6 +51,13 @@ def _promote(width: int) -> list[Statement]:
 
 
 @cache
+def pass_on() -> list[Statement]:
+    """Make heads of the first that wait in micro-queues of one place each, which `pass_on` of queries.sql counted."""
+    find = f"SELECT CONCAT('[', GROUP_CONCAT({_nth('q', 0)}), ']') INTO @p_p FROM {_QUEUES} WHERE l.heads = 1"
+    return [Prepared(find), Prepared(Q.promoted), Prepared(Q.gained)]
+
+
+@cache
 def _swap(width: int) -> list[Statement]:
     """Those that wait take the places of heads that they come before."""
     pairs = " UNION ALL ".join(

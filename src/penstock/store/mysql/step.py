@@ -1,7 +1,5 @@
-"""One call on a MySQL or MariaDB server. It decides nothing; the engine does.
-
-Every method is one packet, or a few: a packet is one transaction and one round trip.
-"""
+"""One call on a MySQL or MariaDB server. Every method is one packet, or a few: a packet is one transaction and one
+round trip. It decides nothing; the engine does."""
 
 from __future__ import annotations
 
@@ -41,6 +39,8 @@ from penstock.store.sql.step import Row, SqlStep, encoded_kind, first_pk, make_g
 if TYPE_CHECKING:
     from penstock.store.mysql.database import MysqlDatabase
 
+# By session and lease, either of which may be any: the tasks.
+_Guards = Mapping[tuple[int | None, int | None], list[int]]
 _ONE_MOMENT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION WITH CONSISTENT SNAPSHOT"
 _IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")
 # Bytes of an INSERT of tasks from elsewhere.
@@ -74,11 +74,15 @@ class MysqlStep(SqlStep):
     # the connection
 
     @property
-    def now(self) -> int:  # type: ignore[override]
+    def now(self) -> int:
         """The clock of the last load, or of now, where nothing was loaded yet."""
         if self._seen is None:
             self._seen = self._database.heard(int(self.rows(Q.time)[0][0]))
         return self._seen
+
+    @now.setter
+    def now(self, value: int) -> None:
+        self._seen = value
 
     @property
     def moment(self) -> str:
@@ -385,6 +389,11 @@ class MysqlStep(SqlStep):
             if self._ack_plain(tube, guards):
                 return self._acked(Acked({pk & ID_MASK for pks in guards.values() for pk in pks}))
             addressed = grouped = True  # perhaps others put such tasks
+        elif tube.utube_limit == 1 and not (addressed or grouped):
+            acked = self._ack_heads(tube, guards)
+            if acked is not None:
+                return self._acked(acked)
+            addressed = grouped = True
         return self._acked(self._ack_marked(tube, moves, guards, addressed=addressed, grouped=grouped))
 
     def _acked(self, acked: Acked) -> Acked:
@@ -392,26 +401,51 @@ class MysqlStep(SqlStep):
             self.counted()
         return acked
 
-    def _ack_plain(self, tube: Tube, guards: Mapping[tuple[int | None, int | None], list[int]]) -> bool:
+    def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
         """Ack tasks without links, all of them or none."""
-        statements: list[Statement] = []
         total = sum(map(len, guards.values()))
-        for (session, lease), pks in guards.items():
-            values = {"ids": sorted(pks), "session": session or -1, "lease": lease, "any": int(lease is None)}
-            statements.append(self.filled(Q.ack_plain, **values))
-            if total > 1:
-                statements.append(abort_unless(f"ROW_COUNT() = {len(pks)}"))
         if total == 1:
-            statements.append(fill(Q.count_ack, {"tube": tube.no}))
-            return self.send(*statements).told[0].changed == 1
+            counted = fill(Q.count_ack, {"tube": tube.no})
+            return self.send(*self._removals(guards), counted).told[0].changed == 1
         try:
-            self.send(*statements, fill(Q.count_acks, {"tube": tube.no, "count": total}))
+            self.send(*self._removals(guards), fill(Q.count_acks, {"tube": tube.no, "count": total}))
         except Refused:
             return False
         return True
 
+    def _removals(self, guards: _Guards, *, one: bool = False) -> list[Statement]:
+        statements: list[Statement] = []
+        for (session, lease), pks in guards.items():
+            values = {"ids": sorted(pks), "session": session or -1, "lease": lease, "any": int(lease is None)}
+            statements.append(self.filled(Q.ack_plain, **values))
+            if one or len(guards) > 1 or len(pks) > 1:
+                statements.append(abort_unless(f"ROW_COUNT() = {len(pks)}"))
+        return statements
+
+    def _ack_heads(self, tube: Tube, guards: _Guards) -> Acked | None:
+        """Ack tasks without links where each has the one place of its micro-queue; None where it is not so of all."""
+        pks = sorted(pk for group in guards.values() for pk in group)
+        statements: list[Statement] = [
+            f"SET @p_now={self.moment}",
+            fill(Q.share_tube, {"tube": tube.no}),
+            queues.setting(tube, None),
+            fill(Q.queues_of, {"ids": pks}),
+            Prepared(Q.pass_on),
+            abort_unless(f"ROW_COUNT() = {len(pks)} AND @p_live"),
+            *self._removals(guards, one=True),
+            *queues.pass_on(),
+            Prepared(Q.forget_empty_queues),
+            fill(Q.count_acks, {"tube": tube.no, "count": len(pks)}),
+            "SELECT @p_gained",
+        ]
+        try:
+            ((gained,),) = self.send(*statements).results[0]
+        except Refused:
+            return None
+        return Acked({pk & ID_MASK for pk in pks}, int(gained))
+
     def _ack_marked(
-        self, tube: Tube, moves: Sequence[Move], guards: Mapping[tuple[int | None, int | None], list[int]], *,
+        self, tube: Tube, moves: Sequence[Move], guards: _Guards, *,
         addressed: bool, grouped: bool,
     ) -> Acked:  # fmt: skip
         """Mark those that are held, do what follows from their end, and remove them."""
@@ -553,8 +587,8 @@ class MysqlStep(SqlStep):
             abort_unless(f"{int(upto == last)} OR ROW_COUNT() = 1"),
         ]
         head = f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES "
-        imported = [_imported(base, tube, record) for record in new.records]
-        statements += [head + ",".join(part) for part in _divided(imported)]
+        tasks = [_imported(base, tube, record) for record in new.records]
+        statements += [head + ",".join(part) for part in _divided(tasks)]
         for no, count in sorted(new.members.items()):
             statements.append(fill(Q.import_members, {"no": no, "count": count}))
         head = "REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until) VALUES "

@@ -63,16 +63,8 @@ class Taking:
     def run(self) -> Handed:
         """Take. When the connection breaks, what was perhaps done is undone, and it begins anew."""
         request, handed = self._request, Handed()
-        results: list[Rows] | None = None
-        while results is None:
-            self._undo_lost(handed)
-            call, number = new_call(), self._waiter.number
-            try:
-                results = self._step.send(*self._statements(call, number)).results
-            except OutcomeUnknown:
-                lost = [LostTake(tube, request.handle, call, self._waiter, number) for tube in request.tubes]
-                self._database.lost += lost
-        self._read(results, handed)
+        while not self._sent(handed):
+            pass
         waits = handed.due is not None or not handed.records
         if request.blocked in ("enter", "stay") and waits and handed.alive:
             counted = self._waiter.counted or handed.due is None
@@ -81,6 +73,19 @@ class Taking:
             self._database.know(handed.tube, handed.records)
             self._step.counted()
         return handed
+
+    def _sent(self, handed: Handed) -> bool:
+        """Whether an answer came."""
+        self._undo_lost(handed)
+        call, number, request = new_call(), self._waiter.number, self._request
+        try:
+            results = self._step.send(*self._statements(call, number)).results
+        except OutcomeUnknown:
+            lost = [LostTake(tube, request.handle, call, self._waiter, number) for tube in request.tubes]
+            self._database.lost += lost
+            return False
+        self._read(results, handed)
+        return True
 
     # asking
 
