@@ -8,7 +8,7 @@
 --   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}
 -- WITH: now tube outcomes?
 -- FLAGS: allow-oom
-local owner, listed, sub = ARGV[4], ARGV[5], string.sub
+local owner, listed, sub, byte = ARGV[4], ARGV[5], string.sub, string.byte
 local ANY, ADDRESSED, TIED = '\0\0\0\0', 16384, 32768
 
 -- Where lease, deadline and owner begin in a taken task with these flags, and where its texts do, with the widths of their
@@ -41,23 +41,23 @@ local outcomes, ends, over = {}, {}, meta[5] and string.format('%.0f', now + cms
 
 -- As keep_outcome does, but many by one command.
 local function keep(place, value, at)
-  local start, key, n = at[4], keys[place], #outcomes
-  for _, width in ipairs(at[5]) do
-    local high, low = string.byte(value, start, start + 1)
-    start = start + width + (width == 1 and high or high * 256 + low)
+  local start, key, n, widths = at[4], keys[place], #kept, at[5]
+  for i = 1, #widths do
+    local high, low = byte(value, start, start + 1)
+    start = start + widths[i] + (widths[i] == 1 and high or high * 256 + low)
   end
-  local stop = start + string.byte(value, start)
-  outcomes[n + 1], ends[n + 1] = key, over
-  outcomes[n + 2] = '\4done' .. sub(value, start, stop) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
-  ends[n + 2] = 'o' .. key .. sub(value, start + 1, stop) -- kept_name
-  kept[#kept + 1] = place
+  local stop = start + byte(value, start)
+  kept[n + 1] = place
+  outcomes[2 * n + 1], ends[2 * n + 1] = key, over
+  outcomes[2 * n + 2] = '\4done' .. sub(value, start, stop) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
+  ends[2 * n + 2] = 'o' .. key .. sub(value, start + 1, stop) -- kept_name
 end
 
 for first = 1, #keys, 1000 do
   local values = redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))
   for i, value in ipairs(values) do
     local place = first + i - 1
-    local state, high, low = string.byte(value or '', 1, 3)
+    local state, high, low = byte(value or '', 1, 3)
     local flags = low and high * 256 + low or 0
     local at = known[flags]
     if at == nil then
