@@ -1,4 +1,4 @@
-"""A client that stops while it sends holds no row: what precedes the long statement locks no micro-queue and no task."""
+"""A client that stops while it sends holds no row: what precedes the long statement locks neither queue nor task."""
 
 from __future__ import annotations
 
