@@ -905,7 +905,13 @@ WHERE s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_ha
 -- name: forget_session
 -- Not while anything is held by it: by somebody else's hand that was undone, say.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
-JOIN penstock_task k ON k.tube = t.no AND k.state = 't' AND k.owner = s.no);
+CROSS JOIN LATERAL (SELECT 1 FROM penstock_task k WHERE k.tube = t.no AND k.state = 't' AND k.owner = :no LIMIT 1) k);
+
+-- name: held
+-- penstock_held, tube by tube
+SELECT k.tube, k.pk FROM (SELECT no FROM penstock_tube ORDER BY name) t CROSS JOIN LATERAL (
+    SELECT tube, pk FROM penstock_task WHERE tube = t.no AND state = 't' AND owner = :session ORDER BY pk LIMIT :limit) k
+LIMIT :limit;
 
 -- transfer
 
