@@ -55,10 +55,6 @@ set_config('enable_hashjoin', :s3, true), set_config('enable_mergejoin', :s4, tr
 set_config('enable_sort', :s5, true), set_config('jit', :s6, true), set_config('plan_cache_mode', :s7, true),
 set_config('lock_timeout', :s8, true);
 
--- name: brief
--- A transaction of several round trips: one whose client stopped does not keep its locks.
-SELECT set_config('idle_in_transaction_session_timeout', '5s', true);
-
 -- name: relax
 -- This transaction may be lost in a crash of the server: it does not wait for the disk.
 SELECT set_config('synchronous_commit', 'off', true);
