@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import penstock
-from penstock.store.postgres import connection, database
+from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
 from penstock.testing import Clock
@@ -75,7 +75,7 @@ def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(
 
 
 def test_a_lock_held_for_too_long_is_busy(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "_PATIENCE", "50ms")
+    monkeypatch.setattr(connection, "PATIENCE", "50ms")
     with penstock.connect(url) as broker:
         tube = broker.tube("work", capacity=5)
         with psycopg.connect(locate(url).conninfo) as other:

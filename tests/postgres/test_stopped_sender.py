@@ -1,4 +1,4 @@
-"""A client that stops while it sends holds no row: what precedes the long statement locks neither queue nor task."""
+"""A client that stops while it sends holds no row: what it sends before the long statement locks none."""
 
 from __future__ import annotations
 

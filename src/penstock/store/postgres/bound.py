@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import psycopg
 from psycopg.adapt import Dumper
@@ -16,7 +16,7 @@ from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 from penstock.store.postgres import faults
-from penstock.store.postgres.connection import Connections
+from penstock.store.postgres.connection import PATIENCE, Connections
 from penstock.store.postgres.wire import Call, Packed, Row, adapt
 
 
@@ -46,7 +46,7 @@ class BoundConnection(Connections):
     prepares = False
 
     def __init__(self, own: Connections, connection: object, asked: SimpleNamespace, identity: str) -> None:
-        super().__init__(own.location, each=own._each)
+        super().__init__(own.location)
         if not isinstance(connection, psycopg.Connection):
             raise UnsupportedOption(
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
@@ -77,7 +77,7 @@ class BoundConnection(Connections):
         try:
             with self._db.transaction():
                 before = self._execute((self._queries.settings_before, {}))[0]
-                self._execute((self._queries.settings, {**cast("Mapping[str, object]", self._each[1]), "local": True}))
+                self._execute((self._queries.settings, {"local": True, "patience": PATIENCE}))
                 yield self._db
                 self._execute((self._queries.settings_back, {f"s{place}": old for place, old in enumerate(before, 1)}))
         except faults.CONFLICTS as error:

@@ -26,6 +26,8 @@ T = TypeVar("T")
 WAIT_SECONDS = 5.0
 # A call on a connection that broke is made again so often.
 TRIES = 6
+# How long a statement waits for what others have locked; then the call looks again.
+PATIENCE = "2s"
 
 _NOTHING: Call = Query(""), {}
 

@@ -14,6 +14,7 @@ from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
 from penstock.engine.store import EngineStore
 from penstock.errors import PenstockError
+from penstock.store.postgres import connection
 from penstock.store.postgres.bound import BoundConnection
 from penstock.store.postgres.connection import Connections
 from penstock.store.postgres.describe import describe
@@ -27,8 +28,6 @@ from penstock.store.postgres.takes import Lost
 from penstock.store.postgres.wire import Link
 from penstock.store.sql.waiters import Waiters
 
-# How long a statement waits for what others have locked; then the call looks again.
-_PATIENCE = "2s"
 # Counters are added up once in so many calls, so that stats and capacity add up a thousand rows or so.
 _FOLD_CHANCE = 0.002
 
@@ -104,7 +103,7 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> EngineSto
     """The store in a schema, created or brought up to date."""
     location = locate(url)
     asked = queries(location)
-    settings = asked.all.settings, {"local": not location.notify, "patience": _PATIENCE}
+    settings = asked.all.settings, {"local": not location.notify, "patience": connection.PATIENCE}
 
     def begin(db: Link) -> None:
         """What is done with a new connection: it gets its settings, and temporary tubes are as a crash left them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -95,30 +96,29 @@ def made(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> 
     return records
 
 
+# The fields that entries may have in common, and what the statement calls them.
+_NAMES = ("pri", "utube", "ttl", "ttr", "delay", "most", "callback", "reply_to", "group_name", "group_no", "unstarted")
+_shape = attrgetter(
+    "rank1", "rank2", "pri", "utube", "ttl", "ttr", "delay", "max_attempts", "callback", "reply_to", "group",
+    "group_no", "unstarted",
+)  # fmt: skip
+
+
 def _values(entries: Sequence[Entry]) -> dict[str, Any]:
     """Each field once, where all entries have the same, else as a list."""
     values: dict[str, Any] = {"datas": [entry.payload for entry in entries]}
     addresses = [entry.address for entry in entries]
     values["addresses"] = [] if addresses.count(None) == len(addresses) else addresses
-    for number, ranks in (("1", [entry.rank1 for entry in entries]), ("2", [entry.rank2 for entry in entries])):
-        first = ranks[0]
-        if ranks.count(first) == len(ranks):
-            values |= {f"base{number}": first.base, f"base{number}s": [], f"clock{number}": first.clock}
-            values |= {f"clock{number}s": [], f"newest{number}": first.newest, f"newest{number}s": []}
-        else:
-            _spread(values, f"base{number}", [rank.base for rank in ranks])
-            _spread(values, f"clock{number}", [int(rank.clock) for rank in ranks])
-            _spread(values, f"newest{number}", [int(rank.newest) for rank in ranks])
-    for name, field in _FIELDS:
-        _spread(values, name, [getattr(entry, field) for entry in entries])
-    _spread(values, "unstarted", [int(entry.unstarted) for entry in entries])
+    shapes = [_shape(entry) for entry in entries]
+    alike = shapes.count(shapes[0]) == len(shapes)
+    columns = [(field,) for field in shapes[0]] if alike else list(zip(*shapes, strict=True))
+    for number, ranks in zip("12", columns[:2], strict=True):
+        _spread(values, f"base{number}", [rank.base for rank in ranks])
+        _spread(values, f"clock{number}", [int(rank.clock) for rank in ranks])
+        _spread(values, f"newest{number}", [int(rank.newest) for rank in ranks])
+    for name, column in zip(_NAMES, columns[2:], strict=True):
+        _spread(values, name, list(column))
     return values
-
-
-_FIELDS = (
-    ("pri", "pri"), ("utube", "utube"), ("ttl", "ttl"), ("ttr", "ttr"), ("delay", "delay"), ("most", "max_attempts"),
-    ("callback", "callback"), ("reply_to", "reply_to"), ("group_name", "group"), ("group_no", "group_no"),
-)  # fmt: skip
 
 
 def _spread(values: dict[str, Any], name: str, items: list[Any]) -> None:

@@ -55,10 +55,6 @@ set_config('enable_hashjoin', :s3, true), set_config('enable_mergejoin', :s4, tr
 set_config('enable_sort', :s5, true), set_config('jit', :s6, true), set_config('plan_cache_mode', :s7, true),
 set_config('lock_timeout', :s8, true);
 
--- name: brief
--- A transaction of several round trips: one whose client stopped does not keep its locks.
-SELECT set_config('idle_in_transaction_session_timeout', '5s', true);
-
 -- name: relax
 -- This transaction may be lost in a crash of the server: it does not wait for the disk.
 SELECT set_config('synchronous_commit', 'off', true);
@@ -905,7 +901,13 @@ WHERE s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_ha
 -- name: forget_session
 -- Not while anything is held by it: by somebody else's hand that was undone, say.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
-JOIN penstock_task k ON k.tube = t.no AND k.state = 't' AND k.owner = s.no);
+CROSS JOIN LATERAL (SELECT 1 FROM penstock_task k WHERE k.tube = t.no AND k.state = 't' AND k.owner = :no LIMIT 1) k);
+
+-- name: held
+-- penstock_held, tube by tube
+SELECT k.tube, k.pk FROM (SELECT no FROM penstock_tube ORDER BY name) t CROSS JOIN LATERAL (
+    SELECT tube, pk FROM penstock_task WHERE tube = t.no AND state = 't' AND owner = :session ORDER BY pk LIMIT :limit) k
+LIMIT :limit;
 
 -- transfer
 

@@ -15,6 +15,7 @@ from penstock.store.sql.migrations import Schema, load_migrations, must_fit, sch
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _OLDEST_SERVER = 130000
+_ANOTHER = "schema (?schema=…)"
 
 
 def migrate(db: Link, location: Location) -> str:
@@ -27,7 +28,7 @@ def migrate(db: Link, location: Location) -> str:
         if standby:
             raise StoreUnavailable(f"{location.place} is a standby, which cannot be written: connect to the primary")
         found = _stored(db, location)
-        must_fit(_named(location), found and found[0], MIGRATIONS, new="schema (?schema=…)")
+        must_fit(_named(location), found and found[0], MIGRATIONS, new=_ANOTHER)
         if found is None or found[0] < MIGRATIONS[-1].number:
             with db.transaction():
                 found = _upgrade(db, location)
@@ -48,7 +49,9 @@ def look(url: str) -> Schema:
             found = _stored(db, location)
     except psycopg.Error as error:
         raise faults.translated(error, location.place) from error
-    return schema_of(None if found is None else found[0], MIGRATIONS)
+    stored = None if found is None else found[0]
+    must_fit(_named(location), stored, MIGRATIONS, new=_ANOTHER)
+    return schema_of(stored, MIGRATIONS)
 
 
 def _stored(db: Link, location: Location) -> tuple[int, str] | None:

@@ -22,7 +22,7 @@ _TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
 _HEAD = Struct("!iiIii")  # dimensions, whether any is NULL, the type, how many, the number of the first
 _length = Struct("!i").pack
-_NULL = _length(-1)
+_NULL = (_length(-1),)
 
 
 class Query(str):
@@ -83,15 +83,13 @@ def _array(items: Sequence[Any]) -> tuple[bytes, Format]:
         return _blobs(_TEXT_OID, [None if item is None else item.encode() for item in items]), Format.BINARY
     if isinstance(first, bytes):
         return _blobs(_BYTEA_OID, items), Format.BINARY
-    listed = ",".join(["NULL" if item is None else str(item) for item in items])
+    listed = ",".join(["NULL" if item is None else str(+item) for item in items])
     return b"{%b}" % listed.encode(), Format.TEXT
 
 
 def _blobs(oid: int, items: Sequence[bytes | None]) -> bytes:
-    parts = [_HEAD.pack(1, 1, oid, len(items), 1)]
-    for item in items:
-        parts += (_NULL,) if item is None else (_length(len(item)), item)
-    return b"".join(parts)
+    head = _HEAD.pack(1, 1, oid, len(items), 1)
+    return b"".join([head, *[p for item in items for p in ((_length(len(item)), item) if item is not None else _NULL)]])
 
 
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
