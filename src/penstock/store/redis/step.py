@@ -210,8 +210,7 @@ class RedisStep:
             return self._ack_tied(tube, moves)
         listed = b"".join([_pack(move.id >> 32, move.id & 0xFFFFFFFF, move.lease or 0) for move in moves])
         results = [move.result or b"" for move in moves]
-        if not any(results):
-            results = []
+        results = results if any(results) else []
         reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
         _, _, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
         keys = {move.id for move in moves}
