@@ -489,9 +489,12 @@ class EngineStore:
         effects = Effects()
 
         def turn(step: Step, _: bool) -> Advanced:
-            work = Work(step, tube, effects)
-            group = due.turn_group(work, no, to)
-            more = group is not None and due.follow(work, [no], ADVANCE_STEP)
+            if due.turn_group(Work(step, tube, effects), no, to) is None:
+                return Advanced(False, None, effects)
+            try:
+                more = due.follow(Work(step, tube, effects), [no], ADVANCE_STEP)
+            except Conflict:  # others let its tasks follow, too
+                more = True
             return Advanced(more, 0 if more else None, effects)
 
         return self._run(turn, (tube,), now=now)

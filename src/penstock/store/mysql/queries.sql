@@ -398,15 +398,15 @@ WHERE tube = @p_t AND moving = 1 AND state = 'cancelling')) ORDER BY rank1, rank
 -- name: lock_some
 SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
 FROM (SELECT k.pk, k.rank1, k.rank2 FROM JSON_TABLE(CAST(@p_some AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
-STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.state = 'r' LIMIT ?
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i WHERE k.state = 'r' AND k.rank1 <= @p_m LIMIT ?
 FOR UPDATE /*!80000 OF k */ SKIP LOCKED) c;
 
 -- name: lock_some_heads
 SELECT CONCAT('[', GROUP_CONCAT(c.pk ORDER BY c.rank1, c.rank2, c.pk), ']'), COUNT(*) INTO @p_ids, @p_got
 FROM (SELECT k.pk, k.rank1, k.rank2 FROM JSON_TABLE(CAST(@p_some AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
-STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube WHERE k.state = 'r'
-LIMIT ? FOR UPDATE /*!80000 OF k, l */ SKIP LOCKED) c;
+STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
+WHERE k.state = 'r' AND k.rank1 <= @p_m LIMIT ? FOR UPDATE /*!80000 OF k, l */ SKIP LOCKED) c;
 
 -- name: lease_many
 UPDATE $chosen SET $lease;

@@ -291,7 +291,7 @@ WHERE k.tube = t.no AND k.state = 't' AND k.owner = :session ORDER BY t.name, k.
 -- Also of a handle that has lapsed and was not removed yet, while its session can still be joined.
 SELECT h.host, h.pid, h.beat AS beat FROM penstock_handle h JOIN penstock_session s ON s.no = h.session
 WHERE h.session = :no AND h.until + s.ttr > $now
-UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = :no AND until > $now
+UNION ALL SELECT host, pid, beat FROM penstock_session WHERE no = :no AND until > $now AND beat IS NOT NULL
 ORDER BY beat DESC LIMIT 1;
 
 -- name: waits_of
