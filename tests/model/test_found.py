@@ -119,3 +119,14 @@ def test_a_task_demoted_and_replaced_in_one_put_is_counted_once(broker: penstock
     tube.put_many(["urgent", ("new", {"address": "a", "on_duplicate": "replace", "pri": 3})], pri=0)
     assert broker.check() == []
     assert [take(tube).data, tube.take(0)] == ["urgent", None]
+
+
+def test_a_cancel_deletes_work_whose_ttl_has_ended_meanwhile(broker: penstock.Broker, clock: Clock) -> None:
+    """Nobody looked at the clock in between, so the cancel comes first, on every store alike."""
+    tube = broker.tube("t")
+    group = tube.group("g")
+    group.put_many(["a", "b"], ttl=5)
+    group.start()
+    clock.advance(5)
+    group.cancel()
+    assert calls(tube) == {"put": 2, "delete": 2}

@@ -56,8 +56,7 @@ def _follow_one(work: Work, no: int, limit: int) -> int:
     if group.state == rules.CANCELLING:
         records = work.load(Members(no, limit))
         for record in records:
-            if not work.remove_if_gone(record):
-                work.change(record, removed(record, "delete"))
+            work.change(record, removed(record, "delete"))
     else:
         records = work.load(Unstarted(no, limit))
         for record in records:
