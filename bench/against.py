@@ -78,7 +78,7 @@ BESIDE = (
 )
 # Release, advance and bury: the engine is to make them faster, above all on MariaDB.
 _RETURNS = {"release-all", "session-end", "lapse", "delay", "bury"}
-# The engine issue accepts that these are slower on MariaDB. A pair has no bound of its own: it contains a take.
+# These may be slower on MariaDB (docs/decisions/0029-one-engine.md). A pair has no limit: it contains a take.
 _MARIADB = {"take": 0.69, "take+ack": None, "ack-100": 0.77, "delete": 0.5}
 
 
@@ -275,7 +275,7 @@ def _line(name: str, key: str, rates: Rates, targets: tuple[Target, ...]) -> Lin
 
 
 def _limits(store: str, line: str, label: str) -> tuple[Target, ...]:
-    """What the engine issue asks of a line."""
+    """The lowest ratio that a line should reach."""
     bound: float | None = 0.95
     if line in _RETURNS:
         bound = 2.0 if store == "mariadb" else 1.0

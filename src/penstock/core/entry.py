@@ -81,7 +81,7 @@ def new_record(entry: Entry, id: int, now: int) -> Record:
     expires = None if entry.ttl is None else now + entry.ttl + entry.delay
     state = UNSTARTED if entry.unstarted else "~" if entry.delay else "r"
     at = now + entry.delay if entry.delay else expires
-    # By place: with 22 names this takes 3.1 µs instead of 0.7, and stands in every put.
+    # Positional: with 22 keywords this takes 3.1 µs instead of 0.7, in every put.
     return Record(
         id, state, entry.rank1.value(id, now), entry.rank2.value(id, now), entry.pri, entry.utube, 0, 0, now, None,
         expires, at, entry.ttr, entry.max_attempts, None, None, entry.callback, entry.payload, entry.address,

@@ -12,7 +12,7 @@ def tube_missing(tube: Tube) -> NoSuchTube:
 
 
 def tube_exists(name: str) -> TubeExists:
-    """The error of whoever would create a tube that is there."""
+    """The error for creating a tube that exists."""
     return TubeExists(f"tube {name} exists already: open it with broker.tube({name!r}), or choose another name")
 
 
@@ -22,12 +22,12 @@ def name_in_use(name: str) -> TubeExists:
 
 
 def tube_taken(tube: Tube) -> TubeBusy:
-    """The error of whoever would drop a tube while tasks of it are taken."""
+    """The error for dropping a tube that has taken tasks."""
     return TubeBusy(f"tube {tube.name} has taken tasks: ack or release them, or truncate() it first")
 
 
 def tube_awaited(tube: Tube) -> TubeBusy:
-    """The error of whoever would drop a tube while someone waits in take."""
+    """The error for dropping a tube while someone waits in take."""
     return TubeBusy(f"tube {tube.name} has takers waiting in take: let them time out, or close them first")
 
 

@@ -8,6 +8,7 @@ from typing import cast
 
 from penstock.core.group import Group
 from penstock.core.options import Tube
+from penstock.core.refusals import name_in_use
 from penstock.core.task import Record
 from penstock.store.moving import (
     Kept,
@@ -25,7 +26,6 @@ from penstock.store.pool.server import Interrupted
 from penstock.store.pool.taking import TakingCalls
 from penstock.store.pool.tubes import declaration
 from penstock.store.pool.vault import Session
-from penstock.store.refusals import name_in_use
 
 
 class PoolMoving(TakingCalls):

@@ -10,6 +10,7 @@ from penstock.core.address import duplicate
 from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.options import Tube
+from penstock.core.refusals import tube_full
 from penstock.core.task import Entry
 from penstock.errors import PenstockError
 from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored
@@ -21,7 +22,6 @@ from penstock.store.redis.queries import scan
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.steps import Steps
 from penstock.store.redis.subscriber import Subscriber
-from penstock.store.refusals import tube_full
 
 
 class RelationCalls:

@@ -8,6 +8,7 @@ from typing import NamedTuple, cast
 
 from penstock.core.kind import CLOCK
 from penstock.core.options import Tube, make_tube
+from penstock.core.refusals import tube_missing
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube
 from penstock.store.base import Effects, Event
@@ -16,7 +17,6 @@ from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import decode
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many
 from penstock.store.redis.servers import Request, Servers
-from penstock.store.refusals import tube_missing
 
 # Hash tags. A cluster keeps all keys with one tag on one node, so a script may use them together.
 TUBES = "tubes"

@@ -16,6 +16,7 @@ from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.refusals import refuse_busy
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.stepwise import stepwise
 from penstock.core.task import NO_UTUBE, Entry, Record
@@ -25,7 +26,6 @@ from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored
 from penstock.store.redis.location import locate
 from penstock.store.redis.store import RedisStore
 from penstock.store.redis.tubes import locate_tasks
-from penstock.store.refusals import refuse_busy
 
 A = TypeVar("A", Stored, Taken, Settled, Advanced)
 R = TypeVar("R", bound="Record | None")

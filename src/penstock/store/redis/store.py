@@ -14,6 +14,7 @@ from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.refusals import refuse_busy, tube_full
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Database, Deliveries
 from penstock.engine.store import EngineStore
@@ -37,7 +38,6 @@ from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.takes import Takes, Wanted
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes
-from penstock.store.refusals import refuse_busy, tube_full
 from penstock.store.sql.migrations import Schema
 
 log = logging.getLogger("penstock")

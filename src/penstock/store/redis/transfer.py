@@ -15,6 +15,7 @@ import msgspec
 from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
+from penstock.core.refusals import name_in_use
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.errors import StoreCorrupt, TubeBusy
@@ -37,7 +38,6 @@ from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.queries import Listing
 from penstock.store.redis.runner import Runner, Write
 from penstock.store.redis.tubes import Shards, Tubes
-from penstock.store.refusals import name_in_use
 
 log = logging.getLogger("penstock")
 # The counters that an imported tube takes over; the first four are of removed tasks.
