@@ -1,4 +1,4 @@
-"""Damage to a SQL store behind its back: what is there before, and that check finds it and repair mends it."""
+"""What is stored before it is damaged, and that check finds the damage and repair mends it."""
 
 from __future__ import annotations
 
@@ -7,63 +7,8 @@ import pytest
 import penstock
 from tests.behaviour.verbs import drain, take
 
-# name -> what damages an element or a message, and what is found
-UNLEASED: dict[str, tuple[str, str]] = {
-    "an element out of its place": ("UPDATE penstock_task SET rank1 = 7 WHERE address = 'a'", "does not stand"),
-    "a buried element": ("UPDATE penstock_task SET state = '!' WHERE address = 'a'", "state !"),
-    "a taken element": ("UPDATE penstock_task SET state = 't' WHERE address = 'a'", "state t"),
-    "a leased message": ("UPDATE penstock_task SET owner = 1 WHERE state = 't'", "held by session 1"),
-    "a delayed message": ("UPDATE penstock_task SET state = '~' WHERE address LIKE '%-2'", "state ~"),
-    "a wrong counter": ("UPDATE penstock_counter SET taken = taken + 3", "counter taken"),
-}
-
 # States that nothing ends for a task without micro-queue, moment and group: those that wait for one, and unknown ones.
 STRANDED = ("q", "~", "g", "-", "x")
-
-# name -> what damages a group, what is found, and what can be taken once it is mended
-GROUPS: dict[str, tuple[str, str, list[str]]] = {
-    "a wrong count": (
-        "UPDATE penstock_group SET remaining = 7 WHERE name = 'started'",
-        "7 tasks are left",
-        ["s", "end"],
-    ),
-    "a lost end": (
-        "DELETE FROM penstock_task WHERE group_name = 'started'",
-        "should have ended",
-        ["end"],
-    ),
-    "a task of no group": (
-        "DELETE FROM penstock_group WHERE name = 'open'",
-        "its group is not there",
-        ["s", "end", "o"],
-    ),
-    "a task that runs ahead": (
-        "UPDATE penstock_task SET state = 'r' WHERE group_name = 'open'",
-        "can be taken",
-        ["s", "end"],
-    ),
-    "a start that nobody follows": (
-        "UPDATE penstock_group SET state = 'started' WHERE name = 'open'",
-        "do not follow",
-        ["s", "end", "o"],
-    ),
-    "a cancel that nobody follows": (
-        "UPDATE penstock_group SET state = 'cancelling' WHERE name = 'open'",
-        "do not follow",
-        ["s", "end"],
-    ),
-}
-
-# name -> what damages micro-queues, and what is found
-LANES: dict[str, tuple[str, str]] = {
-    "no row": ("DELETE FROM penstock_lane", "counts (0, 0, 0), there are (1, 0, 2)"),
-    "a wrong number": ("UPDATE penstock_lane SET waiting = waiting + 3", "counts (1, 0, 5), there are (1, 0, 2)"),
-    "heads that must wait": (
-        "UPDATE penstock_task SET state = 'r' WHERE state = 'q'",
-        "ready tasks takeable and has not",
-    ),
-    "no heads": ("UPDATE penstock_task SET state = 'q' WHERE state = 'r'", "ready tasks takeable and has not"),
-}
 
 
 def fill_stranded(broker: penstock.Broker, state: str) -> str:
