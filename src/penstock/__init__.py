@@ -11,6 +11,7 @@ from penstock.app.ends import Bury, Retry
 from penstock.broker import Broker, connect
 from penstock.core.backoff import Backoff
 from penstock.core.kind import Kind, register_kind
+from penstock.core.results import Finding
 from penstock.core.task import Status, Task
 from penstock.errors import (
     BadValue,
@@ -38,7 +39,6 @@ from penstock.group import Group, Progress
 from penstock.outcome import Outcome
 from penstock.session import Session, SessionInfo
 from penstock.stats import TubeInfo, TubeStats
-from penstock.store.base import Finding
 from penstock.tube import Tube
 
 if TYPE_CHECKING:

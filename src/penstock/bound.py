@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Unpack, cast
 
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
+from penstock.core.results import Effects
 from penstock.core.task import Entry, Record, Task
 from penstock.errors import UnsupportedOption
 from penstock.flow import Flow, Step
 from penstock.group import Group
 from penstock.opening import open_tube
 from penstock.settling import TaskOrId
-from penstock.store.base import Effects, Store
+from penstock.store.contract import Store
 from penstock.waiting import Topic
 
 if TYPE_CHECKING:

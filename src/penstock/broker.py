@@ -11,6 +11,7 @@ from uuid import UUID
 from penstock.bound import Bound
 from penstock.core.numbers import span_ms
 from penstock.core.options import TubeOptions
+from penstock.core.results import Finding
 from penstock.core.shapes import flag
 from penstock.core.task import Task
 from penstock.flow import Flow, verb
@@ -19,7 +20,7 @@ from penstock.opening import DEFAULT_KIND, create_tube, open_tube
 from penstock.seat import Seat
 from penstock.session import Session, SessionInfo, session_id
 from penstock.stats import TubeInfo
-from penstock.store.base import Finding, Store
+from penstock.store.contract import TransferStore
 from penstock.store.open import open_store
 from penstock.tube import Tube
 
@@ -40,7 +41,7 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
 class Broker:
     """Opens tubes and sessions on one store. Safe to use from several threads; a forked child begins anew."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TransferStore) -> None:
         self._hub = Hub(store)
         self._seat = Seat(self._hub, implicit=True)
 

@@ -101,17 +101,19 @@ class Group:
         return state
 
     def _record(self) -> StoredGroup:
-        group = self._hub.store.get_group(self._stored, self._no)
-        if group is None:
+        found = self._hub.store.groups(self._stored, no=self._no)
+        if not found:
             raise self._ended()
-        return group
+        return found[0]
 
     def _set(self, *, end: bytes | None = None, cancel: bytes | None = None) -> None:
-        if not self._hub.store.set_group_work(self._stored, self._no, end=end, cancel=cancel):
+        if self._hub.store.change_group(self._stored, self._no, end=end, cancel=cancel) is None:
             raise self._ended()
 
     def _turn(self, to: str) -> None:
-        turned = self._hub.store.turn_group(self._stored, self._no, to)
+        turned = self._hub.store.change_group(self._stored, self._no, to=to)
+        if turned is None:  # it ended long ago
+            return
         self._hub.after(turned.effects)
         if turned.more:  # whoever waits for work moves the rest
             self._hub.note_due((("ready", self._stored.no),), 0)

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
+from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.ears import Ears
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
@@ -17,7 +18,7 @@ from penstock.flow import Flow, Sleep, Step
 from penstock.keeper import REAP_SECONDS, SCAN_SECONDS, Keeper
 from penstock.presence import Locks, open_locks
 from penstock.steps import CatchUp
-from penstock.store.base import Effects, Event, PlainStore, Store
+from penstock.store.contract import PlainStore, TransferStore
 from penstock.store.forks import reset_in_child
 from penstock.store.wake import HeardStore
 from penstock.waiting import Topic, Waiter, room_of
@@ -43,7 +44,7 @@ class Member(Protocol):
 class Hub:
     """Wakes, tells, beats and reaps for one broker. A forked child begins anew."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: TransferStore) -> None:
         self.closed = False
         self.room = room_of(store.identity)
         self._store = store
@@ -64,7 +65,7 @@ class Hub:
         reset_in_child(self)
 
     @property
-    def store(self) -> Store:
+    def store(self) -> TransferStore:
         """The store, while the broker is open."""
         if self.closed:
             raise StoreUnavailable("this broker is closed: connect again")

@@ -11,8 +11,9 @@ import threading
 import time
 from typing import Protocol
 
+from penstock.core.results import LAPSE_MS
 from penstock.errors import PenstockError
-from penstock.store.base import LAPSE_MS, Store
+from penstock.store.contract import Store
 from penstock.store.wake import Wake
 
 log = logging.getLogger("penstock")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from penstock import why
 from penstock.core import names
 from penstock.core.numbers import whole
+from penstock.core.select import Find
 from penstock.core.task import Facts, Record, Status, Task, make_task
 from penstock.errors import BadValue
 from penstock.settling import Settling, TaskOrId
@@ -67,7 +68,7 @@ class Looking(Settling):
     def _found(self, state: str | None, last: int | None, limit: int) -> Iterator[Record]:
         """Page by page, so that no store has to answer more at once than it should."""
         while limit > 0:
-            page = self._hub.store.find(self._stored, state, last, min(limit, MAX_PAGE))
+            page = self._hub.store.find(self._stored, Find(state, max(last or 0, 0), min(limit, MAX_PAGE)))
             yield from page
             if len(page) < MAX_PAGE:
                 return

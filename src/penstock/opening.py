@@ -11,6 +11,7 @@ from penstock.core.kind import DELIVER, find_kind
 from penstock.core.options import DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TubeMismatch
+from penstock.store.contract import load_tube
 from penstock.tube import Tube
 from penstock.unleased import ReliableTube, UnleasedTube
 
@@ -24,7 +25,7 @@ DEFAULT_KIND = "fifottl"
 def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
     """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
     name = names.name("tube", name)
-    stored = hub.store.load_tube(name)
+    stored = load_tube(hub.store, name)
     if stored is None:
         declared = find_kind(DEFAULT_KIND if kind is None else kind)
         given = check_new_tube(declared, options)
@@ -35,7 +36,7 @@ def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mappin
 
 def open_for_put(hub: Hub, seat: Seat, name: str, items: Iterable[tuple[object, PutOptions]]) -> Tube:
     """As open_tube, with the default kind; where these tasks are refused, no tube is created for them."""
-    if hub.store.load_tube(names.name("tube", name)) is None:
+    if load_tube(hub.store, names.name("tube", name)) is None:
         missing = make_tube(0, name, find_kind(DEFAULT_KIND), {})
         for data, options in items:
             make_entry(missing, data, options)
@@ -51,7 +52,7 @@ def create_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapp
 
 def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
     """The tube of that name; NoSuchTube when there is none."""
-    stored = hub.store.load_tube(names.name("tube", name))
+    stored = load_tube(hub.store, names.name("tube", name))
     if stored is None:
         raise NoSuchTube(f"tube {name} does not exist: create it first with broker.tube({name!r})")
     return make_handle(hub, seat, stored)

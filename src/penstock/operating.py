@@ -14,9 +14,10 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
+from penstock.core.results import Lane
+from penstock.core.select import Find
 from penstock.core.task import Record, Status, Task
 from penstock.errors import NotFound, NotTaken
-from penstock.store.base import Lane
 from penstock.tube import Tube
 
 # How many tasks of a state are looked at for what is busy or failing.
@@ -67,8 +68,8 @@ def retry(tube: Tube, id: int | str) -> None:
 
 def holder(tube: Tube, record: Record) -> str | None:
     """The id of the session that holds a task."""
-    owner = None if record.owner is None else tube._hub.store.owner(record.owner)
-    return None if owner is None else owner.id
+    owners = [] if record.owner is None else tube._hub.store.sessions(record.owner)
+    return owners[0].id if owners else None
 
 
 def is_paused(tube: Tube) -> bool:
@@ -80,7 +81,7 @@ def lanes(tube: Tube) -> list[Lane]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
     store, stored = tube._hub.store, tube._stored
     tube._hub.catch_up(stored)
-    found = [record for letter in ("t", "r") for record in store.find(stored, letter, None, SAMPLE)]
+    found = [record for letter in ("t", "r") for record in store.find(stored, Find(letter, 0, SAMPLE))]
     labels = dict.fromkeys(record.utube for record in found if record.utube is not None)
     seen = [store.lane(stored, label) for label in labels]
     return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
@@ -89,7 +90,7 @@ def lanes(tube: Tube) -> list[Lane]:
 def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
     """The groups that have not ended, by name."""
     tube._hub.catch_up(tube._stored)
-    return tube._hub.store.live_groups(tube._stored, after, limit)
+    return tube._hub.store.groups(tube._stored, after=after, limit=limit)
 
 
 def live_group(tube: Tube, name: str) -> Group:
@@ -152,7 +153,7 @@ def callbacks(tube: Tube) -> list[Callback]:
     numbers: Counter[tuple[str, str]] = Counter()
     reasons: dict[str, str] = {}
     for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):
-        for record in store.find(stored, letter, None, SAMPLE):
+        for record in store.find(stored, Find(letter, 0, SAMPLE)):
             if record.callback is None:
                 continue
             host = urlsplit(record.callback).netloc

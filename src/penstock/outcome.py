@@ -70,7 +70,7 @@ def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Fl
 
 def find_outcome(hub: Hub, tube: StoredTube, id: int) -> Flow[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
-    found: Sought = yield Call(lambda: hub.store.sought(tube, id), ("sought", tube.no))
+    found: Sought = yield Call(lambda: hub.store.outcome(tube, id), ("sought", tube.no))
     if found.id is not None:
         return None
     return Outcome("done") if found.ending is None else make_outcome(found.ending)

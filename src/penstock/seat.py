@@ -14,12 +14,13 @@ from uuid import uuid4
 from penstock.core import numbers
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
+from penstock.core.results import Blocked, Joined, Presence, Taken
 from penstock.core.shapes import several
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
 from penstock.flow import Call, Flow, Sleep
 from penstock.opening import find_tube
-from penstock.store.base import Blocked, Joined, Presence, Store, Taken
+from penstock.store.contract import Store
 from penstock.taking import Got, Line, Takes
 from penstock.tube import Tube, check_max_pri
 from penstock.waiting import Topic, Waiter, pauses

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.store.base import Counts
+from penstock.core.results import Counts
 
 
 class TaskCounts(msgspec.Struct, frozen=True):

@@ -122,4 +122,4 @@ class Seek(Step):
     def together(self, steps: Sequence[Seek]) -> list[Sought]:
         self._hub.tend()
         self._hub.catch_up(self._tube)
-        return [self._hub.store.seek(self._tube, step._address) for step in steps]
+        return [self._hub.store.outcome(self._tube, step._address) for step in steps]

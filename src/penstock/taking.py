@@ -11,10 +11,10 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from penstock.batch import twin
+from penstock.core.results import Blocked, Taken
 from penstock.core.task import Task
 from penstock.errors import PenstockError
 from penstock.flow import Failure, Step
-from penstock.store.base import Blocked, Taken
 
 if TYPE_CHECKING:
     from penstock.seat import Seat

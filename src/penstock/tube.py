@@ -15,6 +15,7 @@ from penstock.core.numbers import timeout as check_timeout
 from penstock.core.numbers import whole
 from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
+from penstock.core.select import Sweep
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
 from penstock.core.stepwise import stepwise
@@ -25,7 +26,6 @@ from penstock.group import Group
 from penstock.looking import Looking
 from penstock.outcome import Outcome, await_outcome
 from penstock.steps import Moves, Puts
-from penstock.store.base import Settled
 
 if TYPE_CHECKING:
     from penstock.hub import Hub, OnChange
@@ -185,18 +185,19 @@ class Tube(Looking):
     # settling, of many
 
     def kick(self, count: int | None = 1) -> int:
-        """Un-bury up to count tasks, in take order; how many it were."""
-        return self._counted(self._hub.store.kick(self._stored, 1 if count is None else whole("count", count)))
+        """Kick up to `count` buried tasks, in take order. Returns how many were kicked."""
+        return self._sweep(Sweep("kick", 1 if count is None else whole("count", count)))
 
     def release_all(self) -> int:
-        """Release every taken task, whoever holds it; how many it were."""
-        return self._counted(self._hub.store.release_all(self._stored))
+        """Release every taken task, whoever holds it. Returns how many were released."""
+        return self._sweep(Sweep("release"))
 
     def truncate(self) -> int:
-        """Remove every task, leases too; how many it were."""
-        return self._counted(self._hub.store.truncate(self._stored))
+        """Remove every task, leases too. Returns how many were removed."""
+        return self._sweep(Sweep("delete"))
 
-    def _counted(self, settled: Settled) -> int:
+    def _sweep(self, sweep: Sweep) -> int:
+        settled = self._hub.store.sweep(self._stored, sweep)
         self._hub.after(settled.effects)
         return len(settled.records)
 

@@ -10,6 +10,7 @@ from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.select import Deliveries, Sweep
 from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
@@ -58,7 +59,7 @@ class UnleasedTube(Tube):
         return Move(verb, 0, name=self._text(task))
 
     def _get(self, id: TaskOrId) -> Record | None:
-        return self._hub.store.named(self._stored, [self._text(id)])[0]
+        return self._hub.store.get(self._stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
         record = id._record if isinstance(id, Facts) else self._get(id)
@@ -88,14 +89,16 @@ class ReliableTube(UnleasedTube):
         return [record.address for record in records if record is not None and record.address is not None]
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
-        recovered = self._hub.store.recover(self._stored, whole("count", count), span_ms("elapsed", elapsed))
+        recovered = self._hub.store.sweep(
+            self._stored, Sweep("recover", whole("count", count), span_ms("elapsed", elapsed))
+        )
         self._hub.after(recovered.effects)
         return self._handed_out(record for record in recovered.records if record is not None)
 
     def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
         delivered = pending is not None and flag("pending", pending)
-        listed = self._hub.store.inspect(self._stored, place, whole("count", count), pending=delivered)
+        listed = self._hub.store.find(self._stored, Deliveries(place, whole("count", count), delivered))
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:

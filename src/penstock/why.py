@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock.core.handout import clock_wait
 from penstock.core.options import Tube
+from penstock.core.select import Holders
 from penstock.core.task import NO_UTUBE, Record
-from penstock.store.base import Store
+from penstock.store.contract import Store
 
 _MANY = 1000  # where a store stops counting what is ahead
 
@@ -48,7 +49,7 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
 def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
     name = "the micro-queue of tasks without utube" if record.utube == NO_UTUBE else f"micro-queue {record.utube}"
     assert record.utube is not None
-    holders = store.lane_holders(tube, record.utube, 1)
+    holders = store.find(tube, Holders(record.utube, 1))
     if not holders:
         return f"others of {name} come first"
     lane = store.lane(tube, record.utube)
@@ -59,7 +60,7 @@ def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
 def _held(store: Store, record: Record, now: int) -> str:
     until = "" if record.at is None else f", until its ttr in {_span(record.at - now)}"
     since = "" if record.taken is None else f" for {_span(now - record.taken)}"
-    owner = None if record.owner is None else store.owner(record.owner)
+    owner = None if record.owner is None else next(iter(store.sessions(record.owner)), None)
     if owner is None:
         return f"held{since} by a session that has ended{until}"
     who = f"session {owner.id} on host {owner.host} (pid {owner.pid}), last beat {_span(now - owner.heartbeat)} ago"

@@ -11,8 +11,8 @@ import pytest
 import penstock
 from penstock.app.app import AnyHandler, App
 from penstock.core.options import Tube
+from penstock.core.results import Stored
 from penstock.core.task import Entry
-from penstock.store.base import Stored
 from penstock.testing import run_queued
 from tests.threads import until
 

@@ -249,9 +249,9 @@ def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyP
         return 1
 
     handle, store, calls = work.put(), app.broker._hub.store, list[str]()
-    sought, get = store.sought, store.get
-    monkeypatch.setattr(store, "sought", lambda *what: (calls.append("sought"), sought(*what))[1])  # type: ignore[func-returns-value]
+    outcome, get = store.outcome, store.get
+    monkeypatch.setattr(store, "outcome", lambda *what: (calls.append("outcome"), outcome(*what))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(store, "get", lambda *what: (calls.append("get"), get(*what))[1])  # type: ignore[func-returns-value]
     with pytest.raises(TimeoutError):
         handle.wait(0)
-    assert calls == ["sought", "get"]
+    assert calls == ["outcome", "get"]

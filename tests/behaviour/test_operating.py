@@ -6,8 +6,8 @@ import pytest
 
 import penstock
 from penstock import operating
+from penstock.core.results import Event
 from penstock.core.task import Status
-from penstock.store.base import Event
 from tests.behaviour.looks import calls, tasks
 from tests.behaviour.verbs import take
 from tests.conftest import Connect

@@ -278,11 +278,11 @@ def test_an_outcome_is_there_by_id_after_the_address_was_put_again(broker: penst
     tube.put("y", address="a")
     store = broker._hub.store
     clock.advance(59)
-    ending = store.sought(tube._stored, 1).ending
+    ending = store.outcome(tube._stored, 1).ending
     assert ending is not None
     assert ending.result == b'"first"'
     clock.advance(1)
-    assert store.sought(tube._stored, 1).ending is None
+    assert store.outcome(tube._stored, 1).ending is None
 
 
 def test_closing_the_broker_ends_its_waits(live: penstock.Broker) -> None:

@@ -13,7 +13,7 @@ from penstock.core.kind import find_kind
 from penstock.core.lifecycle import Move
 from penstock.core.results import Presence
 from penstock.errors import TubeFull
-from penstock.store.base import Store
+from penstock.store.contract import Store
 from penstock.store.open import open_store
 
 
@@ -51,7 +51,7 @@ def test_a_put_that_is_refused_changes_nothing(store: Store) -> None:
     store.put(tube, [entry], now=0)
     with pytest.raises(TubeFull):
         store.put(tube, [entry, make_entry(tube, "y", {"group": "g"})], now=20)
-    assert store.live_groups(tube, "", 9) == []
+    assert store.groups(tube) == []
     assert [event.name for event in store.advance(tube, now=20).effects.events] == ["ttl"]
 
 

@@ -79,6 +79,11 @@ class Side:
         acked = [record is not None for record in settled.records]
         return acked, effects.removed, effects.readied, sorted(effects.ended)
 
+    def start_groups(self, now: int) -> object:
+        """Whether tasks of the two groups have yet to follow."""
+        started = [self.store.change_group(self.tube, no, to="started", now=now) for no in (1, 2)]
+        return [change is not None and change.more for change in started]
+
     def stored(self, now: int) -> dict[str, object]:
         """Everything that can be seen of it."""
         assert self.store.check(False, now=now) == []
@@ -88,7 +93,7 @@ class Side:
                 "tasks": self.store.read_tasks(tube, 0, 10_000),
                 "tally": self.store.tally(tube),
                 "outcomes": self.store.read_outcomes(tube, 0, 10_000),
-                "groups": [self.store.get_group(tube, no, now=now) for no in range(1, 20)],
+                "groups": [self.store.groups(tube, no=no, now=now) for no in range(1, 20)],
                 "micro-queues": [self.store.lane(tube, label) for label in (*UTUBES, "")],
             }
         return seen
@@ -131,7 +136,7 @@ class Pair:
         self.must_agree()
 
     def start_groups(self) -> None:
-        self.both(lambda side: [side.store.turn_group(side.tube, no, "started", now=self.now).more for no in (1, 2)])
+        self.both(lambda side: side.start_groups(self.now))
         self.must_agree()
 
     def wait(self, milliseconds: int, *, advance: bool) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import penstock
-from penstock.store.base import Blocked, Taken
+from penstock.core.results import Blocked, Taken
 from tests.servers import running
 from tests.servers.proxy import Proxy
 

@@ -15,7 +15,7 @@ from penstock.core.options import Tube
 from penstock.hub import Hub
 from penstock.moving.exporting import Import
 from penstock.moving.move import Move, shown_url
-from penstock.store.base import Store
+from penstock.store.contract import TransferStore, load_tube
 from penstock.testing import Clock
 from tests.conftest import STORES
 from tests.moving.tubes import FILLED, exported, imported, opened, order, seen
@@ -33,9 +33,9 @@ class Death:
         self._after = after
         self._calls = 0
 
-    def wrap(self, store: Store) -> Store:
+    def wrap(self, store: TransferStore) -> TransferStore:
         """The store, of which every call counts."""
-        return cast(Store, _Mortal(store, self))
+        return cast(TransferStore, _Mortal(store, self))
 
     def meet(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Make the call, unless it has come."""
@@ -49,7 +49,7 @@ class Death:
 
 
 class _Mortal:
-    def __init__(self, store: Store, death: Death) -> None:
+    def __init__(self, store: TransferStore, death: Death) -> None:
         self._store = store
         self._death = death
 
@@ -119,7 +119,7 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
         with pytest.raises(penstock.NoSuchTube, match="tube b"):
             move(old, new, Death(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]
-        there = [new._hub.store.load_tube(f"<{name}") for name in tubes]
+        there = [load_tube(new._hub.store, f"<{name}") for name in tubes]
         assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which the same move elsewhere fills
         assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
@@ -144,7 +144,7 @@ def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -
         with pytest.raises(Killed):
             move(old, new, Death(21, after=True), "jobs")
         store = new._hub.store
-        coming = store.load_tube("<jobs")
+        coming = load_tube(store, "<jobs")
         assert coming is not None
         store.drop_tube(coming)
         new.tube("jobs").put("another")
@@ -190,7 +190,7 @@ def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> N
         for step in count(1):
             with pytest.raises(Killed):
                 move(old, new, Death(step, after=True), "jobs")
-            if new._hub.store.load_tube("<jobs") is not None:
+            if load_tube(new._hub.store, "<jobs") is not None:
                 break
         old.tube("jobs").drop()
         old.tube("jobs", "fifo").put("x")

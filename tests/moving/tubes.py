@@ -122,7 +122,7 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
         "counts": tube.stats(),
         "groups": [(group.name, group.state, group.total, group.left, group.end, group.cancel) for group in groups],
         "outcomes": {
-            address: broker._hub.store.seek(tube._stored, address).ending for address in ("done", "failed", "nobody")
+            address: broker._hub.store.outcome(tube._stored, address).ending for address in ("done", "failed", "nobody")
         },
         "paused": broker._hub.store.paused(tube._stored),
     }

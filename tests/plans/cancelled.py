@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import penstock
-from penstock.store.base import ADVANCE_STEP
+from penstock.core.results import ADVANCE_STEP
 
 # Counts the work of one call.
 Cost = Callable[[Callable[[], object]], int]

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.store.contract import load_tube
 from penstock.store.postgres import connection
 from penstock.store.postgres.location import locate
 from penstock.store.postgres.schema import MIGRATIONS
@@ -130,7 +131,7 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
             bound = broker._hub.store.bind(other)
             seat = broker._seat
             for name in ("plain", "laned"):
-                stored = bound.load_tube(name)
+                stored = load_tube(bound, name)
                 assert stored is not None
                 seat.join()
                 assert len(bound.take([stored], 1, seat.handle).records) == 1

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.store.base import Presence
+from penstock.core.results import Presence
 from penstock.testing import Clock
 from tests.behaviour.looks import waiters
 from tests.behaviour.verbs import take

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.store.base import Effects
+from penstock.core.results import Effects
 from penstock.store.redis.outbox import Outbox, read_entry
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock

@@ -7,7 +7,7 @@ from uuid import uuid4
 import pytest
 
 import penstock
-from penstock.store.base import Presence
+from penstock.core.results import Presence
 from penstock.store.redis.runner import SESSIONS
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock

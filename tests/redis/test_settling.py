@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.core.lifecycle import Move
-from penstock.store.base import GONE
+from penstock.core.results import GONE
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take

@@ -42,7 +42,7 @@ def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monke
 
     tube.put("x", address="a")
     monkeypatch.setattr(store._runner.servers, "run", spied)
-    store.sought(tube._stored, 1)
+    store.outcome(tube._stored, 1)
     assert seen == [True]
 
 

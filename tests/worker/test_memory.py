@@ -12,8 +12,8 @@ import penstock
 from penstock.app.app import App
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.results import Settled
 from penstock.moving.move import Move as Moving
-from penstock.store.base import Settled
 from penstock.worker.feeder import Feeder
 from penstock.worker.item import Item
 from penstock.worker.settings import Settings

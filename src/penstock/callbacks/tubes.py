@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.broker import Broker
 from penstock.core.options import Tube
+from penstock.core.select import Find
 
 # How many ready tasks of a tube are looked at.
 LOOKED_AT = 100
@@ -22,4 +23,4 @@ def _has_callbacks(broker: Broker, tube: Tube) -> bool:
         return True
     hub = broker._hub
     hub.catch_up(tube)
-    return any(record.callback is not None for record in hub.store.find(tube, "r", None, LOOKED_AT))
+    return any(record.callback is not None for record in hub.store.find(tube, Find("r", 0, LOOKED_AT)))

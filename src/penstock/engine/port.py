@@ -35,6 +35,9 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Description, Effects, Lane, Presence, SessionRecord
+from penstock.core.select import Deliveries as Deliveries
+from penstock.core.select import Find as Find
+from penstock.core.select import Holders as Holders
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
 
@@ -98,38 +101,6 @@ class Page(msgspec.Struct, frozen=True):
     limit: int
     upto: int | None = None
     replying: bool = False  # only those with a reply_to
-
-
-class Find(msgspec.Struct, frozen=True):
-    """Tasks above an id, in id order, of one public status if given, without those past their ttl."""
-
-    status: str | None
-    after: int
-    limit: int
-
-
-class Holders(msgspec.Struct, frozen=True):
-    """Taken tasks of a micro-queue, oldest hand-out first."""
-
-    utube: str
-    limit: int
-
-
-class Deliveries(msgspec.Struct, frozen=True):
-    """Messages of a reliable tube from a place on, delivered or not, in the order of hand-outs or of puts.
-
-    `there`: how many there are, if known: a place near the end is found from there.
-    """
-
-    start: int
-    limit: int
-    delivered: bool
-    there: int = 0
-
-    @property
-    def backwards(self) -> bool:
-        """Whether the place is nearer to the end."""
-        return 2 * self.start > self.there > 0
 
 
 Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Find | Holders | Deliveries
@@ -511,7 +482,7 @@ class Database(Protocol):
         """Its clock."""
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
-        """Sleep as `store.base.Store.wait` says."""
+        """Sleep as `store.contract.Store.wait` says."""
 
     def close(self) -> None:
         """Let go of it."""

@@ -1,4 +1,4 @@
-"""The store's contract (`store.base.Store`) on any Database: every verb is load, decide, flush, written once.
+"""The store's contract (`store.contract.Store`) on any Database: every verb is load, decide, flush, written once.
 
 Hot calls (a plain put, a take, an ack) go straight to statements of the database that need no rule.
 """
@@ -42,6 +42,7 @@ from penstock.core.results import (
     Stored,
     Taken,
 )
+from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
@@ -77,7 +78,7 @@ _PAUSE = 0.02
 
 
 class EngineStore:
-    """Keeps the contract of `store.base` on a Database."""
+    """Keeps the contract of `store.contract` on a Database."""
 
     #: Tasks removed in one step of truncate.
     remove_step = REMOVE_STEP
@@ -145,11 +146,12 @@ class EngineStore:
 
         return self._run(save)
 
-    def load_tube(self, name: str) -> Tube | None:
-        return self._read(lambda step: self._find_tube(step, name))
+    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+        def load(step: Step) -> list[Tube]:
+            found = (self._find_tube(step, name) for name in names or ())
+            return all_tubes(step) if names is None else [tube for tube in found if tube is not None]
 
-    def load_tubes(self) -> list[Tube]:
-        return self._read(all_tubes)
+        return self._read(load)
 
     def load_sealed(self) -> list[Tube]:
         return self._read(lambda step: [stored.tube for stored in step.tubes() if is_sealed(stored.tube)])
@@ -336,22 +338,32 @@ class EngineStore:
             return {record.id: record for record in work.load(ByIds(cast("Sequence[int]", shown)))}
         return {record.address or "": record for record in work.load(ByNames(cast("Sequence[str]", shown)))}
 
-    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
+    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+        match sweep.verb:
+            case "kick":
+                return self._kick(tube, sweep.count, now)
+            case "release":
+                return self._release_all(tube, now)
+            case "delete":
+                return self._truncate(tube, now)
+        return self._recover(tube, sweep, now)
+
+    def _kick(self, tube: Tube, count: int | None, now: int | None) -> Settled:
         def kick(work: Work, _: int, done: int) -> list[Record]:
-            wanted = min(count - done, ADVANCE_STEP)
+            wanted = ADVANCE_STEP if count is None else min(count - done, ADVANCE_STEP)
             buried = work.load(ports.Buried(wanted)) if wanted else []
             return [work.change(record, lifecycle.kicked(record)) for record in buried]
 
-        return self._sweep(tube, kick, now)
+        return self._in_pages(tube, kick, now)
 
-    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
+    def _release_all(self, tube: Tube, now: int | None) -> Settled:
         def release(work: Work, after: int, _: int) -> list[Record]:
             taken = work.load(ports.Taken(after, ADVANCE_STEP))
             return [work.change(record, lifecycle.came_back(record, work.now, "release")) for record in taken]
 
-        return self._sweep(tube, release, now)
+        return self._in_pages(tube, release, now)
 
-    def _sweep(self, tube: Tube, decide: Callable[[Work, int, int], list[Record]], now: int | None) -> Settled:
+    def _in_pages(self, tube: Tube, decide: Callable[[Work, int, int], list[Record]], now: int | None) -> Settled:
         """Apply everything that is due, then what is decided, page by page; it is told the last id and how many."""
         effects = Effects()
         settled: list[Record | None] = []
@@ -393,8 +405,12 @@ class EngineStore:
 
         return self._run(advance, (tube,), now=now)
 
-    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        """As the contract says; a task put meanwhile has a higher id than the last one at the start."""
+    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
+        records = self._run(lambda step, _: step.recover(tube, sweep.count or 0, sweep.elapsed), (tube,), now=now)
+        return Settled(list(records), Effects([Event(tube.no, "take", record) for record in records]))
+
+    def _truncate(self, tube: Tube, now: int | None) -> Settled:
+        # A task put meanwhile has a higher id than the last one at the start.
         last = self._read(lambda step: step.tally(tube).last_id, tube)
         effects = Effects()
         settled: list[Record | None] = []
@@ -413,45 +429,45 @@ class EngineStore:
                 more = self._run(remove, (tube,), size=2, now=now)
         return Settled(settled, effects)
 
-    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
-        return self._get(tube, ByIds(ids), ids, now)
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        named = bool(keys) and isinstance(keys[0], str)
 
-    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        return self._get(tube, ByNames(names), names, now)
-
-    def _get(
-        self, tube: Tube, select: ByIds | ByNames, shown: Sequence[int] | Sequence[str], now: int | None
-    ) -> list[Record | None]:
         def get(step: Step) -> list[Record | None]:
             work = Work(step, tube, Effects())
+            select = ByNames(cast("Sequence[str]", keys)) if named else ByIds(cast("Sequence[int]", keys))
             found: dict[int | str | None, Record] = {}
             for record in work.load(select):
                 if not (expired(record, step.now) or work.is_cancelled(record)):
-                    found[record.id if isinstance(select, ByIds) else record.address] = record
-            return [found.get(key) for key in shown]
+                    found[record.address if named else record.id] = record
+            return [found.get(key) for key in keys]
 
         return self._read(get, tube, now=now)
 
-    def find(
-        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
-    ) -> list[Record]:
-        select = ports.Find(status, max(after or 0, 0), limit)
-        return self._read(lambda step: step.load(tube, select).records, tube, now=now)
+    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+        def find(step: Step) -> list[Record]:
+            select = listing
+            if isinstance(listing, Deliveries) and listing.start < 0:
+                counts = step.tally(tube).counts
+                there = counts.taken if listing.delivered else counts.ready
+                select = replace(listing, start=listing.start + there, there=there)
+                if select.start < 0:
+                    return []
+            return step.load(tube, select).records
+
+        return self._read(find, tube, now=now)
 
     def count(self, tube: Tube) -> Counts:
         return self._read(lambda step: step.tally(tube).counts, tube)
 
     # addresses, outcomes and groups
 
-    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
-        def seek(step: Step) -> Sought:
-            records = step.load(tube, ByNames([address]), data=False).records
-            return Sought(records[0].id) if records else Sought(ending=step.outcome(tube, address=address))
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+        def by_address(step: Step) -> Sought:
+            records = step.load(tube, ByNames([str(key)]), data=False).records
+            return Sought(records[0].id) if records else Sought(ending=step.outcome(tube, address=str(key)))
 
-        return self._read(seek, tube, now=now)
-
-    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
-        def sought(step: Step) -> Sought:
+        def by_id(step: Step) -> Sought:
+            id = int(key)
             ending = step.outcome(tube, id=id)
             if ending is not None:
                 return Sought(ending=ending)
@@ -459,63 +475,48 @@ class EngineStore:
                 return Sought(id)
             return Sought(ending=step.outcome(tube, id=id))  # on a server it may have ended between the two looks
 
-        return self._read(sought, tube, now=now)
+        return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
         return self._run(lambda step, _: step.open_group(tube, name), (tube,), now=now)
 
-    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
-        return self._read(lambda step: Work(step, tube, Effects()).group(no), tube, now=now)
+    def groups(
+        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
+    ) -> list[Group]:
+        def read(step: Step) -> list[Group]:
+            if no is None:
+                return step.groups(tube, after=after, limit=limit)
+            found = Work(step, tube, Effects()).group(no)
+            return [] if found is None else [found]
 
-    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
-        return self._read(lambda step: step.groups(tube, after=after, limit=limit), tube)
+        return self._read(read, tube, now=now)
 
-    def set_group_work(
-        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
-    ) -> bool:
-        def write(step: Step, _: bool) -> bool:
-            work = Work(step, tube, Effects())
+    def change_group(
+        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
+        now: int | None = None,
+    ) -> Advanced | None:  # fmt: skip
+        effects = Effects()
+
+        def write(step: Step, _: bool) -> Advanced | None:
+            work = Work(step, tube, effects)
             group = work.group(no)
             if group is None or group.state not in rules.LIVE:
-                return False
+                return None
             group.end = group.end if end is None else end
             group.cancel = group.cancel if cancel is None else cancel
             work.flush()
-            return True
+            return Advanced(False, None, effects)
 
-        return self._run(write, (tube,), now=now)
-
-    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
-        effects = Effects()
-
-        def turn(step: Step, _: bool) -> Advanced:
-            if due.turn_group(Work(step, tube, effects), no, to) is None:
-                return Advanced(False, None, effects)
+        def turn(step: Step, _: bool) -> Advanced | None:
+            if due.turn_group(Work(step, tube, effects), no, str(to)) is None:
+                return None
             try:
                 more = due.follow(Work(step, tube, effects), [no], ADVANCE_STEP)
             except Conflict:  # others let its tasks follow, too
                 more = True
             return Advanced(more, 0 if more else None, effects)
 
-        return self._run(turn, (tube,), now=now)
-
-    # unleased kinds
-
-    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
-        records = self._run(lambda step, _: step.recover(tube, count, elapsed), (tube,), now=now)
-        events = [Event(tube.no, "take", record) for record in records]
-        return Settled(list(records), Effects(events))
-
-    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
-        def inspect(step: Step) -> list[Record]:
-            if start >= 0:
-                return step.load(tube, ports.Deliveries(start, count, pending)).records
-            counts = step.tally(tube).counts
-            there = counts.taken if pending else counts.ready
-            first = start + there
-            return step.load(tube, ports.Deliveries(first, count, pending, there)).records if first >= 0 else []
-
-        return self._read(inspect, tube)
+        return self._run(write if to is None else turn, (tube,), now=now)
 
     # sessions
 
@@ -530,11 +531,8 @@ class EngineStore:
         self._run(lambda step, _: sessions.leave(step, handles, locus, effects), now=now)
         return effects
 
-    def sessions(self, *, now: int | None = None) -> list[SessionRecord]:
-        return self._read(lambda step: step.sessions(), now=now)
-
-    def owner(self, session: int) -> SessionRecord | None:
-        return next(iter(self._read(lambda step: step.sessions(session))), None)
+    def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
+        return self._read(lambda step: step.sessions(no), now=now)
 
     # looking closer
 
@@ -543,9 +541,6 @@ class EngineStore:
 
     def lane(self, tube: Tube, utube: str) -> Lane:
         return self._read(lambda step: step.queue(tube, utube), tube)
-
-    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
-        return self._read(lambda step: step.load(tube, ports.Holders(utube, limit)).records, tube)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         return self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)

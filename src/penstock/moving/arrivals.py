@@ -15,8 +15,8 @@ from penstock.core.group import OPEN, STARTED, Group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
-from penstock.store.base import Store
-from penstock.store.moving import MOVE_STEP, Kept, Parcel, Tally
+from penstock.core.transfer import MOVE_STEP, Kept, Parcel, Tally
+from penstock.store.contract import TransferStore
 
 Part = TypeVar("Part", Record, Kept)
 # Told how many tasks went by.
@@ -30,7 +30,7 @@ _FIRST_PAGE = 16
 class Arrival:
     """One tube on its way into a store. Everything may be done again after a crash."""
 
-    def __init__(self, store: Store, tube: Tube) -> None:
+    def __init__(self, store: TransferStore, tube: Tube) -> None:
         self._store = store
         self.tube = tube
         self._now = store.now()
@@ -44,7 +44,7 @@ class Arrival:
     def begin_group(self, group: Group) -> None:
         """Tasks of this group will come."""
         here = self._store.open_group(self.tube, group.name)
-        self._store.set_group_work(self.tube, here.no, end=group.end, cancel=group.cancel)
+        self._store.change_group(self.tube, here.no, end=group.end, cancel=group.cancel)
         self._groups[group.no] = here.no, group
 
     def find_groups(self, groups: Sequence[Group]) -> None:
@@ -71,7 +71,7 @@ class Arrival:
         """All is here: groups start, each task finds its place, and the tube is there for everyone."""
         for no, group in self._groups.values():
             if group.state == STARTED:
-                self._store.turn_group(self.tube, no, STARTED)
+                self._store.change_group(self.tube, no, to=STARTED)
         while self._store.advance(self.tube).more:
             pass
         totals = {no: group.total for no, group in self._groups.values()}
@@ -97,7 +97,7 @@ class Arrival:
         holders: dict[str, int] = {}
         for record in records:
             if record.address is not None and record.address not in holders:
-                holders[record.address] = self._store.seek(self.tube, record.address).id or record.id
+                holders[record.address] = self._store.outcome(self.tube, record.address).id or record.id
         return [
             record if record.address is None or holders[record.address] == record.id else replace(record, address=None)
             for record in records
@@ -112,23 +112,23 @@ class Arrival:
         return replace(record, state=state, at=at, group=None, group_no=None)
 
 
-def discard(store: Store, tube: Tube) -> None:
+def discard(store: TransferStore, tube: Tube) -> None:
     """Remove an arriving tube. Nobody is told: its tasks live elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
 
 
-def live_groups(store: Store, tube: Tube) -> Iterator[Group]:
+def live_groups(store: TransferStore, tube: Tube) -> Iterator[Group]:
     """Every group that is open or started, by name."""
     after, more = "", True
     while more:
-        page = store.live_groups(tube, after, MOVE_STEP)
+        page = store.groups(tube, after=after, limit=MOVE_STEP)
         yield from page
         more = len(page) == MOVE_STEP
         after = page[-1].name if page else ""
 
 
-def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
+def read_groups(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[Group]:
     """Every group that is not over, by number, also of a sealed tube."""
     more = True
     while more:
@@ -138,12 +138,12 @@ def read_groups(store: Store, tube: Tube, after: int = 0) -> Iterator[Group]:
         after = page[-1].no if page else after
 
 
-def read_tasks(store: Store, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
+def read_tasks(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[list[Record]]:
     """Every task above an id, a page at a time."""
     return _pages(lambda last, limit: store.read_tasks(tube, last, limit), after)
 
 
-def read_outcomes(store: Store, tube: Tube) -> Iterator[list[Kept]]:
+def read_outcomes(store: TransferStore, tube: Tube) -> Iterator[list[Kept]]:
     """Every outcome, a page at a time."""
     return _pages(lambda last, limit: store.read_outcomes(tube, last, limit), 0)
 

@@ -8,6 +8,7 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
+from penstock.core.transfer import MOVE_STEP, Kept, arriving
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
 from penstock.moving.arrivals import (
     STEP_BYTES,
@@ -20,13 +21,12 @@ from penstock.moving.arrivals import (
     size_of,
 )
 from penstock.moving.files import End, Reader, Writer
-from penstock.store.base import Store
-from penstock.store.moving import MOVE_STEP, Kept, arriving
+from penstock.store.contract import TransferStore, load_tube
 
 _REMEDY = "drop it, or import under another name with --tube"
 
 
-def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
+def export_tube(store: TransferStore, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     """Write all of a tube; how many tasks. What others change meanwhile is in the file or not, each task by itself."""
     while store.advance(tube).more:
         pass
@@ -49,7 +49,7 @@ def export_tube(store: Store, tube: Tube, file: BinaryIO, tell: Tell) -> int:
     return count
 
 
-def _write_groups(store: Store, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
+def _write_groups(store: TransferStore, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
     """Write the groups that are new; their numbers."""
     groups = list(read_groups(store, tube, max(written, default=0)))
     writer.groups(groups)
@@ -59,7 +59,7 @@ def _write_groups(store: Store, tube: Tube, writer: Writer, written: set[int]) -
 class Import:
     """A file on its way into a store. Until `run` has ended, nobody sees the tube; when it fails, nothing is left."""
 
-    def __init__(self, store: Store, file: BinaryIO, called: str, name: str | None = None) -> None:
+    def __init__(self, store: TransferStore, file: BinaryIO, called: str, name: str | None = None) -> None:
         self._store = store
         self._reader = Reader(file, called)
         self.name = self._reader.header.name if name is None else names.name("tube", name)
@@ -76,7 +76,7 @@ class Import:
         try:
             return self._read_in(Arrival(self._store, tube), tell)
         except BaseException:
-            if self._store.load_tube(tube.name) is not None:  # else it has landed
+            if load_tube(self._store, tube.name) is not None:  # else it has landed
                 discard(self._store, tube)
             raise
 
@@ -129,8 +129,8 @@ class Import:
         self._records, self._outcomes, self._bytes = [], [], 0
 
 
-def _must_not_arrive(store: Store, name: str, *, anew: bool) -> None:
-    left = store.load_tube(arriving(name))
+def _must_not_arrive(store: TransferStore, name: str, *, anew: bool) -> None:
+    left = load_tube(store, arriving(name))
     if left is not None and anew:
         discard(store, left)
     elif left is not None:
@@ -140,11 +140,11 @@ def _must_not_arrive(store: Store, name: str, *, anew: bool) -> None:
         )
 
 
-def _find(store: Store, name: str) -> Tube | None:
+def _find(store: TransferStore, name: str) -> Tube | None:
     """The tube of that name; one that is arriving under it is ours."""
     try:
-        return store.load_tube(name)
+        return load_tube(store, name)
     except NoSuchTube as error:
-        if store.load_tube(arriving(name)) is not None:
+        if load_tube(store, arriving(name)) is not None:
             return None
         raise NoSuchTube(f"{error}, or import under another name with --tube") from None

@@ -31,10 +31,10 @@ from penstock.core.portable import (
     read_task,
     task_line,
 )
+from penstock.core.results import Counts
 from penstock.core.task import Record
+from penstock.core.transfer import Kept, Tally
 from penstock.errors import BadValue
-from penstock.store.base import Counts
-from penstock.store.moving import Kept, Tally
 
 VERSION = 1
 # A line is one task: data of a gibibyte is more than any store takes.

@@ -22,11 +22,11 @@ import msgspec
 
 from penstock.core import names
 from penstock.core.options import Tube
+from penstock.core.transfer import arriving, gone, is_erased, moved_to, own_options, plain_name
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.hub import Hub
 from penstock.moving.arrivals import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
-from penstock.store.base import Store
-from penstock.store.moving import arriving, gone, is_erased, moved_to, own_options, plain_name
+from penstock.store.contract import TransferStore, load_tube
 
 # Between two looks whether what was taken has come back.
 _LOOK_SECONDS = 0.05
@@ -43,7 +43,7 @@ class Moved(msgspec.Struct, frozen=True):
 class Move:
     """Tubes on their way from one store to another. `to` is what is said of the target in the source."""
 
-    def __init__(self, source: Hub, target: Store, to: str, *, wait: float, tell: Tell) -> None:
+    def __init__(self, source: Hub, target: TransferStore, to: str, *, wait: float, tell: Tell) -> None:
         if source.store.identity == target.identity:
             raise BadValue("both URLs lead to the same store: give another one to move to")
         self._hub = source
@@ -86,10 +86,10 @@ class Move:
             raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
         if _visible(self._target, name) is not None:
             raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
-        left = self._target.load_tube(gone(name))
+        left = load_tube(self._target, gone(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
-        coming = self._target.load_tube(arriving(name))
+        coming = load_tube(self._target, arriving(name))
         if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
             raise TubeExists(
                 f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
@@ -97,18 +97,18 @@ class Move:
             )
 
     def _sealed(self, name: str) -> Tube | None:
-        return self._source.load_tube(gone(name))
+        return load_tube(self._source, gone(name))
 
     def _begin(self, name: str) -> tuple[Tube, Tube]:
         """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
-        tube = self._source.load_tube(name)
+        tube = load_tube(self._source, name)
         assert tube is not None, "it was there a moment ago"
-        coming = self._target.load_tube(arriving(name))
+        coming = load_tube(self._target, arriving(name))
         if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
             discard(self._target, coming)  # it was begun for another tube of that name
             coming = None
         if coming is None:
-            left = self._target.load_tube(gone(name))
+            left = load_tube(self._target, gone(name))
             if left is not None:  # it comes back
                 self._target.forget_tube(left)
             paused = self._source.paused(tube)
@@ -163,7 +163,7 @@ class Move:
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
         """Step 3; how many tasks were copied now, and the tubes that they reply to."""
         name, count, replies = plain_name(tube.name), 0, set[str]()
-        coming = self._target.load_tube(arriving(name))
+        coming = load_tube(self._target, arriving(name))
         if coming is None:
             if is_erased(tube) or self._has_landed(tube):
                 return count, replies
@@ -195,7 +195,7 @@ class Move:
     def _land(self, tube: Tube, count: int) -> Moved:
         """Steps 4 and 5."""
         name = plain_name(tube.name)
-        coming = self._target.load_tube(arriving(name))
+        coming = load_tube(self._target, arriving(name))
         if coming is not None:
             arrival = Arrival(self._target, coming)
             arrival.find_groups(list(read_groups(self._source, tube)))
@@ -206,15 +206,15 @@ class Move:
         return Moved(name, count, landed is not None and self._target.paused(landed))
 
 
-def all_tubes(source: Store, to: str) -> list[str]:
+def all_tubes(source: TransferStore, to: str) -> list[str]:
     """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
     sealed = (tube for tube in source.load_sealed() if not is_erased(tube) and moved_to(tube) == shown_url(to))
     return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *sealed)})
 
 
-def task_count(source: Store, tubes: Iterable[str]) -> int:
+def task_count(source: TransferStore, tubes: Iterable[str]) -> int:
     """How many tasks these tubes have; a name that is none has none."""
-    found = (source.load_tube(gone(name)) or _visible(source, name) for name in tubes)
+    found = (load_tube(source, gone(name)) or _visible(source, name) for name in tubes)
     return sum(source.tally(tube).counts.stored for tube in found if tube is not None)
 
 
@@ -238,9 +238,9 @@ def check_names(tubes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names.name("tube", name) for name in tubes))
 
 
-def _visible(store: Store, name: str) -> Tube | None:
+def _visible(store: TransferStore, name: str) -> Tube | None:
     """The tube of that name that people can use."""
     try:
-        return store.load_tube(name)
+        return load_tube(store, name)
     except NoSuchTube:
         return None

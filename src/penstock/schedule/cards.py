@@ -153,7 +153,7 @@ def _remove(desk: Tube, what: str, key: str) -> None:
 def _id(desk: Tube, what: str, key: str) -> int | None:
     if not _KEY.fullmatch(key):
         return None
-    return desk._hub.store.seek(desk._stored, f"{what} #{key}").id
+    return desk._hub.store.outcome(desk._stored, f"{what} #{key}").id
 
 
 def _read(task: Task) -> Card | None:

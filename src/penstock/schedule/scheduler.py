@@ -72,7 +72,7 @@ class Schedule:
         return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
 
     def _read_mark(self, tube: Tube) -> int | None:
-        found = tube._hub.store.seek(tube._stored, self._address("mark"))
+        found = tube._hub.store.outcome(tube._stored, self._address("mark"))
         record = None if found.id is None else tube._hub.store.get(tube._stored, [found.id])[0]
         data: Any = None if record is None else codec.decode(record.payload)
         return None if data is None else int(data["until"])

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from penstock.core.names import shown
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
-from penstock.store.base import Store
+from penstock.store.contract import TransferStore
 from penstock.store.sql.migrations import Schema
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Clock = Callable[[], int]
 
 
-def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> Store:
+def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> TransferStore:
     """Open the store; BadValue for a URL that names none.
 
     `pool` is the URL of the database behind a Redis; a Redis URL may also say it, as its parameter `pool`.
@@ -161,14 +161,14 @@ def look_at_schema(url: str) -> Schema:
     return Schema(0, 0, [])
 
 
-def _open_memory(url: str, clock: Clock | None) -> Store:
+def _open_memory(url: str, clock: Clock | None) -> TransferStore:
     from penstock.store.memory import open_memory
 
     _parameters(url, {})
     return open_memory(url, clock)
 
 
-def _open_sqlite(url: str, clock: Clock | None) -> Store:
+def _open_sqlite(url: str, clock: Clock | None) -> TransferStore:
     path, durable = _sqlite_file(url)
     from penstock.store.sqlite.database import open_sqlite
 
@@ -190,19 +190,19 @@ def _sqlite_file(url: str) -> tuple[str, bool]:
     return path, given.get("durability", "full") == "full"
 
 
-def _open_redis(url: str, clock: Clock | None) -> Store:
+def _open_redis(url: str, clock: Clock | None) -> TransferStore:
     with _driver(url.partition("://")[0], "redis", "redis"):
         from penstock.store.redis.sharded import open_redis
     return open_redis(url, clock)
 
 
-def _open_mysql(url: str, clock: Clock | None) -> Store:
+def _open_mysql(url: str, clock: Clock | None) -> TransferStore:
     with _driver("mysql", "PyMySQL", "mysql"):
         from penstock.store.mysql.database import open_mysql
     return open_mysql(url, clock)
 
 
-def _open_postgres(url: str, clock: Clock | None) -> Store:
+def _open_postgres(url: str, clock: Clock | None) -> TransferStore:
     with _driver("postgresql", "psycopg", "postgres"):
         from penstock.store.postgres.database import open_postgres
     return open_postgres(url, clock)
@@ -219,7 +219,7 @@ def _parameters(url: str, known: dict[str, tuple[str, ...]]) -> dict[str, str]:
     return given
 
 
-_OPENERS: dict[str, Callable[[str, Clock | None], Store]] = {
+_OPENERS: dict[str, Callable[[str, Clock | None], TransferStore]] = {
     "sqlite": _open_sqlite,
     "memory": _open_memory,
     "postgresql": _open_postgres,

@@ -8,11 +8,11 @@ import json
 import pytest
 
 import penstock
+from penstock.core.results import Counts, Event
 from penstock.core.task import Record
 from penstock.server.http import metrics
 from penstock.server.http.events import MAX_WAITING, Stream
 from penstock.server.http.sampler import Sample
-from penstock.store.base import Counts, Event
 from tests.server.http.serving import serving
 
 

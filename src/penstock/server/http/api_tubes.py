@@ -7,6 +7,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from penstock import operating
 from penstock.core.group import Group
+from penstock.core.results import Finding
 from penstock.errors import NoSuchTube
 from penstock.schedule import cards
 from penstock.schedule.cards import SCHEDULE_TUBE, Listed
@@ -24,7 +25,6 @@ from penstock.server.http.answers import (
 from penstock.server.http.operations import Call
 from penstock.session import SessionInfo
 from penstock.stats import TubeStats
-from penstock.store.base import Finding
 from penstock.tube import Tube
 
 P = ParamSpec("P")

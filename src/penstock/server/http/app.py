@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp
 
 from penstock import aio
+from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
 from penstock.server.http import faults, metrics, openapi
 from penstock.server.http.access import Access
@@ -29,7 +30,6 @@ from penstock.server.http.options import Options
 from penstock.server.http.pages import Pages
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.http.sampler import Sampler
-from penstock.store.base import Event
 
 log = logging.getLogger("penstock")
 

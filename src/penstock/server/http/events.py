@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 from starlette.responses import StreamingResponse
 
+from penstock.core.results import Counts, Event
 from penstock.core.task import STATUS
 from penstock.server.http.access import Access
 from penstock.server.http.faults import Refused
 from penstock.server.http.sampler import Sample, Sampler, total
-from penstock.store.base import Counts, Event
 
 # Task events that wait for one reader.
 MAX_WAITING = 1000

@@ -12,9 +12,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.core.results import Counts, Event
 from penstock.errors import StoreError
 from penstock.server.http.sampler import STATES, Sample, total
-from penstock.store.base import Counts, Event
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TUBES = 500

@@ -14,9 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.core.options import Tube as StoredTube
+from penstock.core.results import Counts
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.server.http.access import Access
-from penstock.store.base import Counts, Store
+from penstock.store.contract import Store
 
 log = logging.getLogger("penstock")
 

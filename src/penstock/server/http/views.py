@@ -10,6 +10,7 @@ from msgspec import Meta
 from penstock import operating
 from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
+from penstock.core.results import Counts
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
 from penstock.schedule import cards
@@ -18,7 +19,6 @@ from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.bodies import Query
 from penstock.server.http.sampler import RATES, STATES, Sampler, total
-from penstock.store.base import Counts
 from penstock.tube import Tube
 
 ROWS = 100

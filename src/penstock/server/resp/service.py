@@ -15,6 +15,7 @@ from penstock.core.options import Tube as StoredTube
 from penstock.flow import Flow
 from penstock.seat import Seat
 from penstock.server.auth import Tokens
+from penstock.store.contract import load_tube
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,7 +58,7 @@ class Service:
         if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
         self._tubes.pop(name, None)
-        found = await self.ask(self.hub.store.load_tube, name)
+        found = await self.ask(load_tube, self.hub.store, name)
         if found is not None:
             self._tubes[name] = found
         return found

@@ -7,9 +7,9 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from penstock.core.options import Tube
+from penstock.core.results import Effects, Settled, Stored
 from penstock.core.task import Record
 from penstock.errors import NoSuchTube, PayloadTooLarge, StoreError
-from penstock.store.base import Effects, Settled, Stored
 from penstock.store.pool.data import Data
 from penstock.store.pool.index import Index, Progress
 from penstock.store.pool.mirror import Mirror

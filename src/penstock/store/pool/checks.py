@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.store.base import Finding
+from penstock.core.results import Finding
 from penstock.store.pool.mirror import PAGE
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Vault

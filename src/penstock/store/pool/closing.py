@@ -7,7 +7,7 @@ and not sealed, once nobody has the lock, was left so by a crash, and whoever me
 from __future__ import annotations
 
 from penstock.core.options import Tube
-from penstock.store.moving import is_sealed
+from penstock.core.transfer import is_sealed
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.tubes import make_declared

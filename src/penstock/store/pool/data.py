@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from penstock.core.results import Effects, Event
 from penstock.core.task import Record
-from penstock.store.base import Effects, Event
 from penstock.store.pool.held import Held
 from penstock.store.pool.vault import Vault
 

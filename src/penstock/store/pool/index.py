@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from typing import cast
 
 from penstock.core.options import Tube
+from penstock.core.transfer import is_sealed
 from penstock.errors import BadValue
-from penstock.store.moving import is_sealed
 from penstock.store.pool.closing import epoch_of, is_closed, is_sealed_in, was_sealed
 from penstock.store.pool.mirror import PAGE, read_beside
 from penstock.store.pool.runner import PoolRunner

@@ -10,16 +10,7 @@ from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
 from penstock.core.task import Record
-from penstock.store.moving import (
-    Kept,
-    Parcel,
-    Tally,
-    erased_options,
-    gone,
-    is_sealed,
-    seal_refused,
-    sealed_options,
-)
+from penstock.core.transfer import Kept, Parcel, Tally, erased_options, gone, is_sealed, seal_refused, sealed_options
 from penstock.store.pool.closing import closed
 from penstock.store.pool.mirror import PAGE
 from penstock.store.pool.server import Interrupted
@@ -29,7 +20,7 @@ from penstock.store.pool.vault import Session
 
 
 class PoolMoving(TakingCalls):
-    """Keeps the contract of `store.moving`."""
+    """Keeps the contract of `store.contract.TransferStore`."""
 
     def seal_tube(self, tube: Tube, to: str) -> None:
         declared = declaration(gone(tube.name), tube.kind, sealed_options(tube.given, to))

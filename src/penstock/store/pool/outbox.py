@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.store.base import Effects
+from penstock.core.results import Effects
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.redis.outbox import Outbox, OutboxEntry

@@ -15,10 +15,22 @@ from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.results import (
+    ADVANCE_STEP,
+    Advanced,
+    Counts,
+    Description,
+    Effects,
+    Finding,
+    Joined,
+    Lane,
+    Presence,
+    Settled,
+    Stored,
+)
+from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.errors import PenstockError
-from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Settled, Stored
 from penstock.store.pool.checks import Differences, differences
 from penstock.store.pool.index import Progress
 from penstock.store.pool.moving import PoolMoving
@@ -26,7 +38,7 @@ from penstock.store.redis import durability
 
 
 class PoolStore(PoolMoving):
-    """Keeps the contract of `store.base` on one Redis server and a database."""
+    """Keeps the contract of `store.contract` on one Redis server and a database."""
 
     def rebuild(self, progress: Progress | None = None) -> None:
         """Build the index anew from the vault, once the vault has all that is marked."""
@@ -35,10 +47,10 @@ class PoolStore(PoolMoving):
                 self._mirror.write(tube, str(self._runner.epoch))
         self._index.rebuild(progress)
 
-    def describe(self) -> base.Description:
+    def describe(self) -> Description:
         found = super().describe()
         [settings] = durability.read_settings(self._servers).values()
-        return base.Description(
+        return Description(
             f"pool behind {found.store}",
             found.version,
             f"{found.where}, database {self._vault.label}",
@@ -86,11 +98,10 @@ class PoolStore(PoolMoving):
         self._must_fit(*(move.result for move in moves))
         return self._step(partial(super().settle, tube, moves, now=now), tube, told=not brief)
 
-    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        return self._step(partial(super().kick, tube, count, now=now), tube)
-
-    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        return self._step(partial(super().release_all, tube, now=now), tube)
+    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+        if sweep.verb == "delete":
+            self._look(tube, lambda: None)  # a new one has no index yet
+        return self._step(partial(super().sweep, tube, sweep, now=now), tube)
 
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         self._mirror.tidy(tube)
@@ -98,26 +109,13 @@ class PoolStore(PoolMoving):
             advanced = super().advance(tube, limit=limit, now=now)
             return advanced if self._tell(advanced.effects, dirty) else Advanced(True, 0, Effects())
 
-    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        self._look(tube, lambda: None)  # a new one has no index yet
-        return self._step(partial(super().truncate, tube, now=now), tube)
-
     # looking
 
-    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
-        return self._data.complete(tube.no, self._look(tube, partial(super().get, tube, ids, now=now)))
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
+        return self._data.complete(tube.no, self._look(tube, partial(super().get, tube, keys, now=now)))
 
-    def find(
-        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
-    ) -> list[Record]:
-        found = self._look(tube, partial(super().find, tube, status, after, limit, now=now))
-        return cast("list[Record]", self._data.complete(tube.no, found))
-
-    def named(self, tube: Tube, names: Sequence[str], *, now: int | None = None) -> list[Record | None]:
-        return self._data.complete(tube.no, self._look(tube, partial(super().named, tube, names, now=now)))
-
-    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
-        found = self._look(tube, partial(super().inspect, tube, start, count, pending=pending))
+    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+        found = self._look(tube, partial(super().find, tube, listing, now=now))
         return cast("list[Record]", self._data.complete(tube.no, found))
 
     def count(self, tube: Tube) -> Counts:
@@ -126,14 +124,10 @@ class PoolStore(PoolMoving):
     def ahead(self, tube: Tube, record: Record) -> int:
         return self._look(tube, partial(super().ahead, tube, record))
 
-    def lane(self, tube: Tube, utube: str) -> base.Lane:
+    def lane(self, tube: Tube, utube: str) -> Lane:
         return self._look(tube, partial(super().lane, tube, utube))
 
-    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
-        found = self._look(tube, partial(super().lane_holders, tube, utube, limit))
-        return cast("list[Record]", self._data.complete(tube.no, found))
-
-    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         tubes = self._tubes.all()
         for tube in tubes:
             self._look(tube, lambda: None)  # a new one has no index yet
@@ -154,30 +148,27 @@ class PoolStore(PoolMoving):
 
     # what tasks are tied to
 
-    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
-        return self._look(tube, partial(super().seek, tube, address, now=now))
-
-    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
-        return self._look(tube, partial(super().sought, tube, id, now=now))
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+        return self._look(tube, partial(super().outcome, tube, key, now=now))
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
         return self._step(partial(super().open_group, tube, name, now=now))
 
-    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
-        return self._look(tube, partial(super().live_groups, tube, after, limit))
+    def groups(
+        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
+    ) -> list[Group]:
+        return self._look(tube, partial(super().groups, tube, no=no, after=after, limit=limit, now=now))
 
-    def set_group_work(
-        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
-    ) -> bool:
+    def change_group(
+        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
+        now: int | None = None,
+    ) -> Advanced | None:  # fmt: skip
         self._must_fit(end, cancel)
-        return self._step(partial(super().set_group_work, tube, no, end=end, cancel=cancel, now=now))
-
-    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
-        return self._step(partial(super().turn_group, tube, no, to, now=now), tube)
+        return self._step(partial(super().change_group, tube, no, to=to, end=end, cancel=cancel, now=now), tube)
 
     # sessions
 
-    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
         """As the contract says; its number is of the epoch."""
         while True:
             joined = super().join(presence, session, ttr, now=now)

@@ -8,9 +8,10 @@ from typing import Any, TypeVar, cast
 
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.results import Blocked, Effects, Settled, Taken
+from penstock.core.select import Sweep
 from penstock.core.task import Record
 from penstock.errors import OutcomeUnknown, StoreError, StoreUnavailable
-from penstock.store.base import Blocked, Effects, Settled, Taken
 from penstock.store.pool.calls import PoolCalls
 from penstock.store.pool.server import Interrupted
 from penstock.store.pool.vault import Session
@@ -115,8 +116,8 @@ class TakingCalls(PoolCalls):
             taken.records[:] = [record for record in taken.records if record.payload]
             taken.effects.events[:] = [event for event in taken.effects.events if event.record not in empty]
 
-    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
-        call = partial(super().recover, tube, count, elapsed, now=now)
+    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
+        call = partial(super()._recover, tube, sweep, now)
         recovered = self._step(lambda: self._hand_out(tube, call, _ids), tube)
         self._remember(tube, [record for record in recovered.records if record is not None])
         return recovered

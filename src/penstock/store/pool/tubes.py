@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_exists
-from penstock.store.moving import arriving, gone, is_hidden, is_sealed, named, plain_name
+from penstock.core.transfer import arriving, gone, is_hidden, is_sealed, named, plain_name
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared, make_declared

@@ -17,12 +17,12 @@ from penstock.core.group import Group
 from penstock.core.ids import Mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
+from penstock.core.results import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
 from penstock.core.soundness import mended, needed_mark
 from penstock.core.task import UNSTARTED, Record
 from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems
 from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
-from penstock.store.base import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
 from penstock.store.redis import queries
 from penstock.store.redis.encoding import (
     UNREADABLE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
-from penstock.store.base import Description
+from penstock.core.results import Description
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.servers import Servers
 

@@ -17,8 +17,8 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
+from penstock.core.results import Effects
 from penstock.errors import NoSuchTube, PenstockError, StoreError
-from penstock.store.base import Effects
 from penstock.store.redis import puts
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.runner import TUBES, Runner, read_log

@@ -10,10 +10,10 @@ from typing import NamedTuple, cast
 from msgspec.structs import astuple
 
 from penstock.core.options import Tube
+from penstock.core.results import Counts, Lane
 from penstock.core.shards import own_in
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
-from penstock.store.base import Counts, Lane
 from penstock.store.redis.encoding import read_lane, sortable, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
@@ -113,7 +113,7 @@ class Found(NamedTuple):
     value: bytes
 
 
-class Listing:
+class Pages:
     """Tasks or outcomes of a tube in pages, in id order, which Redis does not keep.
 
     The ids are listed once for all pages, of all shards together, which costs eight bytes each.

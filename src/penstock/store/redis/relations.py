@@ -11,9 +11,9 @@ from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
+from penstock.core.results import ADVANCE_STEP, Advanced, Effects, Stored
 from penstock.core.task import Entry
 from penstock.errors import PenstockError
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Stored
 from penstock.store.redis import puts
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, read_group, read_outcome, task_id, task_key
@@ -25,7 +25,7 @@ from penstock.store.redis.subscriber import Subscriber
 
 
 class RelationCalls:
-    """Keeps the contract of `store.linked`."""
+    """Keeps the contract of `store.contract` for addresses, outcomes and groups."""
 
     _runner: Runner
     _steps: Steps
@@ -52,8 +52,8 @@ class RelationCalls:
             return rules.ended(entry.group or "")
         return duplicate(entry.address, cast(bytes, why[2]).decode())
 
-    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
-        return self._seek(tube, address, now)[0]
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+        return self._by_id(tube, key, now) if isinstance(key, int) else self._seek(tube, key, now)[0]
 
     def _seek(self, tube: Tube, address: str, now: int | None) -> tuple[Sought, int]:
         """The same, and the id of the task."""
@@ -63,7 +63,7 @@ class RelationCalls:
             return Sought(cast(int, id)), cast(int, id)
         return _ended(outcome), cast(int, outcome[1]) if outcome else 0
 
-    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+    def _by_id(self, tube: Tube, id: int, now: int | None) -> Sought:
         key = task_key(id) if 0 < id <= MAX_ID else b""
         self._subscriber.interests.add(tube.no)  # before anybody may notify
         reply = self._runner.on_tag("outcome_by_id", tube.no, self._runner.moment(now), key, idempotent=True)
@@ -74,25 +74,29 @@ class RelationCalls:
         reply = self._runner.on_tube("open_group", tube, name, puts.pack_facts(tube), idempotent=True, now=now)
         return read_group(cast(int, reply[1]), cast(bytes, reply[2]))
 
-    def get_group(self, tube: Tube, no: int, *, now: int | None = None) -> Group | None:
-        self._subscriber.interests.add(tube.no)  # before anybody may notify
-        reply = self._runner.on_tube("get_group", tube, no, idempotent=True, now=now)
-        return None if len(reply) == 1 else read_group(no, cast(bytes, reply[1]))
-
-    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
-        """As the contract says; reads all groups, in pages."""
+    def groups(
+        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
+    ) -> list[Group]:
+        """As the contract says; a listing reads all groups, in pages."""
+        if no is not None:
+            self._subscriber.interests.add(tube.no)  # before anybody may notify
+            reply = self._runner.on_tube("get_group", tube, no, idempotent=True, now=now)
+            return [] if len(reply) == 1 else [read_group(no, cast(bytes, reply[1]))]
         fields = scan(self._runner, tube, "groups")
         groups = (read_group(task_id(field[1:]), record) for field, record in fields if field[:1] == b"g")
         live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
         return [live[name] for name in sorted(live)[:limit]]
 
-    def set_group_work(
-        self, tube: Tube, no: int, *, end: bytes | None = None, cancel: bytes | None = None, now: int | None = None
-    ) -> bool:
+    def change_group(
+        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
+        now: int | None = None,
+    ) -> Advanced | None:  # fmt: skip
+        if to is not None:
+            return self._turn_group(tube, no, to, now)
         reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", idempotent=True, now=now)
-        return bool(reply[1])
+        return Advanced(False, None, Effects()) if reply[1] else None
 
-    def turn_group(self, tube: Tube, no: int, to: str, *, now: int | None = None) -> Advanced:
+    def _turn_group(self, tube: Tube, no: int, to: str, now: int | None) -> Advanced:
         effects, capacity = Effects(), "" if tube.capacity is None else tube.capacity
         turn = (no, GROUP_LETTERS[to], capacity, ADVANCE_STEP)
         records, rest = self._steps.attempt("turn_group", tube, effects, *turn, now=now)

@@ -9,10 +9,10 @@ from typing import NamedTuple, cast
 from penstock.core.kind import CLOCK
 from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_missing
+from penstock.core.results import Effects, Event
 from penstock.core.task import Record
+from penstock.core.transfer import erased_options, gone, hidden, sealed_options
 from penstock.errors import NoSuchTube
-from penstock.store.base import Effects, Event
-from penstock.store.moving import erased_options, gone, hidden, sealed_options
 from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import decode
 from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, Script, load_script, load_take_from_many

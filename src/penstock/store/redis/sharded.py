@@ -17,12 +17,12 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import refuse_busy
+from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Settled, Stored, Taken
+from penstock.core.select import Deliveries, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.stepwise import stepwise
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
-from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Effects, Settled, Stored, Taken
 from penstock.store.redis.location import locate
 from penstock.store.redis.store import RedisStore
 from penstock.store.redis.tubes import locate_tasks
@@ -32,7 +32,7 @@ R = TypeVar("R", bound="Record | None")
 
 
 class ShardedStore(RedisStore):
-    """Keeps the contract of `store.base` for tubes with and without shards."""
+    """Keeps the contract of `store.contract` for tubes with and without shards."""
 
     #: Round-robin for puts that may go to any shard.
     _turns: Iterator[int] = counting(random.randrange(2**16))
@@ -119,7 +119,7 @@ class ShardedStore(RedisStore):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: base.Blocked = None, now: int | None = None,
+        blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
         """As the contract says; a sharded tube gives what its shards have, in turn from a random one on."""
         if len(tubes) == 1 and tubes[0].shards == 1:
@@ -163,17 +163,13 @@ class ShardedStore(RedisStore):
             effects.add(settled.effects)
         return self._translated(Settled(records, effects))
 
-    def kick(self, tube: Tube, count: int, *, now: int | None = None) -> Settled:
-        kick = super().kick
-        return self._each(tube, lambda shard, done: kick(shard, count - done, now=now) if done < count else None)
-
-    def release_all(self, tube: Tube, *, now: int | None = None) -> Settled:
-        release_all = super().release_all
-        return self._each(tube, lambda shard, _: release_all(shard, now=now))
-
-    def truncate(self, tube: Tube, *, now: int | None = None) -> Settled:
-        truncate = super().truncate
-        return self._each(tube, lambda shard, _: truncate(shard, now=now))
+    def sweep(self, tube: Tube, sweep: Sweep, *, now: int | None = None) -> Settled:
+        one, limit = super().sweep, sweep.count
+        if limit is None or tube.shards == 1:
+            return self._each(tube, lambda shard, _: one(shard, sweep, now=now))
+        return self._each(
+            tube, lambda shard, done: one(shard, replace(sweep, count=limit - done), now=now) if done < limit else None
+        )
 
     def _each(self, tube: Tube, step: Callable[[Tube, int], Settled | None]) -> Settled:
         """A step in each shard, given how many tasks the shards before it settled."""
@@ -197,10 +193,12 @@ class ShardedStore(RedisStore):
             waits += [wait_ms] if wait_ms >= 0 else []
         return Advanced(bool(more), min(waits, default=None), self._translate(effects))
 
-    def get(self, tube: Tube, ids: Sequence[int], *, now: int | None = None) -> list[Record | None]:
+    def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
         if tube.shards == 1:
-            return super().get(tube, ids, now=now)
-        found: dict[int, Record | None] = {}
+            return super().get(tube, keys, now=now)
+        if keys and isinstance(keys[0], str):
+            return [self._by_address(tube, str(key), now) for key in keys]
+        ids, found = cast("Sequence[int]", keys), dict[int, Record | None]()
         homes = self._locate(tube, ids)
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
@@ -208,20 +206,28 @@ class ShardedStore(RedisStore):
             found.update(zip(which, self._public(tube, home, records), strict=True))
         return [found[place] for place in range(len(ids))]
 
-    def find(
-        self, tube: Tube, status: str | None, after: int | None, limit: int, *, now: int | None = None
-    ) -> list[Record]:
-        if tube.shards == 1:
-            return super().find(tube, status, after, limit, now=now)
+    def _by_address(self, tube: Tube, address: str, now: int | None) -> Record | None:
+        found = self.outcome(tube, address, now=now).id
+        return None if found is None else self.get(tube, [found], now=now)[0]
+
+    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+        if tube.shards == 1 or isinstance(listing, Deliveries):
+            return super().find(tube, listing, now=now)
+        if isinstance(listing, Holders):
+            shard = self._shards.of(tube)[shard_of(listing.utube, tube.shards)]
+            return self._shards.public(shard.no, super().find(shard, listing, now=now))
         records: list[Record] = []
         for home, shard in enumerate(self._shards.of(tube)):
-            own = last_up_to(after or 0, home, tube.shards, self._shards.floor(tube))
-            records += self._public(tube, home, super().find(shard, status, own, limit, now=now))
-        return sorted(records, key=lambda record: record.id)[:limit]
+            own = last_up_to(listing.after, home, tube.shards, self._shards.floor(tube))
+            records += self._public(tube, home, super().find(shard, replace(listing, after=own), now=now))
+        return sorted(records, key=lambda record: record.id)[: listing.limit]
 
     # addresses and groups
 
-    def seek(self, tube: Tube, address: str, *, now: int | None = None) -> Sought:
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+        return self._outcome_of_id(tube, key, now) if isinstance(key, int) else self._newest(tube, key, now)
+
+    def _newest(self, tube: Tube, address: str, now: int | None) -> Sought:
         shards = self._shards.of(tube)
         if not tube.kind.per_utube:  # else its micro-queue is not known
             shards = [shards[shard_of(address, tube.shards)]]
@@ -235,13 +241,15 @@ class ShardedStore(RedisStore):
                 ended, last = found, id
         return ended
 
-    def sought(self, tube: Tube, id: int, *, now: int | None = None) -> Sought:
+    def _outcome_of_id(self, tube: Tube, id: int, now: int | None) -> Sought:
         [(home, own)] = self._locate(tube, [id], "outcomes")
-        found = super().sought(self._shards.of(tube)[home], own, now=now)
+        found = super().outcome(self._shards.of(tube)[home], own, now=now)
         return found if found.id is None else Sought(id)
 
-    def live_groups(self, tube: Tube, after: str, limit: int) -> list[Group]:
-        return super().live_groups(tube, after, limit) if tube.shards == 1 else []
+    def groups(
+        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
+    ) -> list[Group]:
+        return super().groups(tube, no=no, after=after, limit=limit, now=now) if tube.shards == 1 else []
 
     # sessions
 
@@ -255,18 +263,14 @@ class ShardedStore(RedisStore):
         [(home, own)] = self._locate(tube, [record.id])
         return super().ahead(self._shards.of(tube)[home], replace(record, id=own))
 
-    def lane(self, tube: Tube, utube: str) -> base.Lane:
+    def lane(self, tube: Tube, utube: str) -> Lane:
         return super().lane(self._shards.of(tube)[shard_of(utube, tube.shards)], utube)
 
-    def lane_holders(self, tube: Tube, utube: str, limit: int) -> list[Record]:
-        shard = self._shards.of(tube)[shard_of(utube, tube.shards)]
-        return self._shards.public(shard.no, super().lane_holders(shard, utube, limit))
-
-    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
-        found: list[base.Finding] = []
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
+        found: list[Finding] = []
         if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
             what = "a move that was broken off has sealed a part of it"
-            found.append(base.Finding(tube.name, None, what, "repair unseals it, and so does resume"))
+            found.append(Finding(tube.name, None, what, "repair unseals it, and so does resume"))
             if not repair:
                 return found
             self.pause_tube(tube, self.paused(tube))

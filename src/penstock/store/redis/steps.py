@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.core.options import Tube
+from penstock.core.results import Effects
 from penstock.core.task import Record
-from penstock.store.base import Effects
 from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import UNREADABLE
 from penstock.store.redis.outbox import Outbox

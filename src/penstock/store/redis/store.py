@@ -15,19 +15,35 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import refuse_busy, tube_full
+from penstock.core.results import (
+    ADVANCE_STEP,
+    Advanced,
+    Blocked,
+    Counts,
+    Description,
+    Effects,
+    Event,
+    Finding,
+    Joined,
+    Lane,
+    Presence,
+    SessionRecord,
+    Settled,
+    Stored,
+    Taken,
+)
+from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.engine.port import Database, Deliveries
+from penstock.engine.port import Database
 from penstock.engine.store import EngineStore
 from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
-from penstock.store import base
-from penstock.store.base import ADVANCE_STEP, Advanced, Counts, Effects, Event, Settled, Stored, Taken
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.queries import Listing
+from penstock.store.redis.queries import Pages
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.relations import RelationCalls
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
@@ -47,7 +63,7 @@ SCHEMA = 7
 
 
 class RedisStore(RelationCalls, TransferCalls, EngineStore):
-    """Keeps the contract of `store.base` on one Redis or Valkey server, or on a cluster."""
+    """Keeps the contract of `store.contract` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
     remote = True
@@ -76,7 +92,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         self._db = cast(Database, RedisDatabase(self._runner, self._steps))
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
-        self._listing = Listing(self._runner, self._shards)
+        self._listing = Pages(self._runner, self._shards)
         self._takes = self._make_takes()
         reset_in_child(self)
 
@@ -136,7 +152,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         """What a put that returned survives, by the server's current settings."""
         return durability.overall(durability.read_settings(self._servers))
 
-    def describe(self) -> base.Description:
+    def describe(self) -> Description:
         return durability.describe(
             durability.read_settings(self._servers), self._servers.label, self._keys.prefix, SCHEMA
         )
@@ -157,11 +173,10 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
     def save_tube(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         return self._tubes.save(name, kind, given, exist_ok=exist_ok)
 
-    def load_tube(self, name: str) -> Tube | None:
-        return self._tubes.find(name)
-
-    def load_tubes(self) -> list[Tube]:
-        return self._tubes.all()
+    def load_tubes(self, names: Sequence[str] | None = None) -> list[Tube]:
+        if names is None:
+            return self._tubes.all()
+        return [tube for tube in map(self._tubes.find, names) if tube is not None]
 
     def drop_tube(self, tube: Tube) -> Effects:
         effects = Effects()
@@ -239,7 +254,7 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
 
     def take(
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
-        blocked: base.Blocked = None, now: int | None = None,
+        blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
         return self._takes.take(tubes, wanted, now)
@@ -267,24 +282,23 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         while self._advance(tube, effects, ADVANCE_STEP, None)[0]:
             pass
 
+    def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
+        """As the contract says; a list of Redis can be read from its end."""
+        return self._read(lambda step: step.load(tube, listing).records, tube, now=now)
+
     def count(self, tube: Tube) -> Counts:
         return queries.count(self._runner, self._shards.of(tube))
 
-    # kinds without leases
-
-    def recover(self, tube: Tube, count: int, elapsed: int, *, now: int | None = None) -> Settled:
+    def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         effects = Effects()
-        _, rest = self._steps.run("recover", tube, effects, count, elapsed, now=now)
+        _, rest = self._steps.run("recover", tube, effects, sweep.count or 0, sweep.elapsed, now=now)
         records = read_pairs(cast("list[Reply]", rest[0]))
         effects.events += [Event(tube.no, "take", record) for record in records]
         return Settled(list(records), effects)
 
-    def inspect(self, tube: Tube, start: int, count: int, *, pending: bool) -> list[Record]:
-        return self._read(lambda step: step.load(tube, Deliveries(start, count, pending)).records, tube)
-
     # sessions
 
-    def join(self, presence: base.Presence, session: str | None, ttr: int, *, now: int | None = None) -> base.Joined:
+    def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
         return self._registry.join(presence, session, ttr, now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
@@ -293,19 +307,19 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         return self._registry.leave(handles, locus, now)
 
-    def sessions(self, *, now: int | None = None) -> list[base.SessionRecord]:
-        return self._registry.describe(now)
+    def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
+        if no is None:
+            return self._registry.describe(now)
+        found = self._registry.find(no)
+        return [] if found is None else [found]
 
     # details
 
     def ahead(self, tube: Tube, record: Record) -> int:
         return queries.ahead(self._runner, tube, record)
 
-    def lane(self, tube: Tube, utube: str) -> base.Lane:
+    def lane(self, tube: Tube, utube: str) -> Lane:
         return queries.lane(self._runner, tube, utube)
-
-    def owner(self, session: int) -> base.SessionRecord | None:
-        return self._registry.find(session)
 
     def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""
@@ -315,10 +329,10 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         except StoreError as error:
             log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
 
-    def check(self, repair: bool, *, now: int | None = None) -> list[base.Finding]:
+    def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         return [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
 
-    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[base.Finding]:
+    def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         return [
             self._shards.finding(stored.no, found)
             for stored in self._shards.of(tube)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from penstock.core.options import Tube
+from penstock.core.results import ADVANCE_STEP, Effects, Event, Taken
 from penstock.errors import StoreError
-from penstock.store.base import ADVANCE_STEP, Effects, Event, Taken
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.registry import Registry

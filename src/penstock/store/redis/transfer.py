@@ -16,11 +16,11 @@ from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
+from penstock.core.results import STATE_COUNTER
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
+from penstock.core.transfer import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.errors import StoreCorrupt, TubeBusy
-from penstock.store.base import STATE_COUNTER
-from penstock.store.moving import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
 from penstock.store.redis import puts, queries
 from penstock.store.redis.checks import unreadable
 from penstock.store.redis.connection import Reply
@@ -35,7 +35,7 @@ from penstock.store.redis.encoding import (
     task_key,
 )
 from penstock.store.redis.outbox import Outbox
-from penstock.store.redis.queries import Listing
+from penstock.store.redis.queries import Pages
 from penstock.store.redis.runner import Runner, Write
 from penstock.store.redis.tubes import Shards, Tubes
 
@@ -47,13 +47,13 @@ _OTHER_TURN = 3
 
 
 class TransferCalls:
-    """Keeps the contract of `store.moving`."""
+    """Keeps the contract of `store.contract.TransferStore`."""
 
     _runner: Runner
     _tubes: Tubes
     _outbox: Outbox
     _shards: Shards
-    _listing: Listing
+    _listing: Pages
 
     def seal_tube(self, tube: Tube, to: str) -> None:
         """As the contract says; the first shard is sealed last, which seals the tube.
@@ -181,7 +181,7 @@ class TransferCalls:
             entries = index_entries(stored, record, second=second)
             writes += [("ZADD", index, repr(score), member) for index, member, score in entries]
             counts[STATE_COUNTER[record.state]] += 1
-            # It stands for a ready task, see penstock.store.moving.
+            # It stands for a ready task, see penstock.core.transfer.
             counts["delay"] -= record.state == "~" and record.at is not None and record.at <= record.created
         added = Counter(record.group_no for record in fresh if record.group_no is not None)
         writes += self._group_writes(stored, {no: (more, more) for no, more in added.items()})

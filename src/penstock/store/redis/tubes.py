@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.core.refusals import tube_exists
+from penstock.core.results import Effects, Event, Finding
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.store.base import Effects, Event, Finding
-from penstock.store.moving import hidden, is_arriving, is_hidden, named, plain_name
+from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import getrandbits
 
-from penstock.store.base import Blocked
+from penstock.core.results import Blocked
 
 
 class Waiter:

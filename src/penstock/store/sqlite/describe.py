@@ -7,7 +7,7 @@ import shutil
 
 import apsw
 
-from penstock.store.base import Description
+from penstock.core.results import Description
 
 # A WAL far beyond its checkpoint size means that some reader never ends.
 _LARGE_WAL = 256 * 1024 * 1024
