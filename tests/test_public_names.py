@@ -83,6 +83,7 @@ METHODS = {
     "Tube.ack_many": "tasks",
     "Tube.bury": "task_or_id, reason=None",
     "Tube.delete": "task_or_id",
+    "Tube.cancel": "task_or_id, reason=None",
     "Tube.drop": "",
     "Tube.fail": "task_or_id, error, code=None",
     "Tube.group": "name",

@@ -123,6 +123,18 @@ class Settling:
         yield from self._settle_any("delete", task_or_id)
 
     @verb
+    def cancel(self, task_or_id: TaskOrId, reason: str | None = None) -> Flow[bool]:
+        """End the task with the outcome `cancelled`, in whatever state it is. Returns False if it is not in the tube.
+
+        A handler that runs it loses its lease. A Task from take must still be leased: else NotTaken.
+        """
+        try:
+            yield from self._settle_any("cancel", task_or_id, reason=names.text("reason", reason))
+        except NotFound:
+            return False
+        return True
+
+    @verb
     def _finish(self, task: Facts[Place]) -> Flow[None]:
         """Ack a task whose `with` block has ended."""
         yield from self._settle_at_last(task, self._move("ack", task))

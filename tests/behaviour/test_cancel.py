@@ -63,13 +63,13 @@ def test_the_holder_of_cancelled_work_learns_it(broker: penstock.Broker, verb: V
     assert drain(tube) == ["cancelled"]
 
 
-def test_cancelled_addressed_work_is_deleted(broker: penstock.Broker) -> None:
+def test_cancelled_group_work_has_the_outcome_cancelled(broker: penstock.Broker) -> None:
     tube = broker.tube("t")
     group = tube.group("g")
     group.put("a", address="a", reply_to="replies")
     group.cancel()
-    assert tube.wait("a", 0) == penstock.Outcome("deleted")
-    assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": "deleted", "error": None}]
+    assert tube.wait("a", 0) == penstock.Outcome("cancelled")
+    assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": "cancelled", "error": None}]
     assert tube.put("b", address="a").id > 1
 
 
@@ -243,5 +243,5 @@ def test_an_address_of_cancelled_work_is_free_at_once(broker: penstock.Broker, c
     group.cancel()
     put = tube.put("new", address=str(LARGE - 1))
     assert (put.id, put.data) == (LARGE + 1, "new")
-    assert tube.wait("0", 0).status == "deleted"
+    assert tube.wait("0", 0).status == "cancelled"
     assert drain(tube) == ["new"]

@@ -260,7 +260,7 @@ class Tube:
             raise penstock.UnsupportedOption
         item, leased = self._settled(verb, given, value), isinstance(given, Task) and self.stored.leased
         if item is None:
-            raise penstock.NotFound if verb in ("bury", "delete") and not leased else penstock.NotTaken
+            raise penstock.NotFound if verb in ("bury", "delete", "cancel") and not leased else penstock.NotTaken
         if isinstance(given, Task):
             given.status, given.reason = item.status, item.reason
 
@@ -270,6 +270,13 @@ class Tube:
     touch = partialmethod(_settle, "touch")
     bury = partialmethod(_settle, "bury")
     delete = partialmethod(_settle, "delete")
+
+    def cancel(self, given: object, reason: str | None = None) -> bool:
+        try:
+            self._settle("cancel", given, reason)
+        except penstock.NotFound:
+            return False
+        return True
 
     def ack_many(self, given: list[object]) -> list[object]:
         self.must_have("ack")

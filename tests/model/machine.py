@@ -42,7 +42,7 @@ WEIGHTS = {
     "advance": 2, "advance_to_a_deadline": 2, "settle_at_a_deadline": 2, "clients": 2, "link": 5, "deliver": 3,
 }  # fmt: skip
 _WORK = ("put", "put_many", "take", "take", "take_many", "take_of_several", "serve")
-_SETTLE = ("ack", "release", "touch", "fail", "bury", "delete")
+_SETTLE = ("ack", "release", "touch", "fail", "bury", "delete", "cancel")
 _STEERING = (*["kick"] * 5, *["resume"] * 3, "pause", *["release_all"] * 2, "truncate", "drop")
 _LINKING = (
     *["wait"] * 2,
@@ -65,7 +65,7 @@ ARGUMENTS = {
     "work": _arguments(verb=_verbs(_WORK), name=tubes, who=places),
     "settle": _arguments(verb=_verbs(_SETTLE), which=recent, delay=delays),
     "settle_by_id": _arguments(
-        verb=_verbs(("bury", "bury", "delete", "ack", "release")), name=tubes, who=places, which=places
+        verb=_verbs(("bury", "bury", "delete", "cancel", "ack", "release")), name=tubes, who=places, which=places
     ),
     "ack_many": _arguments(
         name=tubes, who=places, whiches=st.lists(recent, max_size=4), ids=st.lists(places, max_size=2)
@@ -202,12 +202,15 @@ class Machine(RuleBasedStateMachine):
     def settle(self, verb: str, which: int, delay: float) -> None:
         arguments: dict[str, tuple[object, ...]] = {
             "release": (delay,), "touch": (0.5 + delay,), "fail": ("broken",), "bury": (None if delay else "odd",),
+            "cancel": (None if delay else "late",),
         }  # fmt: skip
 
         def call(side: Side) -> object:
             task = side.nth_newest(which)
             home = side.brokers[0].tube(task.tube)
-            work: Callable[..., object] = partial(home.delete, task) if verb == "delete" else getattr(task, verb)
+            work: Callable[..., object] = (
+                partial(getattr(home, verb), task) if verb in ("delete", "cancel") else getattr(task, verb)
+            )
             return work(*arguments.get(verb, ()))
 
         self.both(call)

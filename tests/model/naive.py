@@ -18,7 +18,7 @@ from penstock import Outcome, Status
 from penstock.core.kind import find_kind
 
 # Two rules that are about to change: the outcome of an address that is not known, and that of cancelled work.
-UNKNOWN, CANCELLED = "unknown", "deleted"
+UNKNOWN, CANCELLED = "unknown", "cancelled"
 
 LAPSE = 15_000
 READY, TAKEN, DELAYED, BURIED, DONE = Status.READY, Status.TAKEN, Status.DELAYED, Status.BURIED, Status.DONE
@@ -349,13 +349,13 @@ class Tube:
         self.forget_turns()
 
     def settle(self, item: Item, verb: str, session: Session | None, lease: int | None, value: Any) -> bool:
-        """By the holder of the live lease; bury and delete by anyone, with a lease only while that lives."""
+        """By the holder of the live lease; bury, delete and cancel by anyone, with a lease only while that lives."""
         if self.expired(item):
             self.remove(item, "ttl")
             return False
         alive = item.status == TAKEN and (item.due is None or item.due > self.now) and lease in (None, item.lease)
         mine = item.owner is session or self.kind == "reliable"
-        if not ((alive or lease is None) if verb in ("bury", "delete") else (alive and mine)):
+        if not ((alive or lease is None) if verb in ("bury", "delete", "cancel") else (alive and mine)):
             return False
         match verb:
             case "release":
@@ -369,6 +369,8 @@ class Tube:
                 self.tell(item, "bury")
             case "delete":
                 self.remove(item, "delete")
+            case "cancel":
+                self.remove(item, "delete", outcome=Outcome("cancelled", error=value))
             case "fail":
                 self.remove(item, "fail", outcome=Outcome("failed", error=value))
             case "ack":

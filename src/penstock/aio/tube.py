@@ -65,6 +65,7 @@ class Tube(Handle[tube.Tube]):
     touch = awaited(tube.Tube.touch)
     bury = awaited(tube.Tube.bury)
     delete = awaited(tube.Tube.delete)
+    cancel = awaited(tube.Tube.cancel)
     kick = awaited(tube.Tube.kick)
     release_all = awaited(tube.Tube.release_all)
     truncate = awaited(tube.Tube.truncate)

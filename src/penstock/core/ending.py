@@ -9,6 +9,7 @@ from penstock.errors import BadValue
 
 # the event that removed a task -> the status of its outcome
 STATUS_OF = {"ack": "done", "fail": "failed", "delete": "deleted", "ttl": "expired"}
+STATUSES = (*STATUS_OF.values(), "cancelled")
 # A new put of the address clears the old outcome for newcomers. Those who wait already still get it: they are
 # told at once and look again every second, so a minute is far more than they need.
 SUPERSEDED_MS = 60_000

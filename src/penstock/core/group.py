@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.lifecycle import Change, removed
+from penstock.core.lifecycle import Change, cancelled
 from penstock.core.task import UNSTARTED, Record
 from penstock.errors import NotFound
 
@@ -86,7 +86,7 @@ def end(group: Group, until: int) -> bytes | None:
 def gate(record: Record, change: Change, state: str) -> Change:
     """What a change of a task becomes in a group of that state."""
     if state == CANCELLING and change.state != "-":
-        return removed(record, "delete")
+        return cancelled(record)
     if state == OPEN and change.state == "r":
         return msgspec.structs.replace(change, state=UNSTARTED)
     return change

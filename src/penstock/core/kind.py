@@ -18,7 +18,7 @@ LEASE, CLOCK, DELIVER = "lease", "clock", "deliver"
 # option or verb -> how a kind that has it hands out; what is not here depends on what the kind accepts
 _HAND_OUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("address", "group", "callback", "reply_to", "max_attempts", "retention", "shards"), (LEASE,)),
-    **dict.fromkeys(("fail", "release", "release_all", "touch", "bury", "kick", "wait"), (LEASE,)),
+    **dict.fromkeys(("fail", "release", "release_all", "touch", "bury", "kick", "cancel", "wait"), (LEASE,)),
     "ack": (LEASE, DELIVER),
     "on_duplicate": (LEASE, CLOCK),
     "period": (CLOCK,),

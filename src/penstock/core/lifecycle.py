@@ -48,11 +48,11 @@ class Change(msgspec.Struct, frozen=True):
 class Move(msgspec.Struct, frozen=True):
     """One guarded step of one task.
 
-    `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete
-    (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is release's
-    delay or touch's time, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail, as JSON text;
-    `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`, and a
-    delivered one is acked by nobody's session, None. `seen` is the task as its holder knows it: a store may decide by
+    `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete,
+    cancel (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is the
+    delay of a release or the time of a touch, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail,
+    as JSON text; `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`,
+    and a delivered one is acked by nobody's session, None. `seen` is the task as its holder knows it: a store may decide by
     it, without reading it again, where its guard tells whether it is still so.
     """
 
@@ -98,6 +98,8 @@ def _decided(record: Record, move: Move, now: int) -> Change:
             return buried(record, move.reason)
         case "kick":
             return kicked(record)
+        case "cancel":
+            return cancelled(record, move.reason)
         case verb:
             return removed(record, verb, move)
 
@@ -168,6 +170,14 @@ def removed(record: Record, event: str, move: Move | None = None) -> Change:
     if record.address is None and record.reply_to is None:
         return Change("-", (event,), attempts=record.attempts)
     return Change("-", (event,), attempts=record.attempts, ending=_ending(record, event, move))
+
+
+def cancelled(record: Record, reason: str | None = None) -> Change:
+    """Gone by a cancel of the task or of its group. Counts as a delete."""
+    change = removed(record, "delete")
+    if change.ending is None:
+        return change
+    return msgspec.structs.replace(change, ending=Ending("cancelled", error=reason))
 
 
 def _ending(record: Record, event: str, move: Move | None = None) -> Ending | None:

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.core import codec, names
-from penstock.core.ending import STATUS_OF, Ending
+from penstock.core.ending import STATUSES, Ending
 from penstock.core.group import OPEN, STARTED, Group
 from penstock.core.ids import text_id
 from penstock.core.kind import Kind
@@ -148,7 +148,7 @@ def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | N
 
 def read_ending(line: OutcomeLine) -> Ending:
     """The outcome of a line."""
-    if line.status not in STATUS_OF.values():
+    if line.status not in STATUSES:
         raise BadValue(f"the outcome of task {line.id} has the status {names.shown(line.status)}")
     result = None if line.result is None else read_data(line.result)
     code = None if line.code is None else codec.encode(line.code).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.core import group as rules
 from penstock.core.group import Group
-from penstock.core.lifecycle import became_due, removed
+from penstock.core.lifecycle import became_due, cancelled
 from penstock.core.refusals import tube_full
 from penstock.engine.port import Due, Members, Unstarted
 from penstock.engine.work import Work
@@ -56,7 +56,7 @@ def _follow_one(work: Work, no: int, limit: int) -> int:
     if group.state == rules.CANCELLING:
         records = work.load(Members(no, limit))
         for record in records:
-            work.change(record, removed(record, "delete"))
+            work.change(record, cancelled(record))
     else:
         records = work.load(Unstarted(no, limit))
         for record in records:

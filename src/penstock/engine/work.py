@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core.entry import plain_entry
 from penstock.core.group import Group
-from penstock.core.lifecycle import Change, altered, became_due, expired, removed
+from penstock.core.lifecycle import Change, altered, became_due, cancelled, expired
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
@@ -86,7 +86,7 @@ class Work:
         if expired(record, self.now):
             self.change(record, became_due(record, self.now))
         elif self.is_cancelled(record):
-            self.change(record, removed(record, "delete"))
+            self.change(record, cancelled(record))
         else:
             return False
         return True

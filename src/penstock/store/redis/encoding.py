@@ -222,7 +222,7 @@ def read_outcome(stored: bytes) -> tuple[str, Ending]:
         place = start + _int(stored[place:start], "big")
         texts.append(stored[start:place].decode())
     status, address, error, code = texts
-    return address, Ending(status, stored[place:] or None, error if status == "failed" else None, code or None)
+    return address, Ending(status, stored[place:] or None, error if status == "failed" else error or None, code or None)
 
 
 def pack_outcome(address: str, ending: Ending) -> bytes:

@@ -115,7 +115,7 @@ for i, row in ipairs(rows) do
   if rec and not gone and holds(rec, row) then
     change(key, rec, decided(rec, row))
   else
-    if gone then change(key, rec, removed_by(rec, 'delete')) end
+    if gone then change(key, rec, cancelled_with_group(rec)) end
     missed[#missed + 1] = i
   end
 end

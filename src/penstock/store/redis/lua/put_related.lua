@@ -76,7 +76,7 @@ if not meta[5] then
 end
 for _, id in ipairs(gone) do
   local rec = fetch(key_of(id))
-  change(key_of(id), rec, cancelled(rec) and removed_by(rec, 'delete') or deadline_passed(rec))
+  change(key_of(id), rec, cancelled(rec) and cancelled_with_group(rec) or deadline_passed(rec))
 end
 
 local function store(new)

@@ -37,7 +37,7 @@ end
 apply_group = function(rec, to)
   local group = group_of(rec.group_no)
   if not group or to.state == '-' then return to end
-  if group.state == 'x' then return removed_by(rec, 'delete') end
+  if group.state == 'x' then return cancelled_with_group(rec) end
   if group.state == 'o' and to.state == 'r' then to.state = 'g' end
   return to
 end
@@ -123,7 +123,7 @@ local function follow_group(no, group, most)
     if not rec or (started and rec.state ~= 'g') then
       redis.call('ZREM', k_members, name)
     else
-      change(key, rec, started and group_started(rec) or removed_by(rec, 'delete'))
+      change(key, rec, started and group_started(rec) or cancelled_with_group(rec))
     end
   end
   if removals then flush_gathered() end

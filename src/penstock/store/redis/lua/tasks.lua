@@ -163,6 +163,11 @@ end
 -- State transitions, as decided by penstock.core.lifecycle. A deadline has passed when now == deadline.
 local function removed_by(rec, event) return { state = '-', events = event, attempts = rec.attempts } end
 
+-- A task is removed with its cancelled group. Counts as a delete.
+local function cancelled_with_group(rec)
+  return { state = '-', events = 'delete', attempts = rec.attempts, ending = { status = 'cancelled' } }
+end
+
 -- A taken task loses its lease, by release (also at session end) or by ttr.
 local function lease_ended(rec, event, delay, unstarted)
   local attempts = unstarted and rec.attempts - 1 or rec.attempts
