@@ -79,7 +79,7 @@ def test_every_other_end_replies_too(broker: penstock.Broker, clock: Clock, end:
     group = "g" if end == "cancel" else None
     tube.put("x", reply_to="replies", address="a", ttl=5, ttr=9, group=group)
     ENDS[end](tube, clock)
-    status = "expired" if end.startswith("ttl") else "deleted"
+    status = "expired" if end.startswith("ttl") else "cancelled" if end == "cancel" else "deleted"
     assert drain(broker.tube("replies")) == [{"id": 1, "address": "a", "status": status, "error": None}]
 
 

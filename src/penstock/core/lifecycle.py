@@ -52,8 +52,8 @@ class Move(msgspec.Struct, frozen=True):
     cancel (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is the
     delay of a release or the time of a touch, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail,
     as JSON text; `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`,
-    and a delivered one is acked by nobody's session, None. `seen` is the task as its holder knows it: a store may decide by
-    it, without reading it again, where its guard tells whether it is still so.
+    and a delivered one is acked by nobody's session, None. `seen` is the task as its holder knows it: a
+    store may decide by it, without reading it again, where its guard tells whether it is still so.
     """
 
     verb: str
