@@ -313,21 +313,21 @@ class SqlStep:
         return []
 
     def audit(self, tube: Tube) -> Audit:
-        Q, no = self.Q, tube.no  # noqa: N806
+        Q, no, ids = self.Q, tube.no, {"tube": tube.no, **span(tube)}  # noqa: N806
         leased, clocked = tube.kind.leased, int(tube.kind.hand_out == CLOCK)
         members: dict[int, dict[str, int]] = {}
-        for group, state, count in self.rows(Q.count_members, tube=no):
+        for group, state, count in self.rows(Q.count_members, **ids):
             members.setdefault(group, {})[state] = int(count)
-        newest = self._records(Q.newest_record, **span(tube))
+        newest = self._records(Q.newest_record, **ids)
         return Audit(
-            states={state: int(count) for state, count in self.rows(Q.count_states, tube=no)},
-            stranded=self._records(Q.stranded, tube=no) if leased else [],
-            orphans=self._records(Q.orphans, tube=no) if leased else [],
-            unsound=[] if leased else self._records(Q.unsound, tube=no, clocked=clocked),
+            states={state: int(count) for state, count in self.rows(Q.count_states, **ids)},
+            stranded=self._records(Q.stranded, **ids) if leased else [],
+            orphans=self._records(Q.orphans, **ids) if leased else [],
+            unsound=[] if leased else self._records(Q.unsound, clocked=clocked, **ids),
             queues=self._audit_queues(tube) if tube.kind.per_utube else {},
             groups=self._groups(Q.all_groups, tube),
             members=members,
-            strays=self._records(Q.strays, tube=no),
+            strays=self._records(Q.strays, **ids),
             early=[row[0] & ID_MASK for row in self.rows(Q.early_outcomes, tube=no)],
             newest=newest[0] if newest else None,
             tally=self.tally(tube),
@@ -338,10 +338,12 @@ class SqlStep:
 
     def _audit_queues(self, tube: Tube) -> dict[str, QueueAudit]:
         Q, empty = self.Q, (0, 0, 0)  # noqa: N806
-        counted = {label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, tube=tube.no)}
+        counted = {
+            label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, tube=tube.no, **span(tube))
+        }
         stored = {label: (tuple(numbers), turn) for label, *numbers, turn in self.rows(Q.stored_queues, tube=tube.no)}
         ready: dict[str, list[tuple[float, float, int, str]]] = {}
-        for label, pk, state, rank1, rank2 in self.rows(Q.ready_in_queues, tube=tube.no):
+        for label, pk, state, rank1, rank2 in self.rows(Q.ready_in_queues, **ids):
             ready.setdefault(label, []).append((rank1, 0 if tube.fair else rank2, pk & ID_MASK, state))
         return {
             label: QueueAudit(
