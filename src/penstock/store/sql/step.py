@@ -337,10 +337,8 @@ class SqlStep:
         return [self.record(row) for row in self.rows(query, **values)]
 
     def _audit_queues(self, tube: Tube) -> dict[str, QueueAudit]:
-        Q, empty = self.Q, (0, 0, 0)  # noqa: N806
-        counted = {
-            label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, tube=tube.no, **span(tube))
-        }
+        Q, empty, ids = self.Q, (0, 0, 0), {"tube": tube.no, **span(tube)}  # noqa: N806
+        counted = {label: (int(t), int(h), int(w)) for label, t, h, w in self.rows(Q.count_queues, **ids)}
         stored = {label: (tuple(numbers), turn) for label, *numbers, turn in self.rows(Q.stored_queues, tube=tube.no)}
         ready: dict[str, list[tuple[float, float, int, str]]] = {}
         for label, pk, state, rank1, rank2 in self.rows(Q.ready_in_queues, **ids):
