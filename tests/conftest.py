@@ -18,17 +18,17 @@ from hypothesis import HealthCheck, settings
 import penstock
 from penstock.store.open import with_pool
 from penstock.testing import Clock
-from tests.nemesis import Nemesis, RestlessClock, told_of
-from tests.nemesis import seed as nemesis_seed
-from tests.pauses import Pauses
-from tests.scratch import settle_in_memory
 from tests.servers import DURABLE as DURABLE_SERVERS
 from tests.servers import SERVERS, empty_url, running
 from tests.servers.base import Server
 from tests.servers.redis import Redis
 from tests.servers.vaults import empty_vault
-from tests.sharing import Units, place
-from tests.traces import leaves_no_trace as leaves_no_trace
+from tests.support.fault_injection import Nemesis, RestlessClock, told_of
+from tests.support.fault_injection import seed as nemesis_seed
+from tests.support.leak_check import leaves_no_trace as leaves_no_trace
+from tests.support.process_pauses import Pauses
+from tests.support.scratch_dir import settle_in_memory
+from tests.support.xdist_schedule import Units, place
 
 Connect = Callable[[], penstock.Broker]
 
@@ -206,8 +206,8 @@ def broker(connect: Connect, nemesis: Nemesis | None) -> Iterator[penstock.Broke
 @pytest.fixture
 def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
-    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
-    monkeypatch.setattr("penstock.hub.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
     # Which scans refresh.
     monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 600.0)
 

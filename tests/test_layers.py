@@ -18,8 +18,7 @@ LAYERS = [
     "core",
     "engine",
     "store",
-    "broker tube looking settling unleased session group outcome waiting aio bridge future batch flow steps taking"
-    " presence keeper hub opening seat ears bound stats why operating moving",
+    "operations runtime broker aio transfer",
     "app worker schedule callbacks",
     "",
     "server",

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 import penstock
 from penstock.store.memory.database import MemoryDatabase, opened
 from penstock.store.memory.tube import TubeState
-from tests import damage
 from tests.behaviour.verbs import drain, take
+from tests.support import corruption as damage
 
 Damage = Callable[[TubeState], object]
 

@@ -22,7 +22,7 @@ from pathlib import Path
 import apsw
 
 import penstock
-from penstock.presence import Locks
+from penstock.runtime.liveness import Locks
 from penstock.store.sql.migrations import load_migrations
 from penstock.store.sqlite.queries import Q
 

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from penstock.app.app import App
 from penstock.app.current import current_task, waiting
 from penstock.app.ends import Bury, Retry
-from penstock.broker import Broker, connect
+from penstock.broker.broker import Broker, connect
+from penstock.broker.group import Group, Progress
+from penstock.broker.outcome import Outcome
+from penstock.broker.session import Session, SessionInfo
+from penstock.broker.stats import TubeInfo, TubeStats
+from penstock.broker.tube import Tube
 from penstock.core.backoff import Backoff
 from penstock.core.kind import Kind, register_kind
 from penstock.core.results import Finding
@@ -35,11 +40,6 @@ from penstock.errors import (
     TubeMismatch,
     UnsupportedOption,
 )
-from penstock.group import Group, Progress
-from penstock.outcome import Outcome
-from penstock.session import Session, SessionInfo
-from penstock.stats import TubeInfo, TubeStats
-from penstock.tube import Tube
 
 if TYPE_CHECKING:
     from penstock import aio as aio

@@ -11,10 +11,10 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.waiting import Room
+from penstock.runtime.wait_queue import Room
 from tests.aio.looks import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
-from tests.threads import begin
-from tests.threads import until as until_here
+from tests.support.threads import begin
+from tests.support.threads import until as until_here
 
 
 def test_connect_can_be_awaited(store_url: str) -> None:

@@ -12,8 +12,8 @@ import pytest
 import penstock
 from penstock import aio
 from tests.aio.looks import PATIENCE, blocked, bridge_threads, calls, counts, held_back, in_loop, spied, until
-from tests.threads import begin
-from tests.threads import until as until_here
+from tests.support.threads import begin
+from tests.support.threads import until as until_here
 
 pytestmark = pytest.mark.usefixtures("unscanned")
 # Less than the takes are patient: who is not woken has nothing by then.
@@ -260,7 +260,7 @@ def test_the_end_of_a_session_wakes_its_takes_with_none(store_url: str) -> None:
 
 
 def test_a_blocked_take_costs_no_call_while_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 0.5)
+    monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 0.5)
 
     async def main() -> None:
         async with aio.connect("memory://") as broker:

@@ -14,7 +14,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Stored
 from penstock.core.task import Entry
 from penstock.testing import run_queued
-from tests.threads import until
+from tests.support.threads import until
 
 
 @pytest.fixture

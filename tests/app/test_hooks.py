@@ -18,7 +18,7 @@ from penstock.app.app import App
 from penstock.testing import run_queued
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
-from tests.threads import until
+from tests.support.threads import until
 
 pytestmark = pytest.mark.parametrize("store_url", ["memory"], indirect=True)
 SPANS = InMemorySpanExporter()

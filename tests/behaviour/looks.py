@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import penstock
-from tests.threads import begin
+from tests.support.threads import begin
 
 _TASKS = ("ready", "taken", "delayed", "buried", "done", "total")
 _CALLS = ("put", "take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")

@@ -12,7 +12,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, everything, facts, refused, tasks
 from tests.behaviour.verbs import KINDS, TIMED_KINDS, UTUBE_KINDS, drain, take
 from tests.conftest import Connect
-from tests.threads import begin
+from tests.support.threads import begin
 
 BAD_ADDRESSES: list[Any] = [
     "",

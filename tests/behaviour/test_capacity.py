@@ -9,7 +9,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, tasks
 from tests.behaviour.verbs import KINDS, put_into, take
 from tests.conftest import Connect
-from tests.threads import begin
+from tests.support.threads import begin
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -14,7 +14,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, everything, refused
 from tests.behaviour.verbs import KINDS, take
 from tests.conftest import Connect
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 PATIENCE = 30.0
 WEEK = 7 * 24 * 3600

@@ -11,7 +11,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, facts, tasks
 from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
-from tests.threads import begin
+from tests.support.threads import begin
 
 
 def test_put_gives_the_task(broker: penstock.Broker, clock: Clock) -> None:

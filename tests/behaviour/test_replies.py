@@ -12,7 +12,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, refused, tasks
 from tests.behaviour.verbs import KINDS, drain, take
 from tests.conftest import Connect
-from tests.threads import begin
+from tests.support.threads import begin
 
 PATIENCE = 30.0
 

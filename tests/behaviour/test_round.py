@@ -9,7 +9,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, everything, tasks, waiters
 from tests.behaviour.verbs import take
 from tests.conftest import Connect
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import penstock
 from penstock.testing import Clock
 from tests.behaviour.looks import tasks, waiters
 from tests.conftest import Connect
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 def taken(broker: penstock.Broker, *names: str) -> tuple[str, object] | None:

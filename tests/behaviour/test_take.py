@@ -9,7 +9,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, facts, tasks
 from tests.behaviour.verbs import KINDS, take, take_all
 from tests.conftest import Connect
-from tests.threads import begin
+from tests.support.threads import begin
 
 
 @pytest.mark.parametrize("kind", KINDS)

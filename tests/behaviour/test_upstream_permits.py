@@ -14,7 +14,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import drain, take
 from tests.conftest import Connect
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import penstock
 from penstock.core.numbers import MAX_SECONDS
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import take
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 PATIENCE = 30.0
 pytestmark = pytest.mark.usefixtures("unscanned")

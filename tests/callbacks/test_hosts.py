@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.callbacks.hosts import LOOKS_PER_SECOND, SLOW_SECONDS, Hosts
+from penstock.callbacks.host_limits import LOOKS_PER_SECOND, SLOW_SECONDS, Hosts
 
 
 def busy(limit: int = 2) -> Hosts[str]:

@@ -17,7 +17,7 @@ from penstock.callbacks.signing import key
 from penstock.testing import Clock
 from tests.callbacks.receiver import PATIENCE, Answer, Got, Receiver
 from tests.conftest import STORES
-from tests.threads import until
+from tests.support.threads import until
 
 Run = Callable[..., Runner]
 

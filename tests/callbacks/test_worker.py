@@ -16,7 +16,7 @@ import penstock
 from penstock.callbacks.signing import verify
 from tests.callbacks.receiver import PATIENCE, Answer, Receiver
 from tests.cli.running import Shell
-from tests.threads import until
+from tests.support.threads import until
 
 SECRET = "a secret for the tests"
 

@@ -7,9 +7,9 @@ from uuid import uuid4
 import pytest
 
 import penstock
+from penstock.broker.tube import Tube
 from penstock.cli import bench
 from penstock.testing import Clock
-from penstock.tube import Tube
 from tests.cli.running import Shell
 
 

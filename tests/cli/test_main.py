@@ -11,7 +11,7 @@ import pytest
 from penstock.cli.commands import COMMANDS
 from penstock.cli.main import cli
 from penstock.cli.mq import mq
-from penstock.cli.shown import sheet
+from penstock.cli.output import sheet
 from tests.cli.running import Shell
 
 NAMES = [name for section in COMMANDS.values() for name in section]

@@ -13,7 +13,7 @@ import pytest
 
 import penstock
 from tests.processes.peer import environment
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker.program import Program
 
 SHOP = """

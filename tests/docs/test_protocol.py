@@ -6,7 +6,7 @@ import pytest
 
 from penstock import errors
 from penstock.core.options import PutOptions, TubeOptions
-from penstock.server.resp import arguments
+from penstock.server.resp import command_args as arguments
 from penstock.server.resp.dispatch import COMMANDS
 from tests.docs.pages import ROOT
 

@@ -21,7 +21,7 @@ from tests.fault.history import Recorder, read
 from tests.fault.invariants import Violation, counters_equal_a_recount
 from tests.fault.outages import Outages
 from tests.processes.peer import ROOT, environment
-from tests.threads import until
+from tests.support.threads import until
 
 # So much longer at most, for enough to happen: a busy machine takes its time to start a process.
 PATIENCE = 240.0

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.files import broker as broker
-from tests.files import path as path
+from tests.support.sqlite_files import broker as broker
+from tests.support.sqlite_files import path as path
 
 
 @pytest.fixture(autouse=True)

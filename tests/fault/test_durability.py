@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from tests.fault.invariants import require
-from tests.files import database_of
 from tests.processes.peer import ROOT, environment
+from tests.support.sqlite_files import database_of
 
 FULL, NORMAL = 2, 1
 _FRAME_HEADER = 24

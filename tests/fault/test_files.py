@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.store.sqlite import busy
-from tests.files import held
+from tests.support.sqlite_files import held
 
 PAGE = 2048
 

@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.fault.invariants import counters_equal_a_recount, require
-from tests.files import connection_of
+from tests.support.sqlite_files import connection_of
 
 PAYLOAD = "x" * 20_000
 

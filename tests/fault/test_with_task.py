@@ -10,7 +10,9 @@ from contextlib import suppress
 import pytest
 
 import penstock
-from penstock import aio, flow, settling
+from penstock import aio
+from penstock.broker import settling
+from penstock.operations import operation as flow
 from penstock.testing import Clock
 from tests.aio.looks import in_loop
 from tests.aio.looks import until as aio_until
@@ -19,7 +21,7 @@ from tests.behaviour.verbs import take
 from tests.servers import DURABLE, running, started
 from tests.servers.base import Server
 from tests.servers.proxy import Proxy
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 PATIENCE = 120.0
 again = flow.verb(settling.Settling._settle_again)

@@ -14,7 +14,7 @@ from typing import Any
 
 import penstock
 from penstock import Outcome, Progress, SessionInfo, Status, TubeInfo, TubeStats
-from penstock.stats import CallCounts, TaskCounts
+from penstock.broker.stats import CallCounts, TaskCounts
 from tests.model import naive
 from tests.model.naive import BURIED, LAPSE, TAKEN, UNKNOWN, Item, Model, ms
 

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 import penstock
 from penstock.core.kind import find_kind
-from penstock.keeper import BEAT_SECONDS
+from penstock.runtime.heartbeat import BEAT_SECONDS
 from tests.fault.invariants import require
 from tests.model.draws import (
     CLOCK_STEPS,

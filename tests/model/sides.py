@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import penstock
-from penstock.keeper import BEAT_SECONDS
+from penstock.runtime.heartbeat import BEAT_SECONDS
 from penstock.testing import Clock
 from tests.fault.invariants import require
 from tests.model import handles

@@ -21,7 +21,7 @@ from tests.mysql.conftest import Connection
 from tests.mysql.databases import fresh_url, numbers
 from tests.servers import started
 from tests.servers.mariadb import Mariadb
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

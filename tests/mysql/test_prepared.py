@@ -11,7 +11,7 @@ import penstock
 from penstock.store.mysql.prepared import LONGEST
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 OPTIONS: list[dict[str, object]] = [
     {},

@@ -15,7 +15,7 @@ from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.plans.cancelled import clearing, must_clear_in_steps, plain_cost, takes_after_cancel
-from tests.quiet import quiet
+from tests.support.quiet_broker import quiet
 
 Rows: TypeAlias = Callable[[Callable[[], object]], int]
 

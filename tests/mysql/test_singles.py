@@ -7,7 +7,7 @@ import pytest
 import penstock
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
-from tests.quiet import quiet
+from tests.support.quiet_broker import quiet
 
 
 @pytest.mark.parametrize("bound", [False, True])

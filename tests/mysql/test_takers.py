@@ -20,8 +20,8 @@ from penstock.store.mysql.step import MysqlStep
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
 from tests.mysql.holding import HeldServer, held_step
-from tests.quiet import quiet
-from tests.threads import begin, until
+from tests.support.quiet_broker import quiet
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.files import connection_of
-from tests.quiet import quiet
+from tests.support.quiet_broker import quiet
+from tests.support.sqlite_files import connection_of
 
 GROWTH = 1.5
 

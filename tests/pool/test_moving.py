@@ -15,11 +15,11 @@ from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
-from tests.moving.test_crashes import Death, Killed, visible
-from tests.moving.tubes import FILLED, moved, opened, seen
 from tests.pool.conftest import Connect
-from tests.quiet import quiet
 from tests.servers.redis import Redis
+from tests.support.quiet_broker import quiet
+from tests.transfer.test_crashes import Death, Killed, visible
+from tests.transfer.tubes import FILLED, moved, opened, seen
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:

@@ -15,7 +15,7 @@ from tests.behaviour.verbs import take
 from tests.cli.running import Shell
 from tests.pool.conftest import Connect
 from tests.servers.redis import Redis
-from tests.threads import begin
+from tests.support.threads import begin
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:

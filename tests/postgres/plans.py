@@ -14,7 +14,7 @@ from penstock.store.postgres import database
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.postgres.schemas import database_of
-from tests.quiet import quiet
+from tests.support.quiet_broker import quiet
 
 # auto_explain tells the plan of each statement, with what it really read.
 _TELL = """LOAD 'auto_explain';

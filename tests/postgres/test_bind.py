@@ -9,12 +9,12 @@ import pytest
 from psycopg.rows import dict_row
 
 import penstock
-from penstock import keeper
+from penstock.runtime import heartbeat as keeper
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
 from tests.servers.postgres import Postgres
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:

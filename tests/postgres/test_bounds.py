@@ -22,7 +22,7 @@ from tests.postgres.bounds import Low, passed_by
 from tests.postgres.bounds import eager as eager
 from tests.postgres.bounds import low as low
 from tests.servers.postgres import Postgres
-from tests.threads import begin
+from tests.support.threads import begin
 
 
 @contextmanager

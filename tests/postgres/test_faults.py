@@ -18,7 +18,7 @@ from penstock.store.postgres.schema import MIGRATIONS
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
 from tests.servers.postgres import Postgres
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture
@@ -260,7 +260,7 @@ def test_a_forked_child_has_connections_of_its_own(broker: penstock.Broker) -> N
 def test_another_process_wakes_a_waiting_taker(url: str, notify: str, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"{url}&notify={notify}"
     if notify == "on":
-        monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+        monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     with penstock.connect(url) as broker:
         tube = broker.tube("work")
         waiting = begin(lambda: tube.take(60))

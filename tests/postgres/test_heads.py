@@ -19,7 +19,7 @@ from tests.postgres.bounds import eager as eager
 from tests.postgres.bounds import low as low
 from tests.postgres.plans import Teller, buffers
 from tests.postgres.schemas import damage
-from tests.threads import begin
+from tests.support.threads import begin
 
 # A take reads some pages of each index; one that passes by thousands of entries reads thousands.
 FEW_PAGES = 200

@@ -11,7 +11,7 @@ from tests.behaviour.verbs import take
 from tests.servers import started
 from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import Postgres
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

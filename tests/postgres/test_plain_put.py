@@ -16,7 +16,7 @@ import penstock
 from penstock.store.postgres.location import locate
 from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @contextmanager

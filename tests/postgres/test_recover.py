@@ -10,7 +10,7 @@ import penstock
 from penstock.core.select import Sweep
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
-from tests.threads import until
+from tests.support.threads import until
 
 
 def test_a_recover_that_meets_another_gets_the_next_messages(url: str) -> None:

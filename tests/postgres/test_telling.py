@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import keeper
+from penstock.runtime import heartbeat as keeper
 from tests.behaviour.verbs import take
 from tests.processes.peer import Peer
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 SOON = 30.0  # the scan is switched off
 

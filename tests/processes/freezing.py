@@ -10,7 +10,7 @@ from typing import Any
 
 import apsw
 
-from tests.threads import until
+from tests.support.threads import until
 
 
 def freeze(process: subprocess.Popen[Any], url: str) -> None:

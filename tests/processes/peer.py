@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import penstock
-from penstock import keeper
+from penstock.runtime import heartbeat as keeper
 from tests.processes.freezing import freeze
 
 ROOT = Path(__file__).parents[2]

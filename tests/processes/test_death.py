@@ -16,7 +16,7 @@ from penstock.testing import Clock
 from tests.behaviour.looks import waiters
 from tests.behaviour.verbs import take
 from tests.processes.peer import PATIENCE, Peer
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 # Below the 15 s after which the heartbeat would tell.
 SOON = 10.0
@@ -159,7 +159,7 @@ def test_a_put_in_another_process_wakes_a_taker_without_the_scan(
 def test_a_closed_broker_of_another_process_wakes_a_taker_without_the_scan(
     held: tuple[penstock.Tube, Peer], monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
-    monkeypatch.setattr("penstock.keeper.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     with penstock.connect(url) as broker:
         waiting = begin(lambda: broker.tube("t").take(PATIENCE))
         until(lambda: waiters(broker, "t") == 1)

@@ -9,13 +9,13 @@ from concurrent.futures import Future
 import pytest
 
 import penstock
-from penstock import keeper
+from penstock.runtime import heartbeat as keeper
 from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import PATIENCE, TAKERS, in_processes
 from tests.processes.peer import Peer
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 

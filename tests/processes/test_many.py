@@ -17,7 +17,7 @@ import penstock
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import PATIENCE, TAKERS, in_processes, meet
 from tests.processes.peer import ROOT, environment
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 TASKS = 2_000
 Handed = list[tuple[int, int]]

@@ -14,7 +14,7 @@ from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
 from tests.processes.crowd import TAKERS, in_processes
 from tests.processes.peer import Peer
-from tests.threads import until
+from tests.support.threads import until
 
 pytestmark = pytest.mark.parametrize("url", DURABLE, indirect=True)
 

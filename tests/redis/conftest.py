@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.waiting import Waiter
+from penstock.runtime.wait_queue import Waiter
 from tests.servers import started
 from tests.servers.fixtures import broker as broker
 from tests.servers.fixtures import url as url

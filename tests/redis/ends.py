@@ -5,7 +5,7 @@ from __future__ import annotations
 import penstock
 from penstock.store.redis.servers import OneServer
 from penstock.store.redis.store import RedisStore
-from tests.threads import until
+from tests.support.threads import until
 
 
 def hung_up(broker: penstock.Broker) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.testing import Clock
-from tests.quiet import quiet
+from tests.support.quiet_broker import quiet
 
 
 @pytest.fixture

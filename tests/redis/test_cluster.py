@@ -13,7 +13,7 @@ from penstock.store.redis.servers import Cluster
 from penstock.store.redis.store import RedisStore
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis, RedisCluster
-from tests.threads import until
+from tests.support.threads import until
 
 
 class Load:

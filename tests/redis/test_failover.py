@@ -12,7 +12,7 @@ from penstock.store.redis.location import locate
 from penstock.store.redis.servers import sentinel_maker
 from penstock.testing import Clock
 from tests.servers.redis import Redis
-from tests.threads import until
+from tests.support.threads import until
 
 
 class Replica(Redis):

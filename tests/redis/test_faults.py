@@ -15,7 +15,7 @@ from tests.behaviour.looks import waiters
 from tests.redis.ends import hung_up
 from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.fixture

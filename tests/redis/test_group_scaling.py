@@ -9,8 +9,8 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.plans.cancelled import plain_cost, takes_after_cancel
-from tests.quiet import quiet
 from tests.servers.redis import Redis
+from tests.support.quiet_broker import quiet
 
 SMALL, LARGE = 4_000, 100_000
 

@@ -11,10 +11,10 @@ import penstock
 from penstock.store.redis.connection import Command, Connections, Reply
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
-from tests.quiet import quiet
 from tests.redis.still import broker as broker
 from tests.redis.still import clock as clock
 from tests.servers.redis import Redis, RedisCluster
+from tests.support.quiet_broker import quiet
 
 
 @pytest.fixture

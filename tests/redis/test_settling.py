@@ -13,7 +13,7 @@ from penstock.core.results import GONE
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
-from tests.threads import until
+from tests.support.threads import until
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from penstock.core.shards import shard_of
 from penstock.store.redis.store import RedisStore
 from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis, RedisCluster
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 SHARDS = 8
 UTUBES = [f"u{n}" for n in range(24)]  # a few in each shard

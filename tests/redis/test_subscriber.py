@@ -11,15 +11,15 @@ from typing import cast
 import pytest
 
 import penstock
-from penstock.bridge import Bridge
-from penstock.flow import flow_of
+from penstock.aio.executor import Bridge
+from penstock.operations.operation import flow_of
 from penstock.store.redis.connection import Connection
 from penstock.store.redis.store import RedisStore
 from penstock.store.redis.subscriber import Subscriber, Subscription
 from penstock.store.wake import Wake
 from tests.behaviour.looks import waiters
 from tests.servers.redis import Redis
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 
 import penstock
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube"])

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import penstock
 from penstock.testing import Clock
-from tests.quiet import quiet
 from tests.redis.test_group_scaling import commands
 from tests.servers.redis import Redis
+from tests.support.quiet_broker import quiet
 
 SMALL, LARGE = 1_000, 50_000
 # A verb of a hundred tasks takes a millisecond or so; one that reads or moves fifty thousand takes fifty.

@@ -8,13 +8,13 @@ from io import BytesIO
 import pytest
 
 import penstock
-from penstock.moving.exporting import export_tube
 from penstock.store.redis.encoding import task_key
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
+from penstock.transfer.export_import import export_tube
 from tests.behaviour.verbs import drain
-from tests.moving.tubes import moved
 from tests.redis.test_check import run
+from tests.transfer.tubes import moved
 
 KINDS = ["fifo", "fifottl", "utube", "utubettl"]
 # Too short for its flags, a state that there is none of, and nothing at all.

@@ -8,7 +8,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from penstock.broker import connect
+from penstock.broker.broker import connect
 from penstock.testing import Clock
 
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 import pytest
 
 from penstock.app.app import App
+from penstock.broker.tube import Tube
 from penstock.schedule.plan import Every
 from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Tick, find_due
 from penstock.testing import Clock
-from penstock.tube import Tube
-from penstock.worker.feeder import is_double
+from penstock.worker.fetcher import is_double
 
 NOW = 1_000_000
 

@@ -16,7 +16,7 @@ from redis.retry import Retry
 
 import penstock
 from tests.server.serving import Serve
-from tests.threads import until
+from tests.support.threads import until
 
 LOST = (redis.ConnectionError, redis.TimeoutError, OSError)
 

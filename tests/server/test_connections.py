@@ -12,7 +12,7 @@ import redis
 
 import penstock
 from tests.server.serving import Serve, read_exactly, read_to_end
-from tests.threads import until
+from tests.support.threads import until
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import asyncio
 from uuid import uuid4
 
 import penstock
-from penstock.bridge import Bridge
+from penstock.aio.executor import Bridge
 from penstock.server.address import Address
 from penstock.server.auth import Tokens
-from penstock.server.resp.listener import RespListener
+from penstock.server.resp.resp_listener import RespListener
 from penstock.server.resp.service import Service
 
 

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from tests.files import broker as broker
-from tests.files import path as path
+from tests.support.sqlite_files import broker as broker
+from tests.support.sqlite_files import path as path

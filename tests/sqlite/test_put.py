@@ -12,7 +12,7 @@ import pytest
 import penstock
 from penstock.store.sql.queries import ID_BITS
 from tests.behaviour.looks import waiters
-from tests.threads import until
+from tests.support.threads import until
 
 
 def test_sqlite_reads_the_clock_of_the_host_to_the_millisecond(path: Path) -> None:

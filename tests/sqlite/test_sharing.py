@@ -14,8 +14,8 @@ import penstock
 from penstock.store.sqlite import sharing
 from penstock.store.sqlite.busy import EAGER
 from penstock.store.sqlite.connection import Connection
-from tests.files import connection_of, held
-from tests.threads import begin, until
+from tests.support.sqlite_files import connection_of, held
+from tests.support.threads import begin, until
 
 T = TypeVar("T")
 

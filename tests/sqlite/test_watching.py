@@ -13,7 +13,7 @@ import pytest
 from penstock.store.sqlite import watching
 from penstock.store.sqlite.watching import Watch
 from penstock.store.wake import Wake
-from tests.threads import begin, until
+from tests.support.threads import begin, until
 
 
 class File:

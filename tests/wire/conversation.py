@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import penstock
-from penstock.bridge import Bridge
+from penstock.aio.executor import Bridge
 from penstock.server.auth import Tokens
-from penstock.server.resp.connection import Connection
+from penstock.server.resp.client_connection import Connection
 from penstock.server.resp.service import Service
 from penstock.testing import Clock
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.core.options import Tube
 from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.resp.connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
+from penstock.server.resp.client_connection import ARRIVAL_SECONDS, STUCK_SECONDS, TOKEN_SECONDS
 from penstock.server.resp.service import Service
 from tests.wire.conversation import Talk, serving
 

@@ -10,7 +10,7 @@ from types import TracebackType
 
 from tests.processes.freezing import freeze
 from tests.processes.peer import environment
-from tests.threads import until
+from tests.support.threads import until
 
 PATIENCE = 60.0
 _MAIN = "from penstock.cli.main import main; main()"

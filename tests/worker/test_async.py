@@ -11,7 +11,7 @@ import penstock
 from penstock.app.app import App
 from penstock.testing import Clock
 from penstock.worker.settings import Settings
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work, hold
 from tests.worker.program import PATIENCE

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from penstock.app.app import App
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 from tests.worker.program import Program

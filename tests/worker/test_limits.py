@@ -12,7 +12,7 @@ from penstock.app.app import App
 from penstock.worker.settings import Settings, check_limits, make_settings
 from penstock.worker.slots import Slots
 from penstock.worker.worker import Worker
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 

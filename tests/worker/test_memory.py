@@ -13,14 +13,14 @@ from penstock.app.app import App
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Settled
-from penstock.moving.move import Move as Moving
-from penstock.worker.feeder import Feeder
-from penstock.worker.item import Item
+from penstock.transfer.move import Move as Moving
+from penstock.worker.fetcher import Feeder
+from penstock.worker.running_task import Item
 from penstock.worker.settings import Settings
-from penstock.worker.verdict import Verdict
+from penstock.worker.settlement import Verdict
 from penstock.worker.worker import Worker
 from tests.behaviour.looks import calls, tasks
-from tests.threads import until
+from tests.support.threads import until
 
 
 @pytest.fixture

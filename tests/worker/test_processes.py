@@ -12,7 +12,7 @@ import penstock
 from penstock.app.app import App
 from penstock.worker.settings import Settings
 from penstock.worker.worker import Worker
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 from tests.worker.program import PATIENCE

@@ -12,7 +12,7 @@ from penstock.app.app import App
 from penstock.testing import Clock
 from penstock.worker.settings import Settings
 from tests.behaviour.looks import tasks
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start, Work
 from tests.worker.program import PATIENCE

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import penstock
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker.program import Program
 
 TARGET = "tests.worker.ticking:app"

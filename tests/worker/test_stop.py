@@ -10,7 +10,7 @@ from collections.abc import Callable
 from penstock.app.app import App
 from tests.behaviour.looks import calls, tasks
 from tests.processes.peer import environment
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start, hold
 from tests.worker.program import PATIENCE

@@ -11,7 +11,7 @@ import pytest
 from penstock.app.app import App
 from tests.servers import started
 from tests.servers.redis import DurableRedis, Redis
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.program import PATIENCE, Program
 

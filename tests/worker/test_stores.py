@@ -9,7 +9,7 @@ import pytest
 from penstock.app.app import App
 from tests.behaviour.looks import tasks
 from tests.servers import SERVERS
-from tests.threads import until
+from tests.support.threads import until
 from tests.worker import jobs
 from tests.worker.conftest import Start
 from tests.worker.program import PATIENCE

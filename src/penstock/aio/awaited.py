@@ -8,10 +8,10 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from penstock import group, session, tube
-from penstock.bridge import Bridge
+from penstock.aio.executor import Bridge
+from penstock.broker import group, session, tube
 from penstock.core import task
-from penstock.flow import Call, Flow
+from penstock.operations.operation import Call, Flow
 
 if TYPE_CHECKING:
     from penstock.aio.broker import Session

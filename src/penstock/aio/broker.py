@@ -7,9 +7,9 @@ from collections.abc import Callable
 from functools import partial, wraps
 from typing import ParamSpec
 
-from penstock import broker, session
 from penstock.aio.awaited import DRESS, Closing, Handle, Opening, awaited, whole
-from penstock.bridge import Bridge
+from penstock.aio.executor import Bridge
+from penstock.broker import broker, session
 
 P = ParamSpec("P")
 

@@ -10,11 +10,11 @@ from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from penstock import group, tube
 from penstock.aio.awaited import DRESS, Handle, awaited
+from penstock.broker import group, tube
+from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
 from penstock.core.options import Tube as StoredTube
-from penstock.unleased import ReliableTube, UnleasedTube
 
 log = logging.getLogger("penstock")
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
+from penstock.app.connection import Link
 from penstock.app.handler import Handler
 from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
-from penstock.app.link import Link
 from penstock.app.rules import TaskOptions, make_rules
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.core import names
 from penstock.errors import BadValue
-from penstock.schedule.cards import SCHEDULE_TUBE
 from penstock.schedule.plan import Cron, Every, Plan
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Schedule
 from penstock.schedule.ticks import check_catch_up
 

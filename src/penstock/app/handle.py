@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.flow import Flow, verb
-from penstock.outcome import Outcome, await_task, find_outcome
-from penstock.tube import Tube
+from penstock.broker.outcome import Outcome, await_task, find_outcome
+from penstock.broker.tube import Tube
+from penstock.operations.operation import Flow, verb
 
 if TYPE_CHECKING:
     from penstock.app.handler import Handler

@@ -9,22 +9,22 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, over
 
 from penstock.app import tracing, values
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
+from penstock.app.connection import Link
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
-from penstock.app.link import Link
 from penstock.app.rules import Rules
+from penstock.broker.tube import Tube
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import PutOptions
 from penstock.core.shapes import several
 from penstock.core.task import Record, Task
 from penstock.errors import BadValue, NoSuchTube
-from penstock.flow import Call as Blocking
-from penstock.flow import Flow, flow_of, verb
-from penstock.tube import Tube
+from penstock.operations.operation import Call as Blocking
+from penstock.operations.operation import Flow, flow_of, verb
 
 if TYPE_CHECKING:
-    from penstock.app.awaited import AwaitedHandler
+    from penstock.app.async_handler import AwaitedHandler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -232,7 +232,7 @@ class Prepared(Generic[P, R]):
 
 
 def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHandler[P, R]:
-    from penstock.app.awaited import AwaitedHandler  # with asyncio, which most programs do not need
+    from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.callbacks.tubes import callback_tubes
 from penstock.errors import PenstockError
 

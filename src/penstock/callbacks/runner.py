@@ -10,7 +10,7 @@ from penstock.app.app import App
 from penstock.callbacks.settings import Settings
 from penstock.errors import UnsupportedOption
 from penstock.worker.settings import Settings as WorkerSettings
-from penstock.worker.work import Executor, Work
+from penstock.worker.state import Executor, Work
 from penstock.worker.worker import Worker
 
 # Calls at once, by default.
@@ -20,7 +20,7 @@ CONCURRENCY = 64
 def calls_by(settings: Settings) -> Callable[[Work], Executor]:
     """Makes the part of a worker that calls callbacks."""
     try:
-        from penstock.callbacks.calls import Calls
+        from penstock.callbacks.callback_executor import Calls
     except ImportError as error:
         raise UnsupportedOption(f"callbacks need {error.name}: pip install 'penstock[callbacks]'") from None
     return partial(Calls, settings=settings)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.broker import Broker
+from penstock.broker.broker import Broker
 from penstock.core.options import Tube
 from penstock.core.select import Find
 

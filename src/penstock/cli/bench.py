@@ -12,9 +12,10 @@ import click
 import msgspec
 
 import penstock
-from penstock.cli import given, shown
-from penstock.opening import DEFAULT_KIND
-from penstock.tube import Tube
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import DEFAULT_KIND
+from penstock.cli import output as shown
+from penstock.cli import params as given
 
 _BATCH = 100
 # What is put in a hurry must also be taken away again: enough for a rate, and a few seconds' work for any store.

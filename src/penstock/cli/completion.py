@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from penstock.cli import shown
+from penstock.cli import output as shown
 
 
 @click.command()

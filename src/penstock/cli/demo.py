@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import penstock
-from penstock.cli import shown
+from penstock.cli import output as shown
 from penstock.cli.demo_roles import (
     FEEDS,
     KINDS,

@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 import click
 import msgspec
 
-from penstock.cli import shown
+from penstock.broker.stats import make_stats
+from penstock.cli import output as shown
 from penstock.core.results import Description
-from penstock.stats import make_stats
 from penstock.store.contract import Store, load_tube
 from penstock.store.open import open_store
 

@@ -8,7 +8,7 @@ import sys
 import click
 
 import penstock
-from penstock.broker import DEFAULT_URL
+from penstock.broker.broker import DEFAULT_URL
 from penstock.cli.commands import Commands
 from penstock.cli.wording import for_a_shell
 from penstock.store.open import with_pool

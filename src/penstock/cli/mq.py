@@ -8,11 +8,12 @@ from contextlib import contextmanager
 import click
 
 import penstock
-from penstock.cli import given, shown
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import find_tube
+from penstock.cli import output as shown
+from penstock.cli import params as given
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, TubeMismatch
-from penstock.opening import find_tube
-from penstock.tube import Tube
 
 KIND = "reliable"
 key_argument = click.argument("key")

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import click
 
 import penstock
-from penstock.cli import shown
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import find_tube
+from penstock.cli import output as shown
 from penstock.errors import NoSuchTube
-from penstock.opening import find_tube
-from penstock.schedule import cards
-from penstock.tube import Tube
+from penstock.schedule import schedule_status as cards
 
 _NONE = "no schedules: a worker that has one brings it"
 

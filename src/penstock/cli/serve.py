@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from penstock.cli import shown
-from penstock.cli.calling import callback_options, callback_settings
+from penstock.cli import output as shown
+from penstock.cli.callback_options import callback_options, callback_settings
 
 
 @click.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli import shown
+from penstock.cli import output as shown
 from penstock.errors import BadValue
 from penstock.server.auth import Role, make_token, read_tokens, token_line
 

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 import penstock
-from penstock.cli import given, shown
-from penstock.opening import find_tube
-from penstock.stats import TubeStats
+from penstock.broker.stats import TubeStats
+from penstock.broker.tube_factory import find_tube
+from penstock.cli import output as shown
+from penstock.cli import params as given
 
 _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")

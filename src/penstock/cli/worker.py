@@ -19,8 +19,8 @@ from rich.console import Console
 
 from penstock.app.app import App
 from penstock.callbacks.runner import calls_by
-from penstock.cli import shown
-from penstock.cli.calling import callback_options, callback_settings
+from penstock.cli import output as shown
+from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
 from penstock.worker.loading import load_app

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.tube import Tube
 from penstock.core import codec
 from penstock.core.numbers import MAX_SECONDS
 from penstock.core.options import refuse_option
 from penstock.errors import PenstockError
-from penstock.schedule import cards
+from penstock.schedule import schedule_status as cards
 from penstock.schedule.plan import Plan
 from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, find_due
-from penstock.tube import Tube
 
 if TYPE_CHECKING:
     from penstock.app.handler import Handler

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock import aio
-from penstock.bridge import Bridge
-from penstock.broker import Broker
+from penstock.aio.executor import Bridge
+from penstock.broker.broker import Broker
 from penstock.errors import BadValue
 from penstock.server.address import Address
 from penstock.server.auth import Tokens
-from penstock.server.resp.listener import RespListener
+from penstock.server.resp.resp_listener import RespListener
 from penstock.server.resp.service import Service
 from penstock.server.serve import Listener, Mount
 from penstock.server.tls import Tls
@@ -57,7 +57,7 @@ def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
 def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
     try:
         from penstock.server.http.app import make_app
-        from penstock.server.http.listener import HttpListener
+        from penstock.server.http.http_listener import HttpListener
         from penstock.server.http.options import LOOPBACK, Options
     except ImportError as error:
         raise BadValue(f"--http needs a package more ({error}): pip install 'penstock[server]'") from error

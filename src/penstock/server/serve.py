@@ -13,8 +13,8 @@ from typing import Protocol
 
 import penstock
 from penstock.aio.broker import REMOTE_THREADS
-from penstock.bridge import Bridge
-from penstock.broker import Broker
+from penstock.aio.executor import Bridge
+from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock")
 

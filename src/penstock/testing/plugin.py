@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from penstock.broker import Broker, connect
+from penstock.broker.broker import Broker, connect
 from penstock.testing.clock import Clock
 
 

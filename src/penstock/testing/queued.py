@@ -11,11 +11,11 @@ from penstock.app.app import App
 from penstock.app.current import set_run
 from penstock.app.ends import Bury, Retry
 from penstock.app.tracing import continued
+from penstock.broker.session_handle import Seat
+from penstock.broker.tube import Tube
 from penstock.core.task import Task
-from penstock.seat import Seat
-from penstock.tube import Tube
-from penstock.worker import verdict
-from penstock.worker.item import Item
+from penstock.worker import settlement as verdict
+from penstock.worker.running_task import Item
 
 
 def run_queued(app: App, *, raises: bool = True) -> int:

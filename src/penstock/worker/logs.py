@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.logging import RichHandler
 
-from penstock.worker.item import Item
+from penstock.worker.running_task import Item
 
 
 class JsonFormatter(logging.Formatter):

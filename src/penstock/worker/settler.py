@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from penstock.core.task import Record
 from penstock.errors import PenstockError, StoreError
-from penstock.worker.item import Hand, Item
-from penstock.worker.tally import Tally
-from penstock.worker.verdict import Verdict
+from penstock.worker.running_task import Hand, Item
+from penstock.worker.settlement import Verdict
+from penstock.worker.stats import Tally
 
 log = logging.getLogger("penstock.worker")
 

@@ -8,21 +8,21 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
+from penstock.broker.session_handle import Seat
+from penstock.broker.tube import Tube, check_max_pri
+from penstock.broker.tube_factory import find_tube, open_tube
 from penstock.callbacks.finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
-from penstock.opening import find_tube, open_tube
-from penstock.schedule.cards import SCHEDULE_TUBE
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
-from penstock.seat import Seat
-from penstock.tube import Tube, check_max_pri
-from penstock.worker import verdict
-from penstock.worker.feeder import Feeder, Source
-from penstock.worker.heart import Heart
-from penstock.worker.loop import Loop
-from penstock.worker.processes import Processes, importable_module
+from penstock.worker import settlement as verdict
+from penstock.worker.async_executor import Loop
+from penstock.worker.fetcher import Feeder, Source
+from penstock.worker.lease_extender import Heart
+from penstock.worker.process_executor import Processes, importable_module
 from penstock.worker.settings import Settings
-from penstock.worker.threads import Threads
-from penstock.worker.work import Executor, Work
+from penstock.worker.state import Executor, Work
+from penstock.worker.thread_executor import Threads
 
 log = logging.getLogger("penstock.worker")
 

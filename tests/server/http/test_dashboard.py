@@ -11,8 +11,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import penstock
-from penstock.schedule import cards
-from penstock.schedule.cards import SCHEDULE_TUBE
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Tokens
 from tests.server.http.browser import launched, watched
 from tests.server.http.serving import PATIENCE, Serving, serving

@@ -14,7 +14,7 @@ from penstock.server.address import Address
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import PATIENCE, serving
 from tests.server.http.test_tasks import MAIL
-from tests.threads import until
+from tests.support.threads import until
 
 
 @pytest.fixture

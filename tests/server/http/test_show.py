@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.server.http import show
+from penstock.server.http import formatting as show
 
 
 @pytest.mark.parametrize(

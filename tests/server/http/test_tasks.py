@@ -11,7 +11,7 @@ import httpx
 import penstock
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
-from tests.threads import until
+from tests.support.threads import until
 
 MAIL = "/api/tubes/mail"
 

@@ -9,12 +9,12 @@ import httpx
 import pytest
 
 import penstock
-from penstock.schedule import cards
-from penstock.schedule.cards import SCHEDULE_TUBE
-from penstock.server.http import access
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.server.http import store_access as access
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
 from tests.server.http.test_tasks import MAIL, refused
-from tests.threads import until
+from tests.support.threads import until
 
 
 def test_tubes_are_created_listed_shown_and_dropped(server: Serving) -> None:

@@ -10,18 +10,19 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from penstock import aio, operating
+from penstock import aio
+from penstock.broker import admin as operating
 from penstock.errors import BadValue, NoSuchTube
-from penstock.schedule import cards
-from penstock.schedule.cards import SCHEDULE_TUBE
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role
-from penstock.server.http.access import Access
 from penstock.server.http.api_tasks import task_id
-from penstock.server.http.faults import Refused
+from penstock.server.http.formatting import part
 from penstock.server.http.forms import read_form
+from penstock.server.http.http_errors import Refused
 from penstock.server.http.logins import COOKIE
 from penstock.server.http.operations import Server
-from penstock.server.http.show import part
+from penstock.server.http.store_access import Access
 
 #: What a page says after a button; nothing of it comes from the address.
 NOTICES = {

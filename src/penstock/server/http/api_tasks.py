@@ -6,12 +6,14 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from penstock import aio, operating
+from penstock import aio
+from penstock.broker import admin as operating
+from penstock.broker.tube import Tube
 from penstock.errors import BadValue, NotTaken
-from penstock.server.http import answers, bodies
-from penstock.server.http.answers import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
+from penstock.server.http import requests as bodies
+from penstock.server.http import responses as answers
 from penstock.server.http.operations import Call
-from penstock.tube import Tube
+from penstock.server.http.responses import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
 
 # The kinds whose ids are text; those of all others are integers.
 _TEXT_IDS = frozenset({"round", "reliable"})

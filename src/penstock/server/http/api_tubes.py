@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from penstock import operating
+from penstock.broker import admin as operating
+from penstock.broker.session import SessionInfo
+from penstock.broker.stats import TubeStats
+from penstock.broker.tube import Tube
 from penstock.core.group import Group
 from penstock.core.results import Finding
 from penstock.errors import NoSuchTube
-from penstock.schedule import cards
-from penstock.schedule.cards import SCHEDULE_TUBE, Listed
-from penstock.server.http import answers, bodies
-from penstock.server.http.answers import (
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE, Listed
+from penstock.server.http import requests as bodies
+from penstock.server.http import responses as answers
+from penstock.server.http.operations import Call
+from penstock.server.http.responses import (
     Count,
     GroupAnswer,
     Health,
@@ -22,10 +27,6 @@ from penstock.server.http.answers import (
     TubeAnswer,
     TubeLine,
 )
-from penstock.server.http.operations import Call
-from penstock.session import SessionInfo
-from penstock.stats import TubeStats
-from penstock.tube import Tube
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -18,18 +18,19 @@ from starlette.types import ASGIApp
 from penstock import aio
 from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
-from penstock.server.http import faults, metrics, openapi
-from penstock.server.http.access import Access
-from penstock.server.http.bodies import Watch
-from penstock.server.http.callers import Callers
+from penstock.server.http import http_errors as faults
+from penstock.server.http import metrics, openapi
+from penstock.server.http.authentication import Callers
 from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
 from penstock.server.http.logins import Logins
 from penstock.server.http.operations import Call, Operation, Server, route
 from penstock.server.http.options import Options
 from penstock.server.http.pages import Pages
+from penstock.server.http.requests import Watch
 from penstock.server.http.routes import OPERATIONS
 from penstock.server.http.sampler import Sampler
+from penstock.server.http.store_access import Access
 
 log = logging.getLogger("penstock")
 

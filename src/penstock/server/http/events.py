@@ -15,9 +15,9 @@ from starlette.responses import StreamingResponse
 
 from penstock.core.results import Counts, Event
 from penstock.core.task import STATUS
-from penstock.server.http.access import Access
-from penstock.server.http.faults import Refused
+from penstock.server.http.http_errors import Refused
 from penstock.server.http.sampler import Sample, Sampler, total
+from penstock.server.http.store_access import Access
 
 # Task events that wait for one reader.
 MAX_WAITING = 1000

@@ -7,7 +7,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from penstock.server.http.faults import Refused
+from penstock.server.http.http_errors import Refused
 from penstock.server.http.operations import read_body
 from penstock.server.http.options import Options
 

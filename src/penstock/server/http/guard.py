@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.server.http import faults
+from penstock.server.http import http_errors as faults
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What probes call by whatever address they find the server at; it tells nothing but that it lives.

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import penstock
-from penstock.server.http.faults import Fault
+from penstock.server.http.http_errors import Fault
 from penstock.server.http.operations import SESSION, Operation
 
 _REF = "#/components/schemas/{name}"

@@ -19,13 +19,13 @@ from starlette.routing import Route
 
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
-from penstock.server.http import faults
-from penstock.server.http.access import Access, Visit
-from penstock.server.http.bodies import Body, Query
-from penstock.server.http.callers import Callers
-from penstock.server.http.faults import Refused
+from penstock.server.http import http_errors as faults
+from penstock.server.http.authentication import Callers
+from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
 from penstock.server.http.reading import read_json, read_query
+from penstock.server.http.requests import Body, Query
+from penstock.server.http.store_access import Access, Visit
 
 T = TypeVar("T")
 SESSION = "penstock-session"

@@ -15,9 +15,11 @@ from starlette.routing import BaseRoute, Route
 import penstock
 from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
-from penstock.server.http import faults, show, views
+from penstock.server.http import formatting as show
+from penstock.server.http import http_errors as faults
+from penstock.server.http import views
 from penstock.server.http.actions import NOTICES, action_routes
-from penstock.server.http.callers import peer_of
+from penstock.server.http.authentication import peer_of
 from penstock.server.http.forms import read_form
 from penstock.server.http.logins import COOKIE, LOGIN_SECONDS
 from penstock.server.http.operations import Server

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
 from penstock.errors import NoSuchTube, PenstockError
-from penstock.server.http.access import Access
+from penstock.server.http.store_access import Access
 from penstock.store.contract import Store
 
 log = logging.getLogger("penstock")

@@ -7,19 +7,19 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from penstock import operating
+from penstock.broker import admin as operating
+from penstock.broker.tube import Tube
 from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.results import Counts
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
-from penstock.schedule import cards
-from penstock.schedule.cards import SCHEDULE_TUBE
-from penstock.server.http.access import Access
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http.api_tasks import task_id
-from penstock.server.http.bodies import Query
+from penstock.server.http.requests import Query
 from penstock.server.http.sampler import RATES, STATES, Sampler, total
-from penstock.tube import Tube
+from penstock.server.http.store_access import Access
 
 ROWS = 100
 TASK_ROWS = 50

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Sequence
 
 from penstock.errors import PenstockError, StoreError
 from penstock.server.auth import Role
-from penstock.server.resp.arguments import Args
-from penstock.server.resp.commands import about, connection, mq, tasks, transaction, tubes
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.command_args import Args
+from penstock.server.resp.commands import handshake as connection
+from penstock.server.resp.commands import mq_commands as mq
+from penstock.server.resp.commands import server_info as about
+from penstock.server.resp.commands import task_commands as tasks
+from penstock.server.resp.commands import transaction
+from penstock.server.resp.commands import tube_commands as tubes
 from penstock.server.resp.commands.command import Command
 from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
 from penstock.server.resp.replies import Fault, Refused, Reply, Word, fault_of
-from penstock.server.resp.session import Session
 
 log = logging.getLogger("penstock")
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.aio.awaited import whole
-from penstock.bridge import Bridge
-from penstock.broker import Broker
+from penstock.aio.executor import Bridge
+from penstock.broker.broker import Broker
+from penstock.broker.session_handle import Seat
 from penstock.core.options import Tube as StoredTube
-from penstock.flow import Flow
-from penstock.seat import Seat
+from penstock.operations.operation import Flow
 from penstock.server.auth import Tokens
 from penstock.store.contract import load_tube
 

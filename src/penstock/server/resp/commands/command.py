@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
+from penstock.broker.tube import Tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError
-from penstock.flow import Flow
+from penstock.operations.operation import Flow
 from penstock.server.auth import Role
-from penstock.server.resp.arguments import Args, text
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.command_args import Args, text
 from penstock.server.resp.replies import OK, Reply, fault_of
-from penstock.server.resp.session import Session
-from penstock.tube import Tube
 
 Run = Callable[[Session, Sequence[Args]], Awaitable[list[Reply]]]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from penstock.server.auth import Role
-from penstock.server.resp.arguments import Args
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands.command import Command, single
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.replies import OK, Refused, Reply
-from penstock.server.resp.session import Session
 
 NAMES = frozenset({"MULTI", "EXEC", "DISCARD", "QUIT", "RESET"})
 

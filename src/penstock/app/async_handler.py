@@ -1,0 +1,94 @@
+"""Putting and waiting in an event loop, without blocking it; puts of one moment share a store call."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
+
+from penstock.app.arguments import CallOptions
+from penstock.app.connection import Link
+from penstock.app.handle import Handle
+from penstock.broker.outcome import Outcome
+from penstock.core.names import task_id
+from penstock.operations.operation import Call as Blocking
+from penstock.operations.operation import Flow, flow_of
+
+if TYPE_CHECKING:
+    from penstock.app.handler import Call, Handler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+class AwaitedHandler(Generic[P, R]):
+    """The verbs of a handler, awaited. It belongs to no loop: each that awaits it has threads of its own."""
+
+    def __init__(self, handler: Handler[P, R, object], options: CallOptions) -> None:
+        self._handler = handler
+        self._options = options
+
+    async def put(self, *args: P.args, **kwargs: P.kwargs) -> AwaitedHandle[R]:
+        """As the handler's put. Options: `send.options(delay=10).aio.put(…)`."""
+        return (await self._put([(args, {**self._options, **kwargs})]))[0]
+
+    async def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[AwaitedHandle[R]]:
+        """As the handler's put_many."""
+        return await self._put(self._handler.calls(items, {**self._options, **shared}))
+
+    def handle(self, id: int) -> AwaitedHandle[R]:
+        """A handle on the task with that id, for a program that did not put it."""
+        return AwaitedHandle(self._handler, task_id(id))
+
+    async def _put(self, calls: list[Call]) -> list[AwaitedHandle[R]]:
+        handles = await _carried(self._handler.link, flow_of(self._handler._put)(self._handler, calls))
+        return [AwaitedHandle(self._handler, handle.id) for handle in handles]
+
+
+class AwaitedHandle(Generic[R]):
+    """Waits for one task and reads how it ended, as `Handle`, in an event loop."""
+
+    def __init__(self, handler: Handler[..., R, object], id: int) -> None:
+        self._handler = handler
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._handler.name} {self.id}>"
+
+    async def wait(self, timeout: float | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
+        """As a handle's wait; it holds no thread meanwhile."""
+
+        def flow() -> Flow[Outcome]:
+            handle = Handle(self._handler, (yield from self._handler.find_tube()), self.id)
+            return (yield from flow_of(handle.wait)(handle, timeout))
+
+        return await _carried(self._handler.link, flow())
+
+    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
+        """What the function returned, when it has; TaskFailed when it did not end well."""
+        return cast(R, (await self.wait(timeout)).unwrap())
+
+    async def outcome(self) -> Outcome | None:
+        """How the task ended; None while it is in its tube."""
+        return await self._blocking(lambda: self._handler.handle(self.id).outcome)
+
+    async def progress(self) -> float | None:
+        """What its handler last said of its progress."""
+        return await self._blocking(lambda: self._handler.handle(self.id).progress)
+
+    async def _blocking(self, call: Callable[[], T]) -> T:
+        def flow() -> Flow[T]:
+            answer: T = yield Blocking(call)
+            return answer
+
+        return await _carried(self._handler.link, flow())
+
+
+async def _carried(link: Link, flow: Flow[T]) -> T:
+    run = link.bridge().run(flow)
+    try:
+        return await run
+    except asyncio.CancelledError:
+        run.forsake()
+        raise

@@ -1,0 +1,95 @@
+"""An application's way to its store: connected when it is first needed, and anew in a forked child."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from penstock.broker.broker import Broker, connect
+from penstock.broker.tube import Tube
+from penstock.core.names import shown
+from penstock.errors import BadValue
+from penstock.store.forks import reset_in_child
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from penstock.aio.executor import Bridge
+
+
+class Link:
+    """One broker, and the tubes that were opened with it."""
+
+    def __init__(self, url: str | None) -> None:
+        if url is not None and not isinstance(url, str):
+            raise BadValue(f"store URL {shown(url)} is not a str: give one such as sqlite:///jobs.db")
+        self.url = url
+        self._lock = threading.Lock()
+        self._broker: Broker | None = None
+        self._tubes: dict[str, Tube] = {}
+        self._bridges: dict[asyncio.AbstractEventLoop, Bridge] = {}
+        reset_in_child(self)
+
+    @property
+    def broker(self) -> Broker:
+        """The broker, connected when it is first asked for."""
+        with self._lock:
+            if self._broker is None:
+                self._broker = connect(self.url)
+            return self._broker
+
+    def opened(self, name: str) -> Tube | None:
+        """A tube, if it was opened before."""
+        return self._tubes.get(name)
+
+    def tube(self, name: str) -> Tube:
+        """A tube, created when it is missing."""
+        tube = self._tubes.get(name)
+        if tube is None:
+            tube = self._tubes[name] = self.broker.tube(name)
+        return tube
+
+    def bridge(self) -> Bridge:
+        """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
+        import asyncio  # here, because most programs have no loop
+
+        from penstock.aio.broker import REMOTE_THREADS
+        from penstock.aio.executor import Bridge
+
+        loop = asyncio.get_running_loop()
+        bridge = self._bridges.get(loop)
+        if bridge is None:
+            with self._lock:  # another loop's thread may be here, too
+                closed = [self._bridges.pop(other) for other in list(self._bridges) if other.is_closed()]
+                bridge = self._bridges[loop] = Bridge()
+            for other in closed:
+                other.abandon()
+        if self._broker is not None and self._broker._hub.store.remote:
+            bridge.threads = REMOTE_THREADS
+        return bridge
+
+    def forget_tubes(self) -> None:
+        """Open them anew, because one was dropped."""
+        self._tubes.clear()
+
+    def use(self, url: str | None) -> None:
+        """Another store from now on."""
+        if url != self.url:
+            self.close()
+            self.url = url
+
+    def close(self) -> None:
+        """Let go of the store; whoever asks next connects again."""
+        with self._lock:
+            broker, self._broker = self._broker, None
+            self._tubes.clear()
+            bridges, self._bridges = self._bridges, {}
+        for bridge in bridges.values():
+            bridge.abandon()
+        if broker is not None:
+            broker.close()
+
+    def after_fork(self) -> None:
+        """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
+        self._lock = threading.Lock()
+        self._bridges = {}

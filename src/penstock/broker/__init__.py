@@ -1,0 +1,1 @@
+"""The handles that programs hold: broker, tube, session, group, outcome."""

@@ -1,0 +1,197 @@
+"""What an operator sees and does beyond the verbs of a program: one task moved whoever holds it, what is busy.
+
+Everything here reads a bounded number of tasks, however many there are, and counts no rows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.broker.tube import Tube
+from penstock.core import names
+from penstock.core.group import Group
+from penstock.core.kind import must_have
+from penstock.core.lifecycle import TRANSITIONS, Move
+from penstock.core.results import Lane
+from penstock.core.select import Find
+from penstock.core.task import Record, Status, Task
+from penstock.errors import NotFound, NotTaken
+
+# How many tasks of a state are looked at for what is busy or failing.
+SAMPLE = 500
+# How many a search looks at before it asks to go on.
+SEARCHED = 5000
+#: The verbs of an operator on one task, in the order of buttons.
+VERBS = ("kick", "release", "bury", "delete")
+
+
+def verbs_for(status: Status) -> list[str]:
+    """What an operator can do to a task of that status."""
+    own = [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
+
+
+def kick_one(tube: Tube, id: int | str) -> None:
+    """This buried task is ready again at its old place, its attempts forgotten."""
+    must_have(tube._stored.kind, "kick")
+    record = tube._settle_now([Move("kick", names.task_id(id))])[0]
+    if record is None:
+        tube.peek(id)
+        raise NotFound(f"task {id} of tube {tube.name} is not buried: only buried tasks are kicked")
+
+
+def release_one(tube: Tube, id: int | str) -> None:
+    """This taken task is back at its old place, whoever holds it; the holder's ack then raises NotTaken."""
+    must_have(tube._stored.kind, "release")
+    held = tube.peek(id)._record
+    record = tube._settle_now([Move("release", held.id, held.owner, held.lease)])[0]
+    if held.state != "t" or record is None:
+        raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows how it stands")
+
+
+def retry(tube: Tube, id: int | str) -> None:
+    """Let it run again now: a buried one is kicked, a taken one released, the delay of a delayed one ended."""
+    must_have(tube._stored.kind, "kick")
+    status = tube.peek(id).status
+    if status is Status.TAKEN:
+        release_one(tube, id)
+    elif status is Status.READY:
+        raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
+    else:
+        if status is Status.DELAYED:
+            tube.bury(id)  # from where it can be kicked; whoever dies in between leaves it there, to be seen
+        kick_one(tube, id)
+
+
+def holder(tube: Tube, record: Record) -> str | None:
+    """The id of the session that holds a task."""
+    owners = [] if record.owner is None else tube._hub.store.sessions(record.owner)
+    return owners[0].id if owners else None
+
+
+def is_paused(tube: Tube) -> bool:
+    """Whether takes of the tube are held back."""
+    return tube._hub.store.paused(tube._stored)
+
+
+def lanes(tube: Tube) -> list[Lane]:
+    """The micro-queues of the first taken and the first ready tasks, the busiest first."""
+    store, stored = tube._hub.store, tube._stored
+    tube._hub.catch_up(stored)
+    found = [record for letter in ("t", "r") for record in store.find(stored, Find(letter, 0, SAMPLE))]
+    labels = dict.fromkeys(record.utube for record in found if record.utube is not None)
+    seen = [store.lane(stored, label) for label in labels]
+    return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
+
+
+def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
+    """The groups that have not ended, by name."""
+    tube._hub.catch_up(tube._stored)
+    return tube._hub.store.groups(tube._stored, after=after, limit=limit)
+
+
+def live_group(tube: Tube, name: str) -> Group:
+    """The group of that name, which is not begun when it is not there."""
+    label = names.name("group", name)
+    # Behind the last name that can stand before it.
+    before = label[:-1] + chr(ord(label[-1]) - 1) + "\U0010ffff"
+    found = live_groups(tube, before, 1)
+    if not found or found[0].name != name:
+        raise NotFound(f"group {name} is not live in tube {tube.name}: it has ended, or was never begun")
+    return found[0]
+
+
+class Found(msgspec.Struct, frozen=True):
+    """Tasks that match, and the id to go on behind, unless all were looked at."""
+
+    tasks: list[Task]
+    after: int | None
+
+
+def search(tube: Tube, status: Status | None, text: str, after: int | None, limit: int) -> Found:
+    """Tasks in id order that have the text in their id, data, labels or reason; it looks at so many and stops."""
+    wanted = text.strip().casefold()
+    found: list[Task] = []
+    for _ in range(SEARCHED // SAMPLE if wanted else 1):
+        want = SAMPLE if wanted else limit
+        page = tube.tasks(status, limit=want, after=after)
+        for task in page:
+            after = task._record.id
+            if not wanted or wanted in _words(task):
+                found.append(task)
+                if len(found) == limit:
+                    return Found(found, after)
+        if len(page) < want:
+            return Found(found, None)
+    return Found(found, after)
+
+
+def _words(task: Task) -> str:
+    record = task._record
+    labels = (str(task.id), record.utube, record.address, record.group, record.reason, record.callback)
+    words = " ".join(label for label in labels if label)
+    return f"{words} {record.payload.decode('utf-8', 'replace')}".casefold()
+
+
+class Callback(msgspec.Struct, frozen=True):
+    """How the callbacks of one host stand, among the first tasks of each state."""
+
+    tube: str
+    host: str
+    waiting: int
+    retrying: int
+    buried: int
+    reason: str | None
+
+
+def callbacks(tube: Tube) -> list[Callback]:
+    """The hosts that tasks of this tube call, those with the most buried ones first."""
+    store, stored = tube._hub.store, tube._stored
+    numbers: Counter[tuple[str, str]] = Counter()
+    reasons: dict[str, str] = {}
+    for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):
+        for record in store.find(stored, Find(letter, 0, SAMPLE)):
+            if record.callback is None:
+                continue
+            host = urlsplit(record.callback).netloc
+            # A delayed one that was never tried only waits for its first time.
+            numbers[host, "waiting" if what == "retrying" and not record.attempts else what] += 1
+            if record.reason is not None:
+                reasons.setdefault(host, record.reason)
+    hosts = dict.fromkeys(host for host, _ in numbers)
+    found = [
+        Callback(
+            tube.name, host, numbers[host, "waiting"], numbers[host, "retrying"], numbers[host, "buried"],
+            reasons.get(host),
+        )
+        for host in hosts
+    ]  # fmt: skip
+    return sorted(found, key=lambda one: (-one.buried, -one.retrying, one.host))
+
+
+class Host(msgspec.Struct, frozen=True):
+    """How the callbacks of one host stand, in all tubes that were looked at."""
+
+    name: str
+    waiting: int
+    retrying: int
+    buried: int
+    tubes: list[Callback]
+
+
+def by_host(found: list[Callback]) -> list[Host]:
+    """The same by host, those with the most failures first."""
+    hosts: dict[str, list[Callback]] = {}
+    for one in found:
+        hosts.setdefault(one.host, []).append(one)
+    made = [
+        Host(
+            name, sum(one.waiting for one in ones), sum(one.retrying for one in ones), sum(one.buried for one in ones),
+            sorted(ones, key=lambda one: (-one.buried, -one.retrying, one.tube)),
+        )
+        for name, ones in hosts.items()
+    ]  # fmt: skip
+    return sorted(made, key=lambda host: (-host.buried, -host.retrying, host.name))

@@ -1,0 +1,106 @@
+"""A broker's verbs inside the caller's own transaction: stored at its commit, gone at its rollback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Unpack, cast
+
+from penstock.broker.group import Group
+from penstock.broker.settling import TaskOrId
+from penstock.broker.tube_factory import open_tube
+from penstock.core.options import PutOptions, TubeOptions
+from penstock.core.options import Tube as StoredTube
+from penstock.core.results import Effects
+from penstock.core.task import Entry, Record, Task
+from penstock.errors import UnsupportedOption
+from penstock.operations.operation import Flow, Step
+from penstock.runtime.wait_queue import Topic
+from penstock.store.contract import Store
+
+if TYPE_CHECKING:
+    from penstock.broker.session_handle import Seat
+    from penstock.runtime.runtime import Hub
+
+
+class Bound:
+    """What `broker.bind(connection)` gives: tubes whose puts and acks are part of that connection's transaction.
+
+    Waiting takers see them after the commit, as they see another process's. on_change is not called.
+    """
+
+    def __init__(self, store: Store, seat: Seat) -> None:
+        self._hub = cast("Hub", _Transaction(store))
+        self._seat = seat
+
+    def tube(self, name: str, kind: str | None = None, **options: Unpack[TubeOptions]) -> BoundTube:
+        """Open a tube, as broker.tube does; one created here is gone at a rollback."""
+        return BoundTube(self._hub, self._seat, name, kind, options)
+
+
+class BoundTube:
+    """A tube inside a transaction."""
+
+    def __init__(self, hub: Hub, seat: Seat, name: str, kind: str | None, options: TubeOptions) -> None:
+        self._tube = open_tube(hub, seat, name, kind, options)
+
+    @property
+    def name(self) -> str:
+        """The tube's name."""
+        return self._tube.name
+
+    def put(self, data: object, **options: Unpack[PutOptions]) -> Task:
+        """Put one task, as Tube.put does; a full tube raises TubeFull at once, for a transaction must not wait."""
+        return self._tube.put_many([(data, {})], **options)[0]
+
+    def put_many(self, items: Iterable[object], **shared: Unpack[PutOptions]) -> list[Task]:
+        """Put many tasks, as Tube.put_many does."""
+        return self._tube.put_many(items, **shared)
+
+    def ack(self, task_or_id: TaskOrId, result: object = None) -> None:
+        """Ack a task that this broker's session holds."""
+        self._tube.ack(task_or_id, result)
+
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool] | list[str]:
+        """Ack each that this broker's session holds, as Tube.ack_many does."""
+        return self._tube.ack_many(tasks)
+
+    def group(self, name: str) -> Group:
+        """A group inside the transaction: its put, put_many, on_end, on_cancel, start and cancel. Wait outside."""
+        return self._tube.group(name)
+
+
+class _Transaction:
+    """What a Tube needs of a hub, where nobody can be woken or told before the caller's commit."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    def plain_put(self, tube: StoredTube, entry: Entry) -> None:
+        """A bound put is a put_many."""
+
+    def is_listened(self, tube: StoredTube) -> bool:
+        return False
+
+    def after(self, effects: Effects) -> None:
+        pass
+
+    def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
+        pass
+
+    def tend(self) -> bool:
+        return False
+
+    def catch_up(self, tube: StoredTube) -> None:
+        while self.store.advance(tube).more:
+            pass
+
+    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> Flow[None]:
+        raise UnsupportedOption("a transaction must not wait: commit it, and wait with the broker's own tube")
+
+    def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
+        pass
+
+    def put_when_room(self, tube: StoredTube, put: Step, timeout: float | None) -> Flow[list[Record]]:
+        self.catch_up(tube)
+        records: list[Record] = yield put
+        return records

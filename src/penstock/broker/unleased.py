@@ -1,0 +1,110 @@
+"""Tubes that lease nothing: round, whose elements stay, and reliable, whose messages anyone may ack."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+from penstock.broker.group import Group
+from penstock.broker.outcome import Outcome
+from penstock.broker.settling import TaskOrId
+from penstock.broker.tube import Tube
+from penstock.core.ids import text_id
+from penstock.core.kind import must_have, unsupported
+from penstock.core.lifecycle import Move
+from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.select import Deliveries, Sweep
+from penstock.core.shapes import flag
+from penstock.core.task import Facts, Place, Record, Task, make_task
+from penstock.errors import BadValue, NotTaken
+from penstock.operations.operation import Flow, verb
+
+log = logging.getLogger("penstock")
+
+_ack: Callable[..., Flow[None]] = Tube.ack.flow  # type: ignore[attr-defined]
+_ack_many: Callable[..., Flow[Any]] = Tube.ack_many.flow  # type: ignore[attr-defined]
+
+
+class UnleasedTube(Tube):
+    """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
+
+    def kick(self, count: int | None = 1) -> int:
+        raise unsupported(self._stored.kind, "kick")
+
+    def release_all(self) -> int:
+        raise unsupported(self._stored.kind, "release_all")
+
+    def wait(self, address: str, timeout: float | None = None) -> Outcome:
+        raise unsupported(self._stored.kind, "wait")
+
+    def group(self, name: str) -> Group:
+        raise unsupported(self._stored.kind, "group")
+
+    def _text(self, task: TaskOrId) -> str:
+        if not isinstance(task, Facts):
+            return text_id(self._stored.kind, task)
+        return cast(str, self._own(task).address)
+
+    def _move(
+        self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
+        code: str | None = None,
+    ) -> Move:  # fmt: skip
+        must_have(self._stored.kind, verb)
+        return Move(verb, 0, name=self._text(task))
+
+    def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
+        if verb != "delete":
+            must_have(self._stored.kind, verb)
+        return Move(verb, 0, name=self._text(task))
+
+    def _get(self, id: TaskOrId) -> Record | None:
+        return self._hub.store.get(self._stored, [self._text(id)])[0]
+
+    def _number(self, id: TaskOrId) -> int:
+        record = id._record if isinstance(id, Facts) else self._get(id)
+        if record is None:
+            raise self._not_found(id)
+        return record.id
+
+    def _untaken(self, tasks: Iterable[Task]) -> None:
+        """Nothing is held, so nothing is given back: an element waits for its next turn, a message for recover."""
+
+    def _set_aside(self, record: Record, error: BadValue) -> None:
+        """Nothing can be buried here: what cannot be decoded is passed over, for peek and inspect to show."""
+        log.warning("task %s of tube %s was passed over: %s", record.address, self.name, error)
+
+
+class ReliableTube(UnleasedTube):
+    """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
+
+    @verb
+    def ack(self, task_or_id: Any, result: object = None) -> Flow[Any]:
+        """One message, NotTaken unless it is delivered; of a list or tuple the ids really removed, as ack_many."""
+        if isinstance(task_or_id, (list, tuple)):
+            return (yield from _ack_many(self, task_or_id))
+        return (yield from _ack(self, task_or_id, result))
+
+    def _acked(self, records: Iterable[Record | None]) -> list[str]:
+        return [record.address for record in records if record is not None and record.address is not None]
+
+    def recover(self, count: int, elapsed: float) -> list[Task]:
+        recovered = self._hub.store.sweep(
+            self._stored, Sweep("recover", whole("count", count), span_ms("elapsed", elapsed))
+        )
+        self._hub.after(recovered.effects)
+        return self._handed_out(record for record in recovered.records if record is not None)
+
+    def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
+        place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
+        delivered = pending is not None and flag("pending", pending)
+        listed = self._hub.store.find(self._stored, Deliveries(place, whole("count", count), delivered))
+        return [make_task(record, self) for record in listed]
+
+    def _give_back(self, task: Facts[Place], error: BaseException) -> None:
+        """A block that raised leaves its message delivered: recover hands it out again."""
+
+    def _not_taken(self, move: Move) -> NotTaken:
+        return NotTaken(
+            f"task {move.name} of tube {self.name} is not delivered (any more): it was acked already, or never taken"
+        )

@@ -1,0 +1,109 @@
+"""The executor of tasks that have a callback: calls run on one loop, each within its ttr."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from penstock.app.ends import Bury, Retry
+from penstock.callbacks.client import Client
+from penstock.callbacks.host_limits import Hosts
+from penstock.callbacks.refusal import Refused
+from penstock.callbacks.settings import Settings
+from penstock.callbacks.target import parse
+from penstock.worker import settlement as verdict
+from penstock.worker.async_executor import Loop
+from penstock.worker.running_task import Item
+from penstock.worker.state import Work
+
+# The time limit of a call whose task has no ttr.
+DEFAULT_SECONDS = 60.0
+# Attempts of a task that says nothing of them, and whose tube neither.
+DEFAULT_ATTEMPTS = 20
+# How long a task waits here for its host before it is given back for others.
+PARKED_SECONDS = 5.0
+# When too many wait for its host, a task comes back after this.
+POSTPONED_SECONDS = 1.0
+
+
+class Calls(Loop):
+    """A loop whose handlers are HTTP calls. A host gets so many at once; the others wait, or go back into the tube."""
+
+    def __init__(self, work: Work, settings: Settings, client: Client | None = None) -> None:
+        self._client = client or Client(settings)
+        self._hosts: Hosts[Item] = Hosts(settings.per_host)
+        super().__init__(work)
+
+    def room(self) -> int | None:
+        """As many as the busiest host has room for, beside those that the loop has not yet looked at."""
+        return max(0, self._hosts.room(time.monotonic()) - len(self._buffer))
+
+    def _pump(self) -> None:
+        self._called = False
+        while self._buffer:
+            host = _host(self._buffer[0])
+            if self._hosts.full(host):
+                self._set_aside(host, self._buffer.popleft())
+            elif self._work.slots.acquire():
+                self._begin(self._buffer.popleft())
+            else:
+                return
+
+    def _set_aside(self, host: str, item: Item) -> None:
+        if not self._work.hand.claim(item):
+            return  # it waited too long, and was given back
+        now = time.monotonic()
+        if self._hosts.park(host, item, now):
+            self._work.hand.unstarted[item] = now + PARKED_SECONDS
+        else:
+            self._work.settler.add(item, verdict.postponed(item, POSTPONED_SECONDS))
+
+    def _begin(self, item: Item) -> bool:
+        begun = super()._begin(item)
+        if begun:
+            self._hosts.begin(_host(item))
+        return begun
+
+    async def _run(self, item: Item) -> object:
+        try:
+            return await self._answer(item)
+        finally:
+            host = _host(item)
+            self._hosts.end(host)
+            self._unpark(host)
+
+    def _unpark(self, host: str) -> None:
+        """The next one of the host begins when the slot of this one is free; those given back since are passed over."""
+        while (parked := self._hosts.unpark(host)) is not None:
+            if parked in self._work.hand.unstarted:
+                self._buffer.appendleft(parked)
+                return
+
+    async def _answer(self, item: Item) -> object:
+        """What the callback answers within the time of the task; Bury or Retry where it is not done."""
+        record = item.task._record
+        limit = DEFAULT_SECONDS if item.ttr is None else item.ttr
+        try:
+            async with asyncio.timeout(limit):
+                return await self._client.call(item.tube.name, record)
+        except TimeoutError:
+            error = Retry(None, f"callback was not answered within {limit:g} s")
+        except Retry as retry:
+            error = retry
+        if record.max_attempts is None and record.attempts >= DEFAULT_ATTEMPTS:
+            raise Bury(f"{error.reason} (attempt {record.attempts})")
+        raise error
+
+    async def _cancel_all(self) -> None:
+        self._hosts.clear()
+        await super()._cancel_all()
+        await self._client.close()
+
+
+def _host(item: Item) -> str:
+    """The host of its callback, or "" for one that will be refused."""
+    assert item.task._record.callback is not None
+    try:
+        return parse(item.task._record.callback).host
+    except Refused:
+        return ""

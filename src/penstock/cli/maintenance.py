@@ -1,0 +1,113 @@
+"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and a pool's index made anew."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+import penstock
+from penstock.cli import output as shown
+from penstock.store.open import look_at_schema, open_store, rebuild_index
+from penstock.store.sql.migrations import Schema
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Mend what is found.")
+@shown.json_option
+@click.pass_obj
+def check(url: str, repair: bool, as_json: bool) -> None:
+    """Cross-check everything stored, and mend it with --repair.
+
+    \b
+    penstock check
+    penstock check --repair
+
+    Exit code 1 when something is wrong and was not mended.
+    """
+    with penstock.connect(url) as broker, shown.working("checking"):
+        findings = broker.check(repair)
+        left = broker.check() if repair and findings else findings
+    if as_json:
+        shown.as_json({"findings": findings, "left": left})
+    else:
+        _show(findings, left, repair)
+    if left:
+        sys.exit(1)
+
+
+@click.command()
+@click.option("--check", "only_look", is_flag=True, help="Only say what is missing; exit code 1 when something is.")
+@shown.json_option
+@click.pass_obj
+def migrate(url: str, only_look: bool, as_json: bool) -> None:
+    """Bring the store's schema up to date, and say what that took.
+
+    \b
+    penstock migrate --check
+    penstock migrate
+
+    Every program does so when it opens the store; this does it beforehand, with nothing else.
+    """
+    before = look_at_schema(url)
+    if not only_look:
+        open_store(url).close()
+    after = before if only_look else look_at_schema(url)
+    applied = [name for name in before.pending if name not in after.pending]
+    if as_json:
+        shown.as_json({"schema": after.stored, "newest": after.newest, "applied": applied, "pending": after.pending})
+    else:
+        _show_schema(before, after, applied)
+    if after.pending:
+        sys.exit(1)
+
+
+def _show_schema(before: Schema, after: Schema, applied: list[str]) -> None:
+    for name in applied:
+        click.echo(f"applied {name}")
+    for name in after.pending:
+        click.echo(f"missing {name}")
+    if applied:
+        click.echo(f"the schema is {after.stored}, it was {before.stored or 'not there'}")
+    elif after.pending:
+        click.echo(
+            f"the schema is {after.stored or 'not there'}, and should be {after.newest}: penstock migrate does it"
+        )
+    else:
+        click.echo(f"the schema is {after.stored}, and up to date")
+
+
+def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair: bool) -> None:
+    for finding in findings:
+        task = "" if finding.id is None else f" task {finding.id}"
+        click.echo(shown.as_text(f"{finding.tube or 'store'}{task}: {finding.what}; {finding.remedy}"))
+    if not findings:
+        click.echo("everything fits together")
+    elif repair:
+        click.echo("all of it is mended" if not left else f"{len(left):,} could not be mended")
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def rebuild(url: str, as_json: bool) -> None:
+    """Build the index of a pool anew from its database.
+
+    \b
+    penstock --url redis://localhost/0 --pool postgresql:///jobs rebuild
+
+    Every program that uses the pool does that by itself when it finds Redis empty. Leases end with it.
+    """
+    loaded = 0
+
+    def told(done: int, total: int) -> None:
+        nonlocal loaded
+        tell(done - loaded)
+        loaded = done
+
+    with shown.counting("rebuilding") as tell:
+        rebuild_index(url, told)
+    if as_json:
+        shown.as_json({"tasks": loaded})
+    else:
+        click.echo(f"the index is whole, {loaded:,} tasks")

@@ -1,0 +1,165 @@
+"""What came back, for people and as JSON. Tasks look as they do in the HTTP API."""
+
+from __future__ import annotations
+
+import base64
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from shutil import get_terminal_size
+
+import click
+import msgspec
+
+from penstock.broker.tube import Tube
+from penstock.core.task import Status, Task
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+_TASK = "pri utube attempts lease created taken due expires address group progress reason".split()
+# Data in a list of tasks is cut here, or where the terminal ends.
+_WIDE = 60
+_DATA_BEGINS = 34
+# verb -> what people read once it is done
+_DONE = {
+    "put": "put", "ack": "acked", "fail": "failed", "release": "released", "touch": "touched", "bury": "buried",
+    "kick": "kicked", "retry": "retried", "delete": "deleted", "pause": "paused", "resume": "resumed",
+    "truncate": "removed", "drop": "dropped",
+}  # fmt: skip
+
+
+def as_json(value: object) -> None:
+    """One line of JSON."""
+    click.echo(msgspec.json.encode(value))
+
+
+def task_facts(task: Task) -> dict[str, object]:
+    """A task; bytes stand under `base64` instead of `data`."""
+    facts: dict[str, object] = {"id": task.id, "status": task.status.value, "tube": task.tube}
+    return facts | value_facts("data", task.data) | {name: getattr(task, name) for name in _TASK}
+
+
+def value_facts(name: str, value: object) -> dict[str, object]:
+    """Data or a result, under its name; bytes under `base64`."""
+    return {"base64": base64.b64encode(value).decode()} if isinstance(value, bytes) else {name: value}
+
+
+def sheet(facts: Mapping[str, object]) -> None:
+    """Names and values, a line each; what is not there is left out."""
+    there = {name: value for name, value in facts.items() if value is not None}
+    wide = max(map(len, there), default=0)
+    for name, value in there.items():
+        click.echo(f"{name:<{wide}}  {_SHOWN.get(name, as_text)(value)}")
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Rows under headings, numbers to the right."""
+    cells = [[as_text(cell) for cell in row] for row in rows]
+    numeric = [bool(cells) and all(_is_number(row[column]) for row in cells) for column in range(len(headings))]
+    widths = [max(len(row[column]) for row in [list(headings), *cells]) for column in range(len(headings))]
+    for row in [list(headings), *cells]:
+        aligned = (
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
+        )  # fmt: skip
+        click.echo("  ".join(aligned).rstrip())
+
+
+def listed(headings: Sequence[str], rows: Sequence[Sequence[object]], none: str) -> None:
+    """A table; where there is nothing, people are told so."""
+    if rows:
+        table(headings, rows)
+    else:
+        click.echo(none, err=True)
+
+
+def _is_number(cell: str) -> bool:
+    return cell.replace(",", "").replace(".", "", 1).isdigit()
+
+
+def as_text(value: object, most: int | None = None) -> str:
+    """A value in one line, without characters that steer a terminal; cut to `most`."""
+    if isinstance(value, bytes):
+        text = f"{len(value)} bytes"
+    else:
+        text = value if isinstance(value, str) else "" if value is None else msgspec.json.encode(value).decode()
+    text = "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return text if most is None or len(text) <= most else f"{text[: most - 1]}…"
+
+
+def task_row(task: Task) -> list[object]:
+    """A task in a list: id, status, priority, attempts, data."""
+    return [task.id, task.status.name.lower(), task.pri, task.attempts, as_text(task.data, wide())]
+
+
+def wide() -> int:
+    """How much of the data of a task fits beside the rest."""
+    return max(20, get_terminal_size().columns - _DATA_BEGINS) if sys.stdout.isatty() else _WIDE
+
+
+TASK_HEADINGS = ("id", "status", "pri", "attempts", "data")
+
+
+def settled(tube: Tube, id: int | str, what: str, json: bool) -> None:
+    """What became of one task, told by a verb."""
+    if json:
+        as_json({"tube": tube.name, "id": id, "verb": what})
+    else:
+        click.echo(f"{_DONE[what]} {id} of {tube.name}")
+
+
+def counted(what: str, tube: Tube, count: int, json: bool) -> None:
+    """How many tasks a verb met."""
+    if json:
+        as_json({"tube": tube.name, "verb": what, "count": count})
+    else:
+        where = "into" if what == "put" else "of"
+        click.echo(f"{_DONE[what]} {count:,} task{'' if count == 1 else 's'} {where} {tube.name}")
+
+
+def steered(tube: str, what: str, json: bool) -> None:
+    """What became of a tube, told by a verb."""
+    if json:
+        as_json({"tube": tube, "verb": what})
+    else:
+        click.echo(f"{_DONE[what]} {tube}")
+
+
+def working(what: str) -> AbstractContextManager[object]:
+    """Shows on a terminal that something takes its time."""
+    if not sys.stderr.isatty():
+        return nullcontext()
+    from rich.console import Console  # only here: its import takes longer than most commands
+
+    return Console(stderr=True).status(what)
+
+
+@contextmanager
+def counting(what: str, total: int | None = None) -> Iterator[Callable[[int], object]]:
+    """Told how many tasks went by; shows on a terminal how many that are, as a bar where it is known of how many."""
+    if not sys.stderr.isatty():
+        yield lambda count: None
+        return
+    from rich.console import Console  # only here: its import takes longer than a put
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    of = "" if total is None else f" of {total:,}"
+    columns = (TextColumn(what), BarColumn(), TextColumn(f"{{task.completed:,.0f}}{of} tasks"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        counter = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(counter, count)
+
+
+def _moment(value: object) -> str:
+    assert isinstance(value, float)
+    seconds, ms = divmod(round(value * 1000), 1000)
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds)) + f".{ms:03d}"
+
+
+def _status(value: object) -> str:
+    return Status(value).name.lower() if isinstance(value, str) and value in list(Status) else as_text(value)
+
+
+# How people read what is not plain text.
+_SHOWN = {"status": _status, **dict.fromkeys(("created", "taken", "due", "expires"), _moment)}

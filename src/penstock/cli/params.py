@@ -1,0 +1,85 @@
+"""What the words of a command line mean: the tube, its tasks' ids, data, and the session to go on with."""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+import penstock
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import find_tube
+from penstock.errors import BadValue
+
+_INTEGER = re.compile(r"-?[0-9]+")
+# Enough to be refused as too large, and few enough for int().
+_DIGITS = 40
+
+tube_argument = click.argument("tube")
+id_argument = click.argument("id")
+session_option = click.option(
+    "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="Whose lease it is, as take printed it."
+)
+
+
+class Seconds(click.FloatRange):
+    """Seconds in a range. click takes NaN, which is neither below nor above, for one of any."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As any number; a usage error where it is none of the range."""
+        seconds: float = super().convert(value, param, ctx)
+        if math.isnan(seconds):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return seconds
+
+
+@contextmanager
+def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
+    """A tube that must be there, for a new session or one that is gone on with."""
+    with penstock.connect(url) as broker:
+        seat = broker._seat if session is None else broker.session(id=session)._seat
+        yield find_tube(broker._hub, seat, name)
+
+
+def task_id(tube: Tube, text: str) -> int | str:
+    """An id as the tube's kind has them: an integer where it leases, else a text."""
+    return int(text[:_DIGITS]) if tube._stored.kind.leased and _INTEGER.fullmatch(text) else text
+
+
+def data(text: str, *, raw: bool = False) -> object:
+    """DATA: JSON, else the text itself; `-` is standard input, `@file` a file's content. raw: bytes, as they are."""
+    content = _content(text)
+    return content if raw else parsed(content)
+
+
+def parsed(content: bytes) -> object:
+    """The JSON value that bytes stand for, else their text."""
+    try:
+        return msgspec.json.decode(content)
+    except RecursionError:
+        raise BadValue("DATA is nested too deeply: flatten it, or put it with --bytes") from None
+    except (msgspec.DecodeError, ValueError):
+        pass
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise BadValue("DATA is not UTF-8 text: put it with --bytes") from None
+
+
+def _content(text: str) -> bytes:
+    if text == "-":
+        return sys.stdin.buffer.read()
+    if text.startswith("@"):
+        try:
+            return Path(text[1:]).read_bytes()
+        except OSError as error:
+            remedy = f"put the text itself as '\"{text}\"'"
+            raise BadValue(f"DATA {text} names a file that cannot be read ({error.strerror}): {remedy}") from None
+    return text.encode("utf-8", "surrogateescape")

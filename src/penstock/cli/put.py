@@ -1,0 +1,122 @@
+"""`penstock put`: one task, or a stream of them, one a line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from itertools import chain, islice
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import click
+
+import penstock
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import open_for_put
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.core.numbers import timeout as check_timeout
+from penstock.core.options import PutOptions
+from penstock.errors import BadValue
+
+# Lines in one step: a commit for many, and a progress that moves.
+_BATCH = 1000
+
+
+@click.command()
+@given.tube_argument
+@click.argument("data", required=False)
+@click.option("--lines", is_flag=True, help="A task for each line of DATA, which is - or @FILE.")
+@click.option("--bytes", "raw", is_flag=True, help="Put bytes as they are, not JSON or text.")
+@click.option("--pri", type=int, help="Smaller numbers first.")
+@click.option("--ttl", type=float, help="Seconds until it is gone.")
+@click.option("--ttr", type=float, help="Seconds a taker has.")
+@click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
+@click.option("--utube", help="Its micro-queue.")
+@click.option("--id", help="Its id, in kind round.")
+@click.option("--rank", type=float, help="Its place, in kinds ordered by rank.")
+@click.option("--address", help="A name to wait by, unique in the tube.")
+@click.option("--on-duplicate", help="What a put of an address or id in use does: error, ignore or replace.")
+@click.option("--group", help="The group it belongs to.")
+@click.option("--callback", metavar="URL", help="Called with the task.")
+@click.option("--reply-to", metavar="TUBE", help="Where its end is put.")
+@click.option("--max-attempts", type=int, help="Buried after so many.")
+@click.option("--timeout", type=float, default=0, help="Seconds to wait for room in a full tube.")
+@shown.json_option
+@click.pass_obj
+def put(
+    url: str, /, tube: str, data: str | None, lines: bool, raw: bool, timeout: float, as_json: bool, **options: object
+) -> None:
+    """Put a task, or one for each line.
+
+    \b
+    penstock put mail '{"to": "ada@example.org"}' --pri 1
+    penstock put mail hello --delay 60          what is not JSON is a string
+    penstock put mail @letter.json              a file; - is standard input
+    penstock put mail @urls.txt --lines         a task for each line
+    grep -h http *.txt | penstock put mail      the same, of what comes by a pipe
+
+    The tube is created (kind fifottl) when it is missing. Prints the id; with --lines, how many were put.
+    """
+    chosen = cast(PutOptions, {name: value for name, value in options.items() if value is not None})
+    check_timeout(timeout)
+    if data is None:
+        if sys.stdin.isatty():
+            raise click.UsageError("Missing argument 'DATA': give it, or send lines by a pipe.")
+        data, lines = "-", True
+    with penstock.connect(url) as broker:
+        if lines:
+            with _source(data) as source:
+                total, feed = _lines_of(source), (_item(line, raw) for line in source)
+                first = list(islice(feed, _BATCH))
+                opened = _opened(broker, tube, [content for content, _ in first], chosen)
+                with shown.counting("putting", total) as tell:
+                    count = _put_all(opened, chain(first, feed), timeout, chosen, tell)
+            return shown.counted("put", opened, count, as_json)
+        content = given.data(data, raw=raw)
+        task = _opened(broker, tube, [content], chosen).put_many([(content, {})], timeout=timeout, **chosen)[0]
+        return shown.as_json(shown.task_facts(task)) if as_json else click.echo(task.id)
+
+
+def _opened(broker: penstock.Broker, tube: str, data: list[object], options: PutOptions) -> Tube:
+    """The tube; a missing one is not created for what cannot be put."""
+    return open_for_put(broker._hub, broker._seat, tube, ((each, options) for each in data))
+
+
+def _put_all(
+    tube: Tube, items: Iterable[object], timeout: float, options: PutOptions, tell: Callable[[int], object]
+) -> int:
+    count, feed = 0, iter(items)
+    try:
+        for chunk in iter(lambda: list(islice(feed, _BATCH)), []):
+            count += len(tube.put_many(chunk, timeout=timeout, **options))
+            tell(len(chunk))
+    except penstock.PenstockError as error:
+        raise type(error)(f"{error} ({count:,} tasks were put, those of the lines before)") from None
+    return count
+
+
+def _source(data: str) -> BinaryIO:
+    if data == "-":
+        return sys.stdin.buffer
+    if not data.startswith("@"):
+        raise BadValue(f"--lines with DATA {data[:60]!r}: give - for standard input, or @FILE")
+    try:
+        return Path(data[1:]).open("rb")
+    except OSError as error:
+        raise BadValue(f"DATA {data} names a file that cannot be read: {error.strerror}") from None
+
+
+def _lines_of(source: BinaryIO) -> int | None:
+    """How many lines are to come, where a bar can show it and a second reading can tell; else None."""
+    if not sys.stderr.isatty() or not source.seekable():
+        return None
+    start = source.tell()
+    count = sum(1 for _ in source)
+    source.seek(start)
+    return count
+
+
+def _item(line: bytes, raw: bool) -> tuple[object, dict[str, object]]:
+    content = line.rstrip(b"\r\n")
+    return (content if raw else given.parsed(content)), {}

@@ -1,0 +1,224 @@
+"""The commands that only look."""
+
+from __future__ import annotations
+
+import click
+import msgspec
+
+import penstock
+from penstock.broker.admin import is_paused, live_group, live_groups
+from penstock.broker.group import Group
+from penstock.broker.looking import MAX_PAGE
+from penstock.broker.stats import TaskCounts
+from penstock.broker.tube_factory import find_tube
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.core.numbers import whole
+from penstock.core.task import Status
+from penstock.errors import BadValue
+
+_COUNTS = ("ready", "taken", "delayed", "buried", "done")
+_STATUSES = {status.name.lower(): status for status in Status}
+
+
+class TubeLook(msgspec.Struct, frozen=True):
+    """A tube in a list."""
+
+    name: str
+    kind: str
+    options: dict[str, object]
+    paused: bool
+    tasks: TaskCounts
+
+
+@click.command()
+@click.argument("tube", required=False)
+@shown.json_option
+@click.pass_context
+def ls(context: click.Context, tube: str | None, as_json: bool) -> None:
+    """List the tubes, or the tasks of one.
+
+    \b
+    penstock ls
+    penstock ls mail      the first 100; penstock tasks has more options
+    """
+    if tube is None:
+        context.invoke(tubes, as_json=as_json)
+    else:
+        context.invoke(tasks, tube=tube, as_json=as_json)
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def tubes(url: str, as_json: bool) -> None:
+    """List the tubes and what is in them.
+
+    \b
+    penstock tubes
+    """
+    with penstock.connect(url) as broker:
+        found = [_looked_at(broker, info) for info in broker.tubes()]
+    if as_json:
+        return shown.as_json(found)
+    rows = [
+        [each.name, each.kind, *(f"{getattr(each.tasks, name):,}" for name in _COUNTS), "paused" if each.paused else ""]
+        for each in found
+    ]
+    return shown.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+
+
+def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
+    tube = find_tube(broker._hub, broker._seat, info.name)
+    return TubeLook(info.name, info.kind, info.options, is_paused(tube), tube.stats().tasks)
+
+
+@click.command()
+@given.tube_argument
+@click.option("--status", help="ready, taken, delayed or buried; or its letter.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="ID", help="Go on after this one.")
+@shown.json_option
+@click.pass_obj
+def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
+    """List the tasks of a tube.
+
+    \b
+    penstock tasks mail --status buried
+    penstock tasks mail --limit 1000 --after 1000
+    """
+    with given.opened(url, tube) as opened:
+        last = None if after is None else given.task_id(opened, after)
+        found = opened.tasks(_status(status), limit=limit, after=last)
+    if as_json:
+        shown.as_json([shown.task_facts(task) for task in found])
+    else:
+        shown.listed(shown.TASK_HEADINGS, list(map(shown.task_row, found)), f"no such tasks in {tube}")
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def peek(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Show one task.
+
+    \b
+    penstock peek mail 1
+    """
+    with given.opened(url, tube) as opened:
+        facts = shown.task_facts(opened.peek(given.task_id(opened, id)))
+    (shown.as_json if as_json else shown.sheet)(facts)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def why(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Say why a task is not running.
+
+    \b
+    penstock why mail 1
+    """
+    with given.opened(url, tube) as opened:
+        sentence = opened.why(given.task_id(opened, id))
+    if as_json:
+        shown.as_json({"why": sentence})
+    else:
+        click.echo(shown.as_text(sentence))
+
+
+@click.command()
+@given.tube_argument
+@shown.json_option
+@click.pass_obj
+def stats(url: str, tube: str, as_json: bool) -> None:
+    """Show the counters of a tube.
+
+    \b
+    penstock stats mail
+
+    Under tasks: what is in it now, and how many ever left it (done). Under calls: how many tasks each verb and each
+    deadline has met since the tube was created.
+    """
+    with given.opened(url, tube) as opened:
+        found = opened.stats()
+    if as_json:
+        return shown.as_json(found)
+    for section in ("tasks", "calls"):
+        click.echo(section)
+        for name, count in msgspec.structs.asdict(getattr(found, section)).items():
+            click.echo(f"  {name:<8}{count:>12,}")
+    return None
+
+
+@click.command()
+@given.tube_argument
+@click.option("--start", metavar="GROUP", help="Let this group's work be taken.")
+@click.option("--cancel", metavar="GROUP", help="Remove all work of this group, also what is taken.")
+@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
+@click.option("--after", metavar="NAME", default="", help="Go on after this one.")
+@shown.json_option
+@click.pass_obj
+def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: int, after: str, as_json: bool) -> None:
+    """List the live groups of a tube; start or cancel one.
+
+    \b
+    penstock groups render
+    penstock groups render --start page-7
+
+    After a start or a cancel, those that are left are listed.
+    """
+    with given.opened(url, tube) as opened:
+        for name, verb in ((start, Group.start), (cancel, Group.cancel)):
+            if name is not None:
+                live_group(opened, name)  # else it would be begun
+                verb(opened.group(name))
+        found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
+    if as_json:
+        return shown.as_json(
+            [{"name": g.name, "state": g.state, "done": g.total - g.left, "total": g.total} for g in found]
+        )
+    rows = [[group.name, group.state, group.total - group.left, group.total] for group in found]
+    return shown.listed(("group", "state", "done", "total"), rows, f"no live groups in {tube}")
+
+
+@click.command()
+@shown.json_option
+@click.pass_obj
+def sessions(url: str, as_json: bool) -> None:
+    """List who takes tasks, and what they hold.
+
+    \b
+    penstock sessions
+    """
+    with penstock.connect(url) as broker:
+        found = broker.sessions()
+        now = broker._hub.store.now() / 1000
+    if as_json:
+        return shown.as_json(found)
+    rows = [
+        [info.id, info.host, info.pid, f"{max(0.0, now - info.heartbeat):.1f} s ago", _held(info), " ".join(info.waits)]
+        for info in found
+    ]
+    return shown.listed(("session", "host", "pid", "last beat", "holds", "waits for"), rows, "no sessions")
+
+
+def _held(info: penstock.SessionInfo, most: int = 3) -> str:
+    named = [f"{tube}:{id}" for tube, id in info.held[:most]]
+    more = len(info.held) - most
+    return " ".join([*named, f"and {more:,} more"] if more > 0 else named)
+
+
+def _status(text: str | None) -> Status | None:
+    if text is None:
+        return None
+    if text in _STATUSES:
+        return _STATUSES[text]
+    try:
+        return Status(text)
+    except ValueError:
+        raise BadValue(f"status {text!r} is unknown: use one of {', '.join(_STATUSES)}") from None

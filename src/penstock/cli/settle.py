@@ -1,0 +1,198 @@
+"""The verbs on tasks that are there: ack, fail, release, touch by their holder; bury, kick, delete by anyone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import click
+
+from penstock.broker.admin import kick_one
+from penstock.broker.admin import retry as run_again
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.errors import BadValue, NotTaken
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@click.option("--result", metavar="DATA", help="Kept for whoever waits for its address: JSON, else a string.")
+@given.session_option
+@shown.json_option
+@click.pass_obj
+def ack(url: str, tube: str, id: str, result: str | None, session: str | None, as_json: bool) -> None:
+    """A taken task is done: it leaves its tube.
+
+    \b
+    penstock ack mail 1 --session ID
+    penstock ack mail 1 --session ID --result '{"sent": true}'
+    """
+    value = None if result is None else given.data(result)
+    with given.opened(url, tube, session) as opened, _held(session):
+        number = given.task_id(opened, id)
+        opened.ack(number, value)
+        shown.settled(opened, number, "ack", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@click.argument("error")
+@click.option("--code", help="A short word or number beside the error.")
+@given.session_option
+@shown.json_option
+@click.pass_obj
+def fail(url: str, tube: str, id: str, error: str, code: str | None, session: str | None, as_json: bool) -> None:
+    """A taken task failed for good: it leaves its tube.
+
+    \b
+    penstock fail mail 1 "no such user" --code 550 --session ID
+    """
+    with given.opened(url, tube, session) as opened, _held(session):
+        number = given.task_id(opened, id)
+        opened.fail(number, error, _code(code))
+        shown.settled(opened, number, "fail", as_json)
+
+
+@click.command()
+@given.tube_argument
+@click.argument("id", required=False)
+@click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
+@click.option("--all", "everything", is_flag=True, help="Every taken task, whoever holds it.")
+@given.session_option
+@shown.json_option
+@click.pass_obj
+def release(
+    url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, as_json: bool
+) -> None:
+    """Give taken tasks back, at their old place.
+
+    \b
+    penstock release mail 1 --session ID
+    penstock release mail 1 --delay 60 --session ID
+    penstock release mail --all
+    """
+    if everything == (id is not None):
+        raise BadValue("release needs the ID of a task, or --all: give one of them")
+    if everything and delay:
+        raise BadValue("--all releases at once: leave --delay out")
+    with given.opened(url, tube, session) as opened, _held(session):
+        if id is None:
+            return shown.counted("release", opened, opened.release_all(), as_json)
+        number = given.task_id(opened, id)
+        opened.release(number, delay)
+        return shown.settled(opened, number, "release", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@click.argument("seconds", type=float)
+@given.session_option
+@shown.json_option
+@click.pass_obj
+def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_json: bool) -> None:
+    """More time for a taken task.
+
+    \b
+    penstock touch mail 1 30 --session ID      30 seconds more until its ttr
+    """
+    with given.opened(url, tube, session) as opened, _held(session):
+        number = given.task_id(opened, id)
+        opened.touch(number, seconds)
+        shown.settled(opened, number, "touch", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@click.option("--reason", help="Shown with the task.")
+@shown.json_option
+@click.pass_obj
+def bury(url: str, tube: str, id: str, reason: str | None, as_json: bool) -> None:
+    """Set a task aside until it is kicked.
+
+    \b
+    penstock bury mail 1 --reason "asks for a refund"
+    """
+    with given.opened(url, tube) as opened:
+        number = given.task_id(opened, id)
+        opened.bury(number, reason)
+        shown.settled(opened, number, "bury", as_json)
+
+
+@click.command()
+@given.tube_argument
+@click.argument("count", type=int, required=False)
+@click.option("--id", help="This one alone.")
+@shown.json_option
+@click.pass_obj
+def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) -> None:
+    """Buried tasks are ready again.
+
+    \b
+    penstock kick mail              the first
+    penstock kick mail 100          up to so many
+    penstock kick mail --id 7
+    """
+    if id is not None and count is not None:
+        raise BadValue("kick takes a COUNT of tasks or the --id of one: give one of them")
+    with given.opened(url, tube) as opened:
+        if id is None:
+            return shown.counted("kick", opened, opened.kick(1 if count is None else count), as_json)
+        number = given.task_id(opened, id)
+        kick_one(opened, number)
+        return shown.settled(opened, number, "kick", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def retry(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Let a task run again now, whoever holds it.
+
+    \b
+    penstock retry mail 7
+
+    A buried one is kicked, the delay of a delayed one ends; a taken one is released, and its holder's ack is refused.
+    """
+    with given.opened(url, tube) as opened:
+        number = given.task_id(opened, id)
+        run_again(opened, number)
+        shown.settled(opened, number, "retry", as_json)
+
+
+@click.command()
+@given.tube_argument
+@given.id_argument
+@shown.json_option
+@click.pass_obj
+def delete(url: str, tube: str, id: str, as_json: bool) -> None:
+    """Remove a task, whatever its state.
+
+    \b
+    penstock delete mail 1
+    """
+    with given.opened(url, tube) as opened:
+        number = given.task_id(opened, id)
+        opened.delete(number)
+        shown.settled(opened, number, "delete", as_json)
+
+
+def _code(text: str | None) -> int | str | None:
+    return int(text) if text is not None and re.fullmatch(r"-?[0-9]{1,16}", text) else text
+
+
+@contextmanager
+def _held(session: str | None) -> Iterator[None]:
+    """Says what to give where the lease is another session's, because none was named."""
+    try:
+        yield
+    except NotTaken as error:
+        if session is None:
+            raise NotTaken(f"{error}; name the session that took it with --session ID") from None
+        raise

@@ -1,0 +1,90 @@
+"""`penstock take` and `penstock wait`: the two that wait."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+
+import click
+
+import penstock
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.core.numbers import span_ms
+
+EXIT_NOTHING = 3
+
+
+@click.command()
+@click.argument("tubes", metavar="TUBE...", nargs=-1, required=True)
+@click.option("--timeout", type=float, help="Seconds to wait for a task; without it, as long as it takes.")
+@click.option("--hold", type=float, default=60, show_default=True, help="Seconds that its session is kept.")
+@click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent ones.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_NOTHING} when nothing came.")
+@shown.json_option
+@click.pass_obj
+def take(
+    url: str, tubes: tuple[str, ...], timeout: float | None, hold: float, max_pri: int | None, exit_code: bool,
+    as_json: bool,
+) -> None:  # fmt: skip
+    """Take the next task, and hold it for a while.
+
+    \b
+    penstock take mail --timeout 5
+    penstock take urgent mail --timeout 0      the first tube that has one
+    penstock ack mail 1 --session ID           with the session that take printed
+
+    The task stays taken for --hold seconds after this command ends, or until its ttr; in that time ack, release,
+    touch and fail go on with its session. Then it is ready for others again.
+    """
+    hold_ms = span_ms("hold", hold)
+    with penstock.connect(url) as broker, broker.session(ttr=hold) as session:
+        task = None
+        try:
+            task = session.take(tubes, timeout, max_pri=max_pri)
+            facts = None if task is None else {**shown.task_facts(task), "session": session.id}
+        finally:
+            if task is None:
+                _end_now(session, hold_ms)
+    if as_json:
+        shown.as_json(facts)
+    elif facts is not None:
+        shown.sheet(facts)
+    elif sys.stderr.isatty():  # for people; a script sees it by the empty output
+        click.echo("nothing came", err=True)
+    if facts is None and exit_code:
+        sys.exit(EXIT_NOTHING)
+
+
+def _end_now(session: penstock.Session, hold_ms: int) -> None:
+    """End a session that holds nothing at once, instead of keeping it for its hold: it leaves as of so long ago."""
+    store = session._hub.store
+    with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
+        store.leave([session._seat.handle], now=store.now() - hold_ms)
+        session._seat.lose(session._seat.handle)
+
+
+@click.command()
+@given.tube_argument
+@click.argument("address")
+@click.option("--timeout", type=float, help="Seconds to wait; without it, as long as it takes.")
+@shown.json_option
+@click.pass_obj
+def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool) -> None:
+    """Wait until the task with an address has ended.
+
+    \b
+    penstock put render '{"page": 7}' --address page-7
+    penstock wait render page-7 --timeout 60
+
+    Prints how it ended, with its result or error. Exit code 1 unless it is done.
+    """
+    with given.opened(url, tube) as opened:
+        outcome = opened.wait(address, timeout)
+    facts = {"status": outcome.status, "error": outcome.error, "code": outcome.code}
+    if as_json:
+        shown.as_json(facts | shown.value_facts("result", outcome.result))
+    else:
+        shown.sheet(facts | {"result": outcome.result})
+    if outcome.status != "done":
+        sys.exit(1)

@@ -1,0 +1,154 @@
+"""`penstock export`, `import` and `move`: a tube as a file, and tubes from store to store."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+import penstock
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.core.numbers import span_ms
+from penstock.errors import BadValue
+from penstock.transfer.export_import import Import
+from penstock.transfer.export_import import export_tube as write_out
+from penstock.transfer.move import Move, all_tubes, check_names, shown_url, task_count
+from penstock.transfer.tube_file import tasks_in
+
+# How long whoever holds a task may take to finish it.
+_WAIT_SECONDS = 60.0
+
+
+@click.command(name="export")
+@given.tube_argument
+@click.option("--out", default="-", metavar="FILE", help="Where to; - is standard output, which is the default.")
+@shown.json_option
+@click.pass_obj
+def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
+    """Write a tube into a file.
+
+    \b
+    penstock export mail --out mail.jsonl
+    penstock export mail | gzip > mail.jsonl.gz
+
+    The file has everything: tasks in every state, groups, outcomes, counters. What programs change meanwhile may be in
+    it or not; pause the tube first, and let its takers finish, for one moment of it. FILE is there when it is whole.
+    """
+    with (
+        given.opened(url, tube) as opened, _written(out) as file,
+        shown.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
+    ):  # fmt: skip
+        count = write_out(opened._hub.store, opened._stored, file, tell)
+    if as_json and out != "-":
+        shown.as_json({"tube": tube, "tasks": count, "file": out})
+    else:
+        click.echo(f"exported {_tasks(count)} of {tube}", err=out == "-")
+
+
+@click.command(name="import")
+@click.argument("file")
+@click.option("--tube", metavar="NAME", help="Its name here; else that which it had.")
+@click.option("--anew", is_flag=True, help="Remove first what an import that was killed has left.")
+@shown.json_option
+@click.pass_obj
+def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool) -> None:
+    """Read a tube from a file.
+
+    \b
+    penstock import mail.jsonl
+    gunzip < mail.jsonl.gz | penstock import - --tube mail-copy
+
+    All of it or nothing: nobody sees the tube before it is whole, and a file that is damaged leaves nothing. A tube
+    that is there and not empty is not touched. FILE is - for standard input.
+    """
+    with (
+        penstock.connect(url) as broker, _source(file) as source,
+        shown.counting("importing", tasks_in(source)) as tell,
+    ):  # fmt: skip
+        arriving = Import(broker._hub.store, source, "standard input" if file == "-" else file, tube)
+        count = arriving.run(tell, anew=anew)
+    if as_json:
+        shown.as_json({"tube": arriving.name, "tasks": count})
+    else:
+        click.echo(f"imported {_tasks(count)} into {arriving.name}")
+
+
+@click.command()
+@click.argument("source", metavar="FROM")
+@click.argument("target", metavar="TO")
+@click.option("--tube", "tubes", multiple=True, metavar="NAME", help="A tube to move; may be given again. Else all.")
+@click.option(
+    "--wait", type=float, default=_WAIT_SECONDS, show_default=True, metavar="SECONDS",
+    help="How long whoever holds a task may take to finish it.",
+)  # fmt: skip
+@shown.json_option
+def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json: bool) -> None:
+    """Move tubes to another store, while programs use them.
+
+    \b
+    penstock move sqlite:///jobs.db postgresql://me@db.example/jobs
+    penstock move sqlite:///jobs.db redis://localhost/0 --tube mail --tube crawl
+
+    Ids, order, delays, attempts, groups and outcomes are kept. Whoever uses a moved tube in the old store is told the
+    new URL. Killed in between, the same command goes on. A tube whose tasks stay taken for over --wait is not moved.
+    """
+    seconds = span_ms("wait", wait) / 1000
+    for url in (source, target):
+        _must_outlive_this(url)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
+    with penstock.connect(source) as old, penstock.connect(target) as new:
+        chosen = check_names(tubes) or all_tubes(old._hub.store, target)
+        with shown.counting("moving", task_count(old._hub.store, chosen)) as tell:
+            moved = Move(old._hub, new._hub.store, target, wait=seconds, tell=tell).run(chosen)
+    if as_json:
+        shown.as_json({"to": shown_url(target), "moved": moved})
+        return
+    for each in moved:
+        paused = "; it is paused there, as it was: penstock resume ends that" if each.paused else ""
+        click.echo(f"moved {_tasks(each.tasks)} of {each.tube} to {shown_url(target)}{paused}")
+    if not moved:
+        click.echo("there is nothing to move")
+
+
+def _must_outlive_this(url: str) -> None:
+    if url.startswith("memory://"):
+        raise BadValue(f"{url} is gone when this command ends: give the URL of a store that other programs can reach")
+
+
+def _tasks(count: int) -> str:
+    return f"{count:,} task{'' if count == 1 else 's'}"
+
+
+@contextmanager
+def _written(out: str) -> Iterator[BinaryIO]:
+    """The file, under its name once it is whole."""
+    if out == "-":
+        yield sys.stdout.buffer
+        return
+    part = Path(f"{out}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(out)
+    except OSError as error:
+        raise BadValue(f"{out} cannot be written ({error.strerror}): choose another place with --out") from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _source(file: str) -> BinaryIO:
+    if file == "-":
+        return sys.stdin.buffer
+    try:
+        return Path(file).open("rb")
+    except OSError as error:
+        raise BadValue(f"{file} cannot be read: {error.strerror}") from None

@@ -1,0 +1,140 @@
+"""The commands that make, stop and empty tubes."""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+import click
+
+import penstock
+from penstock.broker.tube_factory import DEFAULT_KIND
+from penstock.cli import output as shown
+from penstock.cli import params as given
+from penstock.core.options import TubeOptions
+from penstock.errors import BadValue
+
+yes_option = click.option("--yes", is_flag=True, help="Do not ask; only a terminal is asked anyway.")
+
+
+@click.command()
+@given.tube_argument
+@click.argument("kind", default=DEFAULT_KIND)
+@click.option("--ttl", type=float, help="Seconds until a task is gone.")
+@click.option("--ttr", type=float, help="Seconds a taker has.")
+@click.option("--pri", type=int, help="Priority of tasks that are put without one.")
+@click.option("--callback", metavar="URL", help="Called with every task.")
+@click.option("--capacity", type=int, help="Most tasks that fit in.")
+@click.option("--temporary", is_flag=True, default=None, help="Faster, and not durable.")
+@click.option("--max-attempts", type=int, help="Tasks are buried after so many.")
+@click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Waits between attempts, such as 1,2,300,0.1.")
+@click.option("--period", type=float, help="Seconds between two hand-outs of an element, in kind round.")
+@click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
+@click.option("--fair", is_flag=True, default=None, help="Micro-queues take turns.")
+@click.option("--aging", type=float, help="Seconds of waiting that are worth one step of priority.")
+@click.option("--retention", type=float, help="Seconds that outcomes are kept.")
+@click.option("--max-payload", type=int, help="Most bytes of a task's data.")
+@click.option("--shards", type=int, help="Parts that may stand on nodes of their own, on Redis Cluster.")
+@shown.json_option
+@click.pass_obj
+def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool, **options: object) -> None:
+    """Create a tube.
+
+    \b
+    penstock create mail --ttr 60 --max-attempts 5
+    penstock create crawl utubettl --fair
+    penstock create feeds round --period 300
+
+    KIND is fifottl unless given: fifo, fifottl, utube, utubettl, round or reliable.
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if backoff is not None:
+        chosen["backoff"] = _backoff(backoff)
+    with penstock.connect(url) as broker:
+        made = broker.create_tube(tube, kind, **cast(TubeOptions, chosen))
+    if as_json:
+        shown.as_json({"name": made.name, "kind": made.kind, "options": chosen})
+    else:
+        click.echo(f"created {made.name} of kind {made.kind}")
+
+
+@click.command()
+@given.tube_argument
+@shown.json_option
+@click.pass_obj
+def pause(url: str, tube: str, as_json: bool) -> None:
+    """Takes get nothing from now on; puts go on.
+
+    \b
+    penstock pause mail
+    """
+    with given.opened(url, tube) as opened:
+        opened.pause()
+    shown.steered(tube, "pause", as_json)
+
+
+@click.command()
+@given.tube_argument
+@shown.json_option
+@click.pass_obj
+def resume(url: str, tube: str, as_json: bool) -> None:
+    """End a pause.
+
+    \b
+    penstock resume mail
+    """
+    with given.opened(url, tube) as opened:
+        opened.resume()
+    shown.steered(tube, "resume", as_json)
+
+
+@click.command()
+@given.tube_argument
+@yes_option
+@shown.json_option
+@click.pass_obj
+def truncate(url: str, tube: str, yes: bool, as_json: bool) -> None:
+    """Remove every task of a tube.
+
+    \b
+    penstock truncate mail --yes
+    """
+    with given.opened(url, tube) as opened:
+        _agree(f"Remove all {opened.stats().tasks.total:,} tasks of {tube}?", yes)
+        with shown.working(f"removing the tasks of {tube}"):
+            count = opened.truncate()
+        shown.counted("truncate", opened, count, as_json)
+
+
+@click.command()
+@given.tube_argument
+@yes_option
+@shown.json_option
+@click.pass_obj
+def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
+    """Remove a tube with all its tasks.
+
+    \b
+    penstock drop mail --yes
+
+    Refused while tasks are taken or someone waits in take.
+    """
+    with given.opened(url, tube) as opened:
+        _agree(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
+        with shown.working(f"dropping {tube}"):
+            opened.drop()
+    shown.steered(tube, "drop", as_json)
+
+
+def _agree(question: str, yes: bool) -> None:
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+def _backoff(text: str) -> penstock.Backoff:
+    try:
+        return penstock.Backoff(*map(float, text.split(",")))
+    except (TypeError, ValueError) as error:
+        if isinstance(error, BadValue):
+            raise
+        raise BadValue(f"backoff {text!r} is not BASE,FACTOR,LIMIT,JITTER: give up to four numbers") from None

@@ -1,0 +1,1 @@
+"""Operations: what verbs are made of, written once for threads and for asyncio."""

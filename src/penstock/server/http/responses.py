@@ -1,0 +1,167 @@
+"""What the API answers: each a value whose JSON is described in the OpenAPI document."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from penstock import aio
+from penstock.broker.outcome import Outcome
+from penstock.broker.stats import TubeInfo, TubeStats
+from penstock.core.task import Facts
+
+
+class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A task. Its data stands in `data`, or as `base64` when bytes were put. `session` is who took it."""
+
+    id: int | str
+    status: str
+    tube: str
+    data: Any = UNSET
+    base64: str | UnsetType = UNSET
+    pri: int
+    utube: str | None
+    attempts: int
+    lease: int
+    created: float | None
+    taken: float | None
+    due: float | None
+    expires: float | None
+    address: str | None
+    group: str | None
+    progress: float | None
+    reason: str | None
+    session: str | UnsetType = UNSET
+
+
+class TaskList(msgspec.Struct, frozen=True):
+    """Tasks in order. Go on with `after` the last one's id while there are `limit` of them."""
+
+    tasks: list[TaskAnswer]
+
+
+class TakenTasks(msgspec.Struct, frozen=True):
+    """What a take with `count` got, and the session that holds it."""
+
+    tasks: list[TaskAnswer]
+    session: str
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """The task that was settled."""
+
+    id: int | str
+    tube: str
+
+
+class Acked(msgspec.Struct, frozen=True):
+    """For each id whether it was acked; kind reliable: the ids really removed."""
+
+    acked: list[bool | str]
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many tasks it were."""
+
+    count: int
+
+
+class TubeLine(msgspec.Struct, frozen=True):
+    """A tube of the list."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
+
+
+class TubeAnswer(msgspec.Struct, frozen=True):
+    """A tube with its counters."""
+
+    name: str
+    kind: str
+    options: dict[str, Any]
+    paused: bool
+    stats: TubeStats
+
+
+class Sentence(msgspec.Struct, frozen=True):
+    """Why a task is not running."""
+
+    why: str
+
+
+class OutcomeAnswer(msgspec.Struct, frozen=True):
+    """How an addressed task ended. A result of bytes stands in `base64`."""
+
+    status: str
+    result: Any = None
+    base64: str | UnsetType = UNSET
+    error: str | None = None
+    code: int | str | None = None
+
+
+class GroupAnswer(msgspec.Struct, frozen=True):
+    """A group: open, started, cancelling, done or cancelled; `done` of `total` tasks have left it."""
+
+    name: str
+    state: str
+    done: int
+    total: int
+
+
+class SessionAnswer(msgspec.Struct, frozen=True):
+    """A session, to be named in the header Penstock-Session."""
+
+    session: str
+
+
+class Health(msgspec.Struct, frozen=True):
+    """That the server lives, and that its store answers."""
+
+    status: str
+
+
+def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
+    """A task as the API tells it."""
+    raw = isinstance(found.data, bytes)
+    return TaskAnswer(
+        id=found.id,
+        status=found.status.value,
+        tube=found.tube,
+        data=UNSET if raw else found.data,
+        base64=base64.b64encode(found.data).decode() if isinstance(found.data, bytes) else UNSET,
+        pri=found.pri,
+        utube=found.utube,
+        attempts=found.attempts,
+        lease=found.lease,
+        created=found.created,
+        taken=found.taken,
+        due=found.due,
+        expires=found.expires,
+        address=found.address,
+        group=found.group,
+        progress=found.progress,
+        reason=found.reason,
+        session=session,
+    )
+
+
+def outcome(ended: Outcome) -> OutcomeAnswer:
+    """An outcome as the API tells it."""
+    if isinstance(ended.result, bytes):
+        return OutcomeAnswer(ended.status, None, base64.b64encode(ended.result).decode(), ended.error, ended.code)
+    return OutcomeAnswer(ended.status, ended.result, UNSET, ended.error, ended.code)
+
+
+def tube_line(info: TubeInfo) -> TubeLine:
+    """A tube as the list tells it."""
+    return TubeLine(info.name, info.kind, msgspec.to_builtins(info.options))
+
+
+async def tube(handle: aio.Tube, paused: bool) -> TubeAnswer:
+    """A tube and its counters, exact."""
+    given = msgspec.to_builtins(handle._stored.given)
+    return TubeAnswer(handle.name, handle.kind, given, paused, await handle.stats())

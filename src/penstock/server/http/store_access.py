@@ -1,0 +1,139 @@
+"""The broker as requests reach it: tubes by name without creating them, and sessions that outlast a request.
+
+A session named by a caller lives while requests name it; unused for its idle time, it ends, as a worker's does whose
+heartbeat lapses. Calls that name none share the server's own session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from penstock import aio
+from penstock.broker.session_handle import Seat
+from penstock.broker.tube_factory import find_tube, open_for_put
+from penstock.errors import NotFound, PenstockError
+from penstock.server.http.http_errors import Refused
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# Data, and the options of its put.
+ToPut = Sequence[tuple[object, Any]]
+
+IDLE_SECONDS = 60.0
+# A handle a name; more are forgotten and found again.
+MAX_HANDLES = 10_000
+
+
+@dataclass(eq=False)
+class Visit:
+    """One session as HTTP uses it, with the tubes it opened."""
+
+    seat: Seat
+    session: aio.Session | None = None
+    idle: float = 0.0
+    used: float = 0.0
+    busy: int = 0
+    tubes: dict[str, aio.Tube] = field(default_factory=dict)
+
+
+class Access:
+    """What handlers use of one broker."""
+
+    def __init__(self, broker: aio.Broker, max_sessions: int) -> None:
+        self.broker = broker
+        self.stopping = asyncio.Event()
+        #: Names of tubes by their numbers, as far as they were met.
+        self.names: dict[int, str] = {}
+        self._max_sessions = max_sessions
+        self._own = Visit(broker._sync._seat)
+        self._visits: dict[str, Visit] = {}
+        self._joining: dict[str, asyncio.Lock] = {}
+
+    async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """A blocking call on one of the broker's threads."""
+        run = self.broker._bridge.call(partial(function, *args, **kwargs))
+        try:
+            return await run
+        except asyncio.CancelledError:
+            run.forsake()
+            raise
+
+    # tubes
+
+    async def tube(self, name: str, visit: Visit | None = None, *, to_put: ToPut | None = None) -> aio.Tube:
+        """The tube of that name for this session; NoSuchTube unless it may be created, for what is put into it."""
+        visit = visit or self._own
+        handle = visit.tubes.get(name)
+        if handle is None:
+            hub = self.broker._sync._hub
+            opening = find_tube if to_put is None else partial(open_for_put, items=to_put)
+            handle = aio.Tube(self.broker._bridge, await self.call(opening, hub, visit.seat, name))
+            if len(visit.tubes) >= MAX_HANDLES:
+                visit.tubes.clear()
+            visit.tubes[name] = handle
+            self.names[handle._stored.no] = name
+        return handle
+
+    def forget(self, name: str) -> bool:
+        """A handle of this tube found it dropped: the next look finds the one that has the name now, if any."""
+        held = [visit.tubes.pop(name, None) for visit in (self._own, *self._visits.values())]
+        return any(handle is not None for handle in held)
+
+    # sessions
+
+    async def begin(self, ttr: float, idle: float) -> str:
+        """A new session, for a caller that will name it."""
+        self._must_have_room()
+        session = await self.broker.session(ttr)
+        self._keep(session, idle)
+        return session.id
+
+    async def end(self, id: str) -> None:
+        """Close a session that callers here named."""
+        visit = self._visits.pop(id, None)
+        if visit is None or visit.session is None:
+            raise NotFound(f"session {id} is not one of this server's: it has ended, or is another's")
+        await visit.session.close()
+
+    @contextlib.asynccontextmanager
+    async def visit(self, id: str | None) -> AsyncIterator[Visit]:
+        """The session that a request names, kept alive while the request lasts; the server's own for None."""
+        visit = self._own if id is None else self._visits.get(id) or await self._join(id)
+        visit.busy += 1
+        try:
+            yield visit
+        finally:
+            visit.busy -= 1
+            visit.used = time.monotonic()
+
+    async def _join(self, id: str) -> Visit:
+        async with self._joining.setdefault(id, asyncio.Lock()):  # two requests that name it at once join it once
+            try:
+                if id not in self._visits:
+                    self._must_have_room()
+                    self._keep(await self.broker.session(id=id), IDLE_SECONDS)
+                return self._visits[id]
+            finally:
+                self._joining.pop(id, None)
+
+    def _keep(self, session: aio.Session, idle: float) -> None:
+        self._visits[session.id] = Visit(session._sync._seat, session, idle, time.monotonic())
+
+    def _must_have_room(self) -> None:
+        if len(self._visits) >= self._max_sessions:
+            raise Refused(429, f"{self._max_sessions} sessions are open by HTTP: end some, or let them lapse")
+
+    async def end_idle(self) -> None:
+        """Close the sessions that nobody has named for their idle time."""
+        now = time.monotonic()
+        for id, visit in list(self._visits.items()):
+            if not visit.busy and now - visit.used > visit.idle:
+                with contextlib.suppress(PenstockError):  # then it lapses by itself
+                    await self.end(id)

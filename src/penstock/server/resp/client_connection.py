@@ -1,0 +1,238 @@
+"""One socket: bytes in, requests carried out in order, bytes out, and little of either in memory at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable
+from typing import cast
+
+from penstock.errors import PenstockError
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.dispatch import Calls, carry_out, plan
+from penstock.server.resp.grammar import MAX_REQUEST, ForeignProtocol, ProtocolError, Request, Requests
+from penstock.server.resp.replies import Fault, Reply, encode
+from penstock.server.resp.service import Service
+
+log = logging.getLogger("penstock")
+
+# Requests that are planned at a time: enough for large steps, few enough for others to have their turn, and for a
+# client to read the first replies of a long pipeline while the next are made.
+CHUNK = 500
+# With more bytes than that waiting to be read as requests, the socket is not read.
+MAX_PENDING = 256 * 1024
+# Replies are sent off when they are that large together.
+MAX_UNSENT = 64 * 1024
+# With more bytes than that sent off and not read by the peer, nothing more is carried out for it.
+MAX_UNREAD = 256 * 1024
+# Without a token there is little to say.
+MAX_STRANGER = 16 * 1024
+# A request must arrive whole within this, and a token, where one is needed.
+ARRIVAL_SECONDS = 60.0
+TOKEN_SECONDS = 30.0
+# A peer that sends and does not read would wait for us as we wait for it: after this it is cut off.
+STUCK_SECONDS = 60.0
+
+
+class Connection(asyncio.Protocol):
+    """A client. While it has nothing to say it costs its socket and a few objects: no task, no timer, no session."""
+
+    def __init__(
+        self, service: Service, id: int, made: Callable[[Connection], None], gone: Callable[[Connection], None]
+    ) -> None:
+        self._service = service
+        self._id = id
+        self._made = made
+        self._gone = gone
+        self._requests = Requests()
+        self._worker: asyncio.Task[None] | None = None
+        self._unsent = bytearray()
+        self._readable = asyncio.Event()  # the peer reads what it is sent
+        self._readable.set()
+        self._choked = 0.0  # since when it does not read
+        self._paused = False  # its socket is not read
+        self._waiting = False
+        self._ending = False  # what was asked for is answered, then it closes
+        self._began = self._since = time.monotonic()  # the connection; the request that is arriving
+        self._transport: asyncio.Transport
+
+    # asyncio calls these
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client is there."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(MAX_UNREAD)
+        peer = transport.get_extra_info("peername")
+        self.session = Session(self._service, self._id, peer[0] if isinstance(peer, tuple) else "")
+        _keep_alive(transport.get_extra_info("socket"))
+        self._service.connections += 1
+        self._service.accepted += 1
+        self._made(self)
+
+    def data_received(self, data: bytes) -> None:
+        """It says something."""
+        if self._ending:
+            return
+        if not self._requests.partial:
+            self._since = time.monotonic()
+        self._requests.feed(data)
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+        elif self._requests.pending > MAX_PENDING:
+            self._hold_back()
+
+    def eof_received(self) -> bool:
+        """It says no more. What it has asked for is answered, but for a take that waits: nobody is there to have it."""
+        self.end()
+        return self._transport.get_extra_info("ssl_object") is None  # with TLS there is no half-closed connection
+
+    def pause_writing(self) -> None:
+        """It does not read."""
+        self._choked = time.monotonic()
+        self._readable.clear()
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        self._readable.set()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """It is gone."""
+        self._service.connections -= 1
+        self._ending = True
+        if self._worker is not None:
+            self._worker.cancel()
+        self._gone(self)
+
+    # the listener calls these
+
+    def end(self) -> None:
+        """Answer what has been asked, wait for nothing, and close."""
+        self._ending, self._since = True, time.monotonic()
+        if self._worker is None:
+            self._transport.close()
+        elif self._waiting:
+            self._worker.cancel()
+
+    def abort(self) -> None:
+        """Close now."""
+        self._transport.abort()
+
+    def refuse(self, why: str) -> None:
+        """Say why, and close."""
+        self._transport.write(self._unsent + encode([Fault("ERR", why)], self.session.version))
+        self._unsent = bytearray()
+        self._ending, self._since = True, time.monotonic()
+        self._transport.close()
+        if self._waiting and self._worker is not None:
+            self._worker.cancel()
+
+    def cut_if_late(self, now: float) -> None:
+        """Close if a request, or the token, takes too long to arrive, or the last reply to be read."""
+        overdue = now - self._since > ARRIVAL_SECONDS
+        if self._paused and not self._readable.is_set() and now - self._choked > STUCK_SECONDS:
+            log.warning("%s sends and does not read, and is cut off: let it send less at a time", self.session.peer)
+            self._transport.abort()
+        elif self._ending:
+            if overdue:
+                self._transport.abort()
+        elif (overdue and self._worker is None and self._requests.partial) or self._gave_no_token(now):
+            self.refuse("Protocol error: it took too long to arrive")
+
+    def _gave_no_token(self, now: float) -> bool:
+        return now - self._began > TOKEN_SECONDS and self.session.role is None
+
+    async def settled(self) -> None:
+        """Once it is gone: what it held is given back."""
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        with contextlib.suppress(PenstockError):  # then the end of the broker, or its heartbeat, gives it back
+            await self.session.close()
+
+    # the work
+
+    async def _work(self) -> None:
+        try:
+            while not self.session.leaving and (requests := self._next()):
+                await self._serve(requests)
+                self._since = time.monotonic()
+                await self._send()
+                if len(requests) == CHUNK:
+                    await asyncio.sleep(0)  # others have their turn
+        except ForeignProtocol:
+            self._transport.abort()
+        except ProtocolError as error:
+            self.refuse(str(error))
+        except asyncio.CancelledError:
+            self._transport.close()
+        except Exception:
+            log.exception("a connection of %s failed", self.session.peer)
+            self._transport.abort()
+        finally:
+            self._worker = None
+        if self._ending:
+            self._transport.close()
+        elif self._paused:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _next(self) -> list[Request]:
+        """The next requests. A stranger's come one by one: each may be the token that opens the door to more."""
+        known = self.session.role is not None
+        self._requests.limit = MAX_REQUEST if known else MAX_STRANGER
+        return self._requests.read(CHUNK if known else 1)
+
+    async def _serve(self, requests: list[Request]) -> None:
+        for step in plan(self.session, requests):
+            replies: list[Reply]
+            if isinstance(step, Calls):
+                replies = await (self._wait(step) if step.waits else carry_out(self.session, step))
+            else:
+                replies = [step]
+            self._unsent += encode(replies, self.session.version)
+            if self.session.leaving:
+                self._ending = True
+                return
+            if len(self._unsent) > MAX_UNSENT:
+                await self._send()
+
+    async def _wait(self, calls: Calls) -> list[Reply]:
+        """Calls that may take long: what is already answered is sent first, and a peer that goes ends them."""
+        await self._send()
+        if self._ending:
+            raise asyncio.CancelledError
+        self._waiting = True
+        self._service.blocked += 1
+        try:
+            return await carry_out(self.session, calls)
+        finally:
+            self._waiting = False
+            self._service.blocked -= 1
+
+    async def _send(self) -> None:
+        if self._unsent:
+            self._transport.write(self._unsent)
+            self._unsent = bytearray()
+        await self._readable.wait()
+
+    def _hold_back(self) -> None:
+        """Too much has come that is not yet carried out."""
+        if self._waiting:
+            # If the socket were not read, the peer could go unnoticed and be given what it waits for.
+            self.refuse(f"too much behind a command that waits: {MAX_PENDING} bytes at most")
+        elif not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+
+def _keep_alive(connected: socket.socket | None) -> None:
+    """A peer whose host has gone without a word is noticed after some two minutes, and what it held given back."""
+    if connected is None or connected.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for option, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            connected.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)

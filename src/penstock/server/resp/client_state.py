@@ -1,0 +1,138 @@
+"""One connection's state, without its socket: what it speaks, who it is, what it holds. Knows no commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from penstock.broker.session import session_id
+from penstock.broker.session_handle import Seat
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import make_handle
+from penstock.core.names import name as valid_name
+from penstock.core.options import Tube as StoredTube
+from penstock.errors import NoSuchTube, PenstockError
+from penstock.operations.operation import Flow
+from penstock.server.auth import Role, hashed
+from penstock.server.resp.grammar import Request
+from penstock.server.resp.replies import RESP2
+from penstock.server.resp.service import Service
+
+R = TypeVar("R")
+
+# Handles that a connection keeps; then all are let go and made again.
+MAX_TUBES = 1000
+
+
+class Session:
+    """What is taken through it is leased to it and ends with it. In the store it begins at its first take."""
+
+    def __init__(self, service: Service, id: int, peer: str) -> None:
+        self.service = service
+        self.id = id
+        self.peer = peer
+        self.version = RESP2
+        self.name = ""
+        self.library: dict[str, str] = {}
+        #: Requests between MULTI and EXEC; None: outside of them.
+        self.queued: list[Request] | None = None
+        self.queued_size = 0
+        self.spoilt = False  # one of them was refused, so EXEC refuses all
+        self.leaving = False  # QUIT: the reply is its last
+        self._digest = ""
+        self._seat = Seat(service.hub, implicit=True)
+        self._tubes: dict[str, Tube] = {}
+        self._flows = 0
+        self._still = asyncio.Event()
+
+    # who it is
+
+    @property
+    def role(self) -> Role | None:
+        """What it may do now; None: nothing before it gives a token."""
+        tokens = self.service.tokens
+        if not tokens.required:
+            return Role.ADMIN
+        return tokens.role_of(self._digest) if self._digest else None
+
+    def authenticate(self, token: str) -> bool:
+        """Whether the token is good; then it is this connection's."""
+        if self.service.tokens.check(token, self.peer) is None:
+            return False
+        self._digest = hashed(token)
+        return True
+
+    # what it holds
+
+    @property
+    def seat(self) -> Seat:
+        """Its place in a session of the store."""
+        return self._seat
+
+    async def join(self, id: str | None, ttr: int) -> None:
+        """Join another session, or begin one whose tasks stay taken for ttr after it; what it held is given back."""
+        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=session_id(id))
+        former, self._seat = self._seat, joined
+        self._tubes.clear()
+        await self.service.ask(former.close)
+
+    def reset(self) -> None:
+        """As it was when it connected, but for the session of the store and what that holds."""
+        self.version, self.name, self._digest = RESP2, "", ""
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget what was queued since MULTI."""
+        self.queued, self.queued_size, self.spoilt = None, 0, False
+
+    async def close(self) -> None:
+        """The connection is gone: what it was about to take goes back first, then what it holds."""
+        while self._flows:
+            self._still.clear()
+            await self._still.wait()
+        if self._seat.handle:  # else it has never taken, and nothing of it is in the store
+            await self.service.ask(self._seat.close)
+
+    # tubes
+
+    async def tube(self, name: str, *, anew: bool = False) -> Tube:
+        """A tube, whose takes and settles are this connection's; NoSuchTube when there is none."""
+        known = None if anew else self._tubes.get(name)
+        if known is not None:
+            return known
+        stored = await self.service.find(valid_name("tube", name), anew=anew)
+        if stored is None:
+            raise NoSuchTube(f"tube {name} does not exist: create it first with TUBE.CREATE {name} fifottl")
+        return self.handle(stored)
+
+    def handle(self, stored: StoredTube) -> Tube:
+        """A tube as this connection holds it."""
+        if len(self._tubes) >= MAX_TUBES:
+            self._tubes.clear()
+        tube = self._tubes[stored.name] = make_handle(self.service.hub, self._seat, stored)
+        return tube
+
+    async def carry_out(self, flows: Sequence[Flow[R]]) -> list[R | PenstockError | TimeoutError]:
+        """Begin these at once, so that they share store calls; of each what it gave, or its error, in order."""
+        runs = [self.service.bridge.run(self._watched(flow)) for flow in flows]
+        answers: list[R | PenstockError | TimeoutError] = []
+        try:
+            for run in runs:
+                try:
+                    answers.append(await run)
+                except (PenstockError, TimeoutError) as error:
+                    answers.append(error)
+        finally:
+            for run in runs[len(answers) :]:  # the connection is gone
+                if not run.cancel():
+                    run.forsake()
+        return answers
+
+    def _watched(self, flow: Flow[R]) -> Flow[R]:
+        self._flows += 1
+        try:
+            return (yield from flow)
+        finally:
+            self._flows -= 1
+            self._still.set()

@@ -1,0 +1,159 @@
+"""MQ.*: reliable queues as the Redis module RedisMQ has them, on tubes of kind reliable.
+
+Nothing here belongs to a session: whoever knows a message's id may ack it. So calls of all connections may share store
+calls, and consecutive ones of a pipeline are one step.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import TypeVar
+
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import make_handle, open_tube
+from penstock.core.names import name as valid_name
+from penstock.core.numbers import MAX_SECONDS, MAX_WHOLE
+from penstock.core.task import Task
+from penstock.errors import NoSuchTube
+from penstock.server.auth import Role
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.command_args import Args, text
+from penstock.server.resp.commands.command import Command, by_tube, single
+from penstock.server.resp.commands.task_commands import payload
+from penstock.server.resp.replies import Refused, Reply
+
+R = TypeVar("R")
+
+KIND = "reliable"
+_WHOLE = re.compile(rb"-?(0|[1-9][0-9]{0,18})")
+
+
+async def _push(session: Session, calls: Sequence[Args]) -> list[Reply]:
+    elements = [element for args in calls for element in args[1:]]
+
+    async def put(queue: Tube) -> list[Task]:
+        return await session.service.ask(queue.put_many, elements)
+
+    tasks = await _on_queue(session, calls[0][0], put, create=True)
+    ids = [task._record.address for task in tasks or ()]
+    if len(ids) == len(calls):  # one each, as a pipeline has them
+        return [[id] for id in ids]
+    rest = iter(ids)
+    return [list(islice(rest, len(args) - 1)) for args in calls]
+
+
+async def _pop(session: Session, calls: Sequence[Args]) -> list[Reply]:
+    counts = [_count(args[0]) for args in calls]
+
+    async def take(queue: Tube) -> list[Task]:
+        return await session.service.ask(queue.take_many, sum(counts))
+
+    tasks = iter(await _on_queue(session, calls[0][1], take) or ())
+    return [[_pair(task) for task in islice(tasks, count)] or None for count in counts]
+
+
+async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
+    given = [[text("task id", id) for id in args[1:]] for args in calls]
+
+    async def ack(queue: Tube) -> list[bool] | list[str]:
+        return await session.service.ask(queue.ack_many, [id for ids in given for id in ids])
+
+    # In order; an id that is given twice was removed by the first.
+    removed = [str(id) for id in await _on_queue(session, calls[0][0], ack) or ()][::-1]
+    return [[removed.pop() for id in ids if removed and removed[-1] == id] for ids in given]
+
+
+async def _recover(session: Session, args: Args) -> Reply:
+    count, elapsed = _count(args[1]), _integer(args[2], MAX_SECONDS * 1000)
+    if elapsed < 0:
+        raise Refused("ERR", "value is out of range, must be positive")
+
+    async def recover(queue: Tube) -> list[Task]:
+        return await session.service.ask(queue.recover, count, elapsed / 1000)
+
+    return [_pair(task) for task in await _on_queue(session, args[0], recover) or ()]
+
+
+async def _inspect(session: Session, args: Args) -> Reply:
+    pending = len(args) == 4
+    if len(args) > 4:
+        raise Refused("ERR", "wrong number of arguments for 'mq.inspect' command")
+    if pending and args[1].upper() != b"PENDING":
+        raise Refused("ERR", "syntax error")
+    start, count = _integer(args[-2]), _count(args[-1])
+
+    async def inspect(queue: Tube) -> tuple[list[Task], int]:
+        return await session.service.ask(_look, queue, start, count, pending)
+
+    tasks, now = await _on_queue(session, args[0], inspect) or ([], 0)
+    return [_delivery(task, now) if pending else _pair(task) for task in tasks]
+
+
+def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task], int]:
+    tasks = queue.inspect(start, count, pending)
+    return tasks, queue._hub.store.now() if pending else 0
+
+
+def _pair(task: Task) -> Reply:
+    return [task._record.address, payload(task)]
+
+
+def _delivery(task: Task, now: int) -> Reply:
+    taken = task._record.taken or 0
+    return [task._record.address, payload(task), taken, max(0, now - taken), task.attempts]
+
+
+async def _on_queue(
+    session: Session, key: bytes, act: Callable[[Tube], Awaitable[R]], *, create: bool = False
+) -> R | None:
+    """What acting on the queue gives; None where there is none. One that was dropped meanwhile is looked for anew."""
+    for anew in (False, True):
+        queue = await _queue(session, key, create=create, anew=anew)
+        if queue is None:
+            return None
+        try:
+            return await act(queue)
+        except NoSuchTube:
+            if anew:
+                raise
+    return None
+
+
+async def _queue(session: Session, key: bytes, *, create: bool, anew: bool) -> Tube | None:
+    service = session.service
+    name = valid_name("key", text("key", key))
+    stored = await service.find(name, anew=anew)
+    if stored is None and create:
+        await service.ask(open_tube, service.hub, service.seat, name, KIND, {})
+        stored = await service.find(name, anew=True)
+    if stored is None:
+        return None
+    if stored.kind.name != KIND:
+        raise Refused("WRONGTYPE", "Operation against a key holding the wrong kind of value")
+    return make_handle(service.hub, service.seat, stored)
+
+
+def _integer(raw: bytes, most: int = MAX_WHOLE) -> int:
+    if not _WHOLE.fullmatch(raw) or abs(int(raw)) > most:
+        raise Refused("ERR", "value is not an integer or out of range")
+    return int(raw)
+
+
+@lru_cache(1000)  # of a pipeline all are alike
+def _count(raw: bytes) -> int:
+    count = _integer(raw)
+    if count < 1:
+        raise Refused("ERR", "value is out of range, must be positive")
+    return count
+
+
+COMMANDS = (
+    Command("MQ.PUSH", -3, _push, tube_at=1, joins=by_tube, usage="key element [element ...]"),
+    Command("MQ.POP", 3, _pop, tube_at=2, joins=lambda args: args[1], usage="count key"),
+    Command("MQ.ACK", -3, _ack, tube_at=1, joins=by_tube, usage="key id [id ...]"),
+    Command("MQ.RECOVER", 4, single(_recover), tube_at=1, usage="key count milliseconds"),
+    Command("MQ.INSPECT", -4, single(_inspect), Role.READ, tube_at=1, usage="key [PENDING] start count"),
+)

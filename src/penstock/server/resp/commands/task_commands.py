@@ -1,0 +1,184 @@
+"""TUBE.* for tasks: put, take, settle, look."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from penstock.broker.looking import MAX_PAGE
+from penstock.broker.outcome import Outcome
+from penstock.broker.tube import Tube
+from penstock.core import codec
+from penstock.core.numbers import span_ms
+from penstock.core.numbers import whole as bounded
+from penstock.core.task import Facts, Task
+from penstock.operations.operation import Flow
+from penstock.server.auth import Role
+from penstock.server.resp import command_args as arguments
+from penstock.server.resp.client_state import Session
+from penstock.server.resp.command_args import Args, code, data, number, options, task_id, text, whole
+from penstock.server.resp.commands.command import Command, by_tube, single, timeout_from, verb
+from penstock.server.resp.replies import Reply
+from penstock.server.resp.service import flow_of
+
+_TAKE = {"timeout": number, "count": whole, "max_pri": whole}
+
+
+def payload(task: Facts[Any]) -> bytes:
+    """A task's data on the wire: bytes as they were put, other values as their JSON text."""
+    stored = task._record.payload
+    return stored[1:] if codec.is_raw(stored) else stored
+
+
+def triple(task: Facts[Any]) -> Reply:
+    """A task as consumers need it: id, status, data."""
+    return [task.id, task.status.value, payload(task)]
+
+
+def triples(tasks: list[Task]) -> Reply:
+    """Several of them."""
+    return [triple(task) for task in tasks]
+
+
+def _put(tube: Tube, args: Args) -> Flow[Task]:
+    return flow_of(tube.put, args[0], **options(args[1:], arguments.PUT))
+
+
+def _take(tube: Tube, args: Args) -> Flow[Reply]:
+    given = options(args, _TAKE)
+    many = "count" in given
+    tasks = yield from flow_of(
+        tube.take_many, given.get("count", 1), given.get("timeout", 0), max_pri=given.get("max_pri")
+    )
+    if not tasks:
+        return None
+    return triples(tasks) if many else triple(tasks[0])
+
+
+async def _take_any(session: Session, args: Args) -> Reply:
+    count = whole("number of tubes", args[0])
+    names = [text("tube", name) for name in args[1 : 1 + max(0, count)]]
+    given = options(args[1 + len(names) :], {"timeout": number, "max_pri": whole})
+    flow = session.seat.take_first(names, given.get("timeout", 0), given.get("max_pri"))
+    (task,) = await session.carry_out([flow])
+    if isinstance(task, Exception):
+        raise task
+    return None if task is None else [task.tube, *cast("list[Reply]", triple(task))]
+
+
+def _any_waits(args: Args) -> bool:
+    return any(word.upper() == b"TIMEOUT" for word in args[2:])
+
+
+def _ack(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.ack, task_id(tube, args[0]), **options(args[1:], {"result": data}))
+
+
+def _release(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.release, task_id(tube, args[0]), **options(args[1:], {"delay": number}))
+
+
+def _touch(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.touch, task_id(tube, args[0]), number("seconds", args[1]))
+
+
+def _fail(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.fail, task_id(tube, args[0]), text("error", args[1]), **options(args[2:], {"code": code}))
+
+
+def _bury(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.bury, task_id(tube, args[0]), **options(args[1:], {"reason": text}))
+
+
+def _delete(tube: Tube, args: Args) -> Flow[None]:
+    return flow_of(tube.delete, task_id(tube, args[0]))
+
+
+def _peek(tube: Tube, args: Args) -> Flow[Task]:
+    return flow_of(tube.peek, task_id(tube, args[0]))
+
+
+_FACTS = "tube pri utube attempts lease created taken due expires address group reason".split()
+
+
+def _facts(task: Task) -> Reply:
+    rest: dict[str, Reply] = {name: getattr(task, name) for name in _FACTS}
+    return {"id": task.id, "status": task.status.value, "data": payload(task), **rest}
+
+
+def _tasks(tube: Tube, args: Args) -> Flow[list[Task]]:
+    given = options(args, {"status": text, "limit": _page, "after": lambda what, raw: task_id(tube, raw)})
+    return flow_of(tube.tasks, given.pop("status", None), **given)
+
+
+def _page(what: str, raw: bytes) -> int:
+    """How many tasks one reply may have: all of them are in memory at once."""
+    return bounded(what, whole(what, raw), 1, MAX_PAGE)
+
+
+def _why(tube: Tube, args: Args) -> Flow[str]:
+    return flow_of(tube.why, task_id(tube, args[0]))
+
+
+def _wait(tube: Tube, args: Args) -> Flow[Outcome]:
+    return flow_of(tube.wait, text("address", args[0]), options(args[1:], {"timeout": number}).get("timeout", 0))
+
+
+def _outcome(outcome: Outcome) -> Reply:
+    result = outcome.result
+    shown = result if result is None or isinstance(result, bytes) else codec.encode(result)
+    return {"status": outcome.status, "result": shown, "error": outcome.error, "code": outcome.code}
+
+
+def _recover(tube: Tube, args: Args) -> Flow[list[Task]]:
+    return flow_of(tube.recover, whole("count", args[0]), number("elapsed", args[1]))
+
+
+def _inspect(tube: Tube, args: Args) -> Flow[list[Task]]:
+    pending = [word.upper() for word in args[2:]] == [b"PENDING"]
+    if not pending:
+        options(args[2:], {})
+    return flow_of(tube.inspect, whole("start", args[0]), whole("count", args[1]), pending)
+
+
+async def _session(session: Session, args: Args) -> Reply:
+    if len(args) == 1:
+        await session.join(text("session id", args[0]), 0)
+    elif args:
+        await session.join(None, span_ms("ttr", options(args, {"ttr": number})["ttr"]))
+    return (await session.service.ask(session.seat.join)).id
+
+
+def _id(task: Task) -> Reply:
+    found: int | str = task.id
+    return found
+
+
+def _same(reply: Reply) -> Reply:
+    return reply
+
+
+COMMANDS = (
+    Command("TUBE.PUT", -3, verb(_put, _id), tube_at=1, waits=timeout_from(2),
+            joins=lambda args: None if timeout_from(2)(args) else args[0], usage="name data [OPTION value ...]"),
+    Command("TUBE.TAKE", -2, verb(_take, _same), tube_at=1, waits=timeout_from(1),
+            joins=lambda args: None if timeout_from(1)(args) else args[0],
+            usage="name [TIMEOUT seconds] [COUNT count] [MAX_PRI pri]"),
+    Command("TUBE.TAKEANY", -3, single(_take_any), waits=_any_waits,
+            usage="count name [name ...] [TIMEOUT seconds] [MAX_PRI pri]"),
+    Command("TUBE.ACK", -3, verb(_ack), tube_at=1, joins=by_tube, usage="name id [RESULT data]"),
+    Command("TUBE.RELEASE", -3, verb(_release), tube_at=1, joins=by_tube, usage="name id [DELAY seconds]"),
+    Command("TUBE.TOUCH", 4, verb(_touch), tube_at=1, joins=by_tube, usage="name id seconds"),
+    Command("TUBE.FAIL", -4, verb(_fail), tube_at=1, joins=by_tube, usage="name id error [CODE code]"),
+    Command("TUBE.BURY", -3, verb(_bury), tube_at=1, joins=by_tube, usage="name id [REASON text]"),
+    Command("TUBE.DELETE", 3, verb(_delete), tube_at=1, joins=by_tube, usage="name id"),
+    Command("TUBE.PEEK", 3, verb(_peek, triple), Role.READ, tube_at=1, usage="name id"),
+    Command("TUBE.SHOW", 3, verb(_peek, _facts), Role.READ, tube_at=1, usage="name id"),
+    Command("TUBE.TASKS", -2, verb(_tasks, triples), Role.READ, tube_at=1,
+            usage="name [STATUS letter] [LIMIT count] [AFTER id]"),
+    Command("TUBE.WHY", 3, verb(_why, _same), Role.READ, tube_at=1, usage="name id"),
+    Command("TUBE.WAIT", -3, verb(_wait, _outcome), Role.READ, tube_at=1, waits=timeout_from(2),
+            usage="name address [TIMEOUT seconds]"),
+    Command("TUBE.RECOVER", 4, verb(_recover, triples), tube_at=1, usage="name count seconds"),
+    Command("TUBE.INSPECT", -4, verb(_inspect, triples), Role.READ, tube_at=1, usage="name start count [PENDING]"),
+    Command("TUBE.SESSION", -1, single(_session), usage="[id | TTR seconds]"),
+)  # fmt: skip

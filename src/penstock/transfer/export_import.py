@@ -1,0 +1,150 @@
+"""`export` and `import`: a tube out into a file, and in from one."""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+from penstock.core import names
+from penstock.core.group import Group
+from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.core.transfer import MOVE_STEP, Kept, arriving
+from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
+from penstock.store.contract import TransferStore, load_tube
+from penstock.transfer.importer import (
+    STEP_BYTES,
+    Arrival,
+    Tell,
+    discard,
+    read_groups,
+    read_outcomes,
+    read_tasks,
+    size_of,
+)
+from penstock.transfer.tube_file import End, Reader, Writer
+
+_REMEDY = "drop it, or import under another name with --tube"
+
+
+def export_tube(store: TransferStore, tube: Tube, file: BinaryIO, tell: Tell) -> int:
+    """Write all of a tube; how many tasks. What others change meanwhile is in the file or not, each task by itself."""
+    while store.advance(tube).more:
+        pass
+    writer = Writer(file)
+    writer.begin(tube.name, tube.kind, tube.given, paused=store.paused(tube))
+    groups: set[int] = set()
+    count = 0
+    for page in read_tasks(store, tube):
+        if not {record.group_no for record in page} - {None} <= groups:
+            groups |= _write_groups(store, tube, writer, groups)
+        # A group that is not there is over or cancelled, and its tasks went with it while this was read.
+        there = [record for record in page if record.group_no is None or record.group_no in groups]
+        writer.tasks(there)
+        count += len(there)
+        tell(len(page))
+    _write_groups(store, tube, writer, groups)
+    for outcomes in read_outcomes(store, tube):
+        writer.outcomes(outcomes)
+    writer.end(store.tally(tube))
+    return count
+
+
+def _write_groups(store: TransferStore, tube: Tube, writer: Writer, written: set[int]) -> set[int]:
+    """Write the groups that are new; their numbers."""
+    groups = list(read_groups(store, tube, max(written, default=0)))
+    writer.groups(groups)
+    return {group.no for group in groups}
+
+
+class Import:
+    """A file on its way into a store. Until `run` has ended, nobody sees the tube; when it fails, nothing is left."""
+
+    def __init__(self, store: TransferStore, file: BinaryIO, called: str, name: str | None = None) -> None:
+        self._store = store
+        self._reader = Reader(file, called)
+        self.name = self._reader.header.name if name is None else names.name("tube", name)
+        self._records: list[Record] = []
+        self._outcomes: list[Kept] = []
+        self._bytes = 0
+
+    def run(self, tell: Tell, *, anew: bool = False) -> int:
+        """Read it in; how many tasks. `anew`: what an import that was killed left behind goes first."""
+        _must_not_arrive(self._store, self.name, anew=anew)
+        self._empty_one()
+        header = self._reader.header
+        tube = self._store.save_tube(arriving(self.name), header.kind, header.options, exist_ok=False)
+        try:
+            return self._read_in(Arrival(self._store, tube), tell)
+        except BaseException:
+            if load_tube(self._store, tube.name) is not None:  # else it has landed
+                discard(self._store, tube)
+            raise
+
+    def _read_in(self, arrival: Arrival, tell: Tell) -> int:
+        self._store.pause_tube(arrival.tube, self._reader.header.paused)
+        count = 0
+        for item in self._reader.items():
+            if isinstance(item, Record):
+                self._records.append(item)
+                self._bytes += size_of(item)
+                count += 1
+            elif isinstance(item, Kept):
+                self._outcomes.append(item)
+                self._bytes += size_of(item)
+            full = self._bytes >= STEP_BYTES or len(self._records) + len(self._outcomes) >= MOVE_STEP
+            if full or isinstance(item, (Group, End)):
+                tell(len(self._records))
+                self._flush(arrival)
+            if isinstance(item, Group):
+                arrival.begin_group(item)
+            elif isinstance(item, End):
+                arrival.take_in([], item.last_id)
+                self._make_way()
+                arrival.land(self.name, item.tally)
+        return count
+
+    def _make_way(self) -> None:
+        """An empty tube of the same sort makes way at the last moment."""
+        there = self._empty_one()
+        if there is not None:
+            self._store.drop_tube(there)
+
+    def _empty_one(self) -> Tube | None:
+        """The tube that has the name, if it may make way; TubeExists or TubeMismatch where it may not."""
+        there = _find(self._store, self.name)
+        if there is None:
+            return None
+        header = self._reader.header
+        if there.kind != header.kind or there.given != header.options:
+            raise TubeMismatch(f"tube {self.name} is there with another kind or options: {_REMEDY}")
+        if self._store.count(there).stored:
+            raise TubeExists(f"tube {self.name} is there, and is not empty: {_REMEDY}")
+        return there
+
+    def _flush(self, arrival: Arrival) -> None:
+        if self._records:
+            arrival.take_in(self._records, self._records[-1].id)
+        if self._outcomes:
+            arrival.keep(self._outcomes)
+        self._records, self._outcomes, self._bytes = [], [], 0
+
+
+def _must_not_arrive(store: TransferStore, name: str, *, anew: bool) -> None:
+    left = load_tube(store, arriving(name))
+    if left is not None and anew:
+        discard(store, left)
+    elif left is not None:
+        raise BadValue(
+            f"an import or move of tube {name} is under way, or was broken off: wait for it, go on with the move, or "
+            "import with --anew, which removes what it left"
+        )
+
+
+def _find(store: TransferStore, name: str) -> Tube | None:
+    """The tube of that name; one that is arriving under it is ours."""
+    try:
+        return load_tube(store, name)
+    except NoSuchTube as error:
+        if load_tube(store, arriving(name)) is not None:
+            return None
+        raise NoSuchTube(f"{error}, or import under another name with --tube") from None

@@ -1,0 +1,246 @@
+"""`move`: tubes go from one store to another while programs use them. Started again after a crash, it goes on.
+
+Of each tube, one step after the other, each of which may be made again:
+1. It is created in the target where nobody sees it (`arriving`), paused if it is.
+2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is sealed: from that one step
+   on everybody is told where it went, and nothing in it changes.
+3. All of it is copied, tasks by id from the last that is there on.
+4. It lands in the target, in one step: from there on it is used there.
+5. What is left in the source is erased, all but the word where it went.
+Its content is live in at most one store: in the source until 2, in the target from 4 on.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+
+import msgspec
+
+from penstock.core import names
+from penstock.core.options import Tube
+from penstock.core.transfer import arriving, gone, is_erased, moved_to, own_options, plain_name
+from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
+from penstock.runtime.runtime import Hub
+from penstock.store.contract import TransferStore, load_tube
+from penstock.transfer.importer import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
+
+# Between two looks whether what was taken has come back.
+_LOOK_SECONDS = 0.05
+
+
+class Moved(msgspec.Struct, frozen=True):
+    """A tube that went, how many tasks went with it now, and whether it is paused where it came."""
+
+    tube: str
+    tasks: int
+    paused: bool = False
+
+
+class Move:
+    """Tubes on their way from one store to another. `to` is what is said of the target in the source."""
+
+    def __init__(self, source: Hub, target: TransferStore, to: str, *, wait: float, tell: Tell) -> None:
+        if source.store.identity == target.identity:
+            raise BadValue("both URLs lead to the same store: give another one to move to")
+        self._hub = source
+        self._source = source.store
+        self._target = target
+        self._to = shown_url(to)
+        self._wait = wait
+        self._tell = tell
+
+    def run(self, tubes: Sequence[str]) -> list[Moved]:
+        """Move these tubes. All are sealed before the first is copied, so that what replies to another goes with it.
+
+        TubeBusy where one does not come to rest, which goes on where it is, and NoSuchTube where one is dropped
+        meanwhile: the others are moved.
+        """
+        for name in tubes:
+            self._must_be_movable(name)
+        fresh = [name for name in tubes if self._sealed(name) is None]
+        failures = self._seal_all([self._begin(name) for name in fresh])
+        # One that another move has sealed since is that one's to copy.
+        sealed = [tube for name in tubes if name not in failures and (tube := self._sealed(name)) is not None]
+        copied = [(tube, *self._copy(tube)) for tube in sealed]
+        # Those that others reply to land first: else a reply would find no tube of that name, and make one.
+        awaited = {name for _, _, replies in copied for name in replies}
+        copied.sort(key=lambda found: plain_name(found[0].name) not in awaited)
+        moved = [self._land(tube, count) for tube, count, _ in copied]
+        if failures:
+            raise next(iter(failures.values()))
+        return moved
+
+    def _must_be_movable(self, name: str) -> None:
+        """Refuse before anything has changed."""
+        sealed = self._sealed(name)
+        if sealed is not None and moved_to(sealed) != self._to:
+            raise BadValue(f"tube {name} went to {moved_to(sealed)}, or is on its way there: go on with that URL")
+        if sealed is not None:
+            return
+        tube = _visible(self._source, name)
+        if tube is None:
+            raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
+        if _visible(self._target, name) is not None:
+            raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
+        left = load_tube(self._target, gone(name))
+        if left is not None and not is_erased(left):
+            raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
+        coming = load_tube(self._target, arriving(name))
+        if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
+            raise TubeExists(
+                f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
+                "or was broken off: go on with that one, or begin the import again with --anew"
+            )
+
+    def _sealed(self, name: str) -> Tube | None:
+        return load_tube(self._source, gone(name))
+
+    def _begin(self, name: str) -> tuple[Tube, Tube]:
+        """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
+        tube = load_tube(self._source, name)
+        assert tube is not None, "it was there a moment ago"
+        coming = load_tube(self._target, arriving(name))
+        if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
+            discard(self._target, coming)  # it was begun for another tube of that name
+            coming = None
+        if coming is None:
+            left = load_tube(self._target, gone(name))
+            if left is not None:  # it comes back
+                self._target.forget_tube(left)
+            paused = self._source.paused(tube)
+            coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
+            self._target.pause_tube(coming, paused)
+        return tube, coming
+
+    def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
+        """Step 2; why those were not sealed that were not, by name. Who holds a task has time to finish it."""
+        ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
+        try:
+            for step in (self._pause, self._come_to_rest, self._seal):
+                for tube, _ in tubes:
+                    try:
+                        step(tube, ends)
+                    except (TubeBusy, NoSuchTube) as error:  # in use; or dropped, or moved by another, meanwhile
+                        failures.setdefault(tube.name, error)
+        finally:
+            self._undo(tubes)
+        return failures
+
+    def _pause(self, tube: Tube, ends: float) -> None:
+        self._source.pause_tube(tube, True)
+
+    def _come_to_rest(self, tube: Tube, ends: float) -> None:
+        while time.monotonic() < ends:
+            self._hub.reap()
+            self._hub.catch_up(tube)
+            if not tube.kind.leased or not self._source.count(tube).taken:
+                return
+            time.sleep(_LOOK_SECONDS)
+
+    def _seal(self, tube: Tube, ends: float) -> None:
+        while True:
+            self._hub.catch_up(tube)
+            try:
+                return self._source.seal_tube(tube, self._to)
+            except (TubeBusy, StoreBusy) as error:
+                if time.monotonic() >= ends:
+                    raise TubeBusy(f"{error}; it was not moved, and goes on here (--wait says how long)") from None
+            time.sleep(_LOOK_SECONDS)
+
+    def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
+        """What is not sealed goes on as before."""
+        for tube, coming in tubes:
+            sealed = self._sealed(tube.name)
+            if sealed is None or moved_to(sealed) != self._to:
+                with suppress(NoSuchTube):
+                    self._source.pause_tube(tube, self._target.paused(coming))
+                discard(self._target, coming)
+
+    def _copy(self, tube: Tube) -> tuple[int, set[str]]:
+        """Step 3; how many tasks were copied now, and the tubes that they reply to."""
+        name, count, replies = plain_name(tube.name), 0, set[str]()
+        coming = load_tube(self._target, arriving(name))
+        if coming is None:
+            if is_erased(tube) or self._has_landed(tube):
+                return count, replies
+            # Somebody removed what had come; the source has all of it.
+            coming = self._target.save_tube(arriving(name), tube.kind, own_options(tube), exist_ok=True)
+        arrival = Arrival(self._target, coming)
+        last, there = self._source.tally(tube).last_id, arrival.last_id
+        if there < last or last == 0:
+            for group in read_groups(self._source, tube):
+                arrival.begin_group(group)
+        for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
+            replies.update(record.reply_to for record in page if record.reply_to is not None)
+            if missing := [record for record in page if record.id > there]:
+                arrival.take_in(missing, page[-1].id)
+            count += len(missing)
+            self._tell(len(page))
+        arrival.take_in([], last)
+        for outcomes in read_outcomes(self._source, tube):
+            arrival.keep(outcomes)
+        return count, replies
+
+    def _has_landed(self, tube: Tube) -> bool:
+        """Whether the tube of that name in the target is this one; TubeExists where it cannot be."""
+        there = _visible(self._target, plain_name(tube.name))
+        if there is not None and self._target.tally(there).last_id < self._source.tally(tube).last_id:
+            raise TubeExists(f"tube {there.name} was made anew in the store to move to: drop it there, and go on")
+        return there is not None
+
+    def _land(self, tube: Tube, count: int) -> Moved:
+        """Steps 4 and 5."""
+        name = plain_name(tube.name)
+        coming = load_tube(self._target, arriving(name))
+        if coming is not None:
+            arrival = Arrival(self._target, coming)
+            arrival.find_groups(list(read_groups(self._source, tube)))
+            arrival.land(name, self._source.tally(tube))
+        if not is_erased(tube):
+            self._source.erase_tube(tube)
+        landed = _visible(self._target, name)
+        return Moved(name, count, landed is not None and self._target.paused(landed))
+
+
+def all_tubes(source: TransferStore, to: str) -> list[str]:
+    """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
+    sealed = (tube for tube in source.load_sealed() if not is_erased(tube) and moved_to(tube) == shown_url(to))
+    return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *sealed)})
+
+
+def task_count(source: TransferStore, tubes: Iterable[str]) -> int:
+    """How many tasks these tubes have; a name that is none has none."""
+    found = (load_tube(source, gone(name)) or _visible(source, name) for name in tubes)
+    return sum(source.tally(tube).counts.stored for tube in found if tube is not None)
+
+
+def shown_url(url: str) -> str:
+    """A store's URL as others may read it: without passwords, that of a pool's database too, and from any folder."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        parts = parts._replace(path=f"/{quote(os.path.abspath(unquote(parts.path[1:])))}")
+    user, _, host = parts.netloc.rpartition("@")
+    user = user.partition(":")[0]
+    kept = [
+        (name, shown_url(value) if name == "pool" else value)
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
+        if "password" not in name
+    ]
+    return f"{parts.scheme}://{user and f'{user}@'}{host}{parts.path}{(kept and f'?{urlencode(kept)}') or ''}"
+
+
+def check_names(tubes: Iterable[str]) -> list[str]:
+    """Names of tubes, each once, in order."""
+    return list(dict.fromkeys(names.name("tube", name) for name in tubes))
+
+
+def _visible(store: TransferStore, name: str) -> Tube | None:
+    """The tube of that name that people can use."""
+    try:
+        return load_tube(store, name)
+    except NoSuchTube:
+        return None

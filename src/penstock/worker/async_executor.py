@@ -1,0 +1,110 @@
+"""Runs async handlers on one event loop in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from penstock.app.current import set_run
+from penstock.app.tracing import continued
+from penstock.worker.running_task import Item
+from penstock.worker.state import Work
+
+log = logging.getLogger("penstock.worker")
+
+# Seconds that cancelled coroutines have for their own ends.
+CLEAN_UP = 1.0
+
+
+class Loop:
+    """An executor. Each running coroutine holds a slot; a lost lease cancels it."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._buffer: deque[Item] = deque()
+        self._running: set[asyncio.Task[None]] = set()
+        self._called = False  # a pump is on its way
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run_loop, name="penstock-loop", daemon=True)
+        self._thread.start()
+        work.slots.on_free.append(self.wake)
+
+    def start(self, items: Sequence[Item]) -> None:
+        """Run these, in order, as slots allow."""
+        self._buffer.extend(items)
+        self.wake()
+
+    def room(self) -> int | None:
+        """Slots alone decide."""
+        return None
+
+    def wake(self) -> None:
+        """Begin what a slot has become free for; many calls at one moment are one."""
+        if self._buffer and not self._called:
+            self._called = True
+            here = threading.current_thread() is self._thread  # then the loop need not be woken by a system call
+            (self._loop.call_soon if here else self._loop.call_soon_threadsafe)(self._pump)
+
+    def stop(self) -> None:
+        """Cancel what still runs, and give it a moment to clean up."""
+        self._buffer.clear()
+        try:
+            asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLEAN_UP)
+        except TimeoutError:
+            log.warning("the loop cannot be ended: a handler blocks it with a call that should be awaited")
+            return
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def _run_loop(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def _pump(self) -> None:
+        self._called = False
+        while self._buffer and self._work.slots.acquire():
+            self._begin(self._buffer.popleft())
+
+    def _begin(self, item: Item) -> bool:
+        """Run it in the slot that was taken for it; False where it was given back before."""
+        if not self._work.claim(item):
+            self._work.slots.release()
+            return False
+        running = self._loop.create_task(self._call(item))
+        self._running.add(running)
+        running.add_done_callback(self._running.discard)
+        return True
+
+    async def _call(self, item: Item) -> None:
+        this = asyncio.current_task()
+        assert this is not None
+        item.cancel = lambda: self._loop.call_soon_threadsafe(this.cancel)
+        set_run(item)
+        began = time.perf_counter()
+        try:
+            result = await self._run(item)
+        except BaseException as error:  # a cancelled one, too: by its own code, by a lost lease, or at a stop
+            self._work.fail(item, error, began)
+        else:
+            self._work.finish(item, result, began)
+        finally:
+            self._work.slots.release()
+
+    async def _run(self, item: Item) -> object:
+        """What the handler returns."""
+        handler = item.handler
+        assert handler is not None
+        with continued(item.traced or {}, item.tube.name, item.task.id):
+            return await handler.arguments.call(handler.function, item.stored)
+
+    async def _cancel_all(self) -> None:
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running, timeout=CLEAN_UP)

@@ -1,0 +1,290 @@
+"""Takes tasks: as many as can be started at once, and a little ahead where handlers are fast."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from penstock.app.tracing import TRACE
+from penstock.broker.session_handle import Seat
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import open_tube
+from penstock.core.task import Task
+from penstock.errors import NoSuchTube, PenstockError
+from penstock.operations.operation import verb
+from penstock.worker import settlement as verdict
+from penstock.worker.running_task import MAX_WAIT, Item
+from penstock.worker.state import Executor, Work
+from penstock.worker.thread_executor import Threads
+
+if TYPE_CHECKING:
+    from penstock.app.app import AnyHandler
+
+log = logging.getLogger("penstock.worker")
+
+# The largest take: enough to share its round trip or commit, few enough for a store that others use, too.
+LARGEST_TAKE = 1000
+# The executor whose threads can change places with the one that takes.
+THREAD = "thread"
+# The most that waits to be started: a take more than that, so that handlers go on while the next is under way.
+MOST_AHEAD = 2 * LARGEST_TAKE
+# So many free slots are filled with one take, however fast handlers are.
+AT_ONCE = 32
+# The longest sleep while a taken task is being started.
+HAND_OVER = 0.001
+# Seconds between attempts while the store is away.
+FIRST_PAUSE = 0.05
+LAST_PAUSE = 2.0
+# A task without a callback, in a tube that is looked at for callbacks alone, is left to others for so long.
+NOT_OURS = 1.0
+
+
+class Source(NamedTuple):
+    """A tube, and the executors that its handlers here need. One that was `found` is not created anew when dropped."""
+
+    tube: Tube
+    needs: frozenset[str]
+    found: bool = False
+
+
+class Feeder:
+    """One thread at a time, the only one that takes. It stops where no slot is free, and waits where nothing is ready.
+
+    A single task that runs in threads is run by the thread that took it, while another one goes on with taking.
+    """
+
+    def __init__(
+        self, work: Work, seat: Seat, sources: Sequence[Source], executors: Mapping[str, Executor],
+        handlers: Mapping[str, AnyHandler], *, turns: bool,
+    ) -> None:  # fmt: skip
+        self._work = work
+        self._seat = seat
+        self._take_tasks = verb(seat.take_tasks)
+        self._sources = list(sources)
+        self._executors = executors
+        self._handlers = handlers
+        self._handled = {handler.rules.tube for handler in handlers.values()}
+        self._wanted: deque[Sequence[Source]] = deque(maxlen=1)
+        self._turns = turns  # tubes take turns; else the earlier ones come first
+        self._window = MAX_WAIT  # the shortest patience among the tasks of the last take
+        self._room = threading.Event()
+        self._restricted = False  # blocked in a take that must begin again when there is more room
+        self._changed = False
+        self._stopping = False
+        self._threads: Threads | None = None  # that take by turns
+        self._ended = threading.Event()
+        self.on_taken: Callable[[], None] = lambda: None
+        work.on_low = self.poke
+        work.slots.on_free.append(self.poke)
+
+    def start(self, threads: Threads) -> None:
+        """Begin, on one of these threads."""
+        self._threads = threads
+        threads.employ(self._work.guarded("feeder", self._feed))
+
+    def stop(self) -> None:
+        """Take no more. What came at the last moment is in hand when this returns."""
+        self._stopping = True
+        self._room.set()
+        self._seat.stir()
+        self._ended.wait()
+
+    def follow(self, sources: Sequence[Source]) -> None:
+        """Take from these instead."""
+        self._wanted.append(sources)
+        self._room.set()
+        self._seat.stir()
+
+    def poke(self) -> None:
+        """There may be more room than there was."""
+        self._room.set()
+        if self._restricted:
+            self._changed = True
+            self._seat.stir()
+
+    def _feed(self) -> None:
+        passed_on = False
+        try:
+            passed_on = self._run()
+        finally:
+            if not passed_on:
+                self._ended.set()
+
+    def _go_on(self) -> None:
+        """Feed in the place of a thread that runs what it took."""
+        self._handed_out()
+        self._feed()
+
+    def _run(self) -> bool:
+        """Take until it stops; True when another thread goes on with that."""
+        pause = FIRST_PAUSE
+        while not self._stopping:
+            self._room.clear()
+            if self._wanted:
+                self._sources = list(self._wanted.popleft())
+            try:
+                tasks = self._take()
+                pause = FIRST_PAUSE
+            except NoSuchTube as error:
+                log.warning("a tube was dropped and is opened anew: %s", error)
+                self._open_anew()
+                continue
+            except PenstockError as error:
+                log.warning("cannot take now, trying again: %s", error)
+                self._room.wait(pause)
+                pause = min(pause * 2, LAST_PAUSE)
+                continue
+            if tasks and self._hand_out(tasks):
+                return True
+        return False
+
+    def _take(self) -> list[Task]:
+        """What there is room for; nothing, after a while, when there is none."""
+        count, max_pri = self._count()
+        rooms: dict[int | None, list[Tube]] = {}
+        for source in self._sources:
+            room = self._room_of(source)
+            if room is None or room > 0:
+                rooms.setdefault(room, []).append(source.tube)
+        if count <= 0 or not rooms:
+            self._await_room()
+            return []
+        if len(rooms) > 1:  # each tube as much as it has room for, and only then wait for any
+            for room, tubes in rooms.items():
+                tasks = self._take_tasks(tubes, count if room is None else min(count, room), 0, max_pri)
+                if tasks:
+                    return tasks
+        self._changed = False
+        self._restricted = max_pri is not None or sum(map(len, rooms.values())) < len(self._sources)
+        try:
+            least = min(count if room is None else min(count, room) for room in rooms)
+            tubes = [tube for some in rooms.values() for tube in some]
+            return self._take_tasks(tubes, least, None, max_pri, self._over)
+        finally:
+            self._restricted = False
+
+    def _open_anew(self) -> None:
+        """Go on with the tubes that are there or can be created; without those that were moved to another store."""
+        sources: list[Source] = []
+        gone: NoSuchTube | None = None
+        for source in self._sources:
+            if not source.found:
+                try:
+                    opened = open_tube(self._seat._hub, self._seat, source.tube.name, None, {})
+                except NoSuchTube as moved:
+                    log.error("nothing more is taken from it: %s", moved)
+                    gone = moved
+                else:
+                    sources.append(Source(opened, source.needs))
+        if gone is not None and not sources:
+            raise gone
+        self._sources = sources
+
+    def _over(self) -> bool:
+        return self._stopping or self._changed or bool(self._wanted)
+
+    def _count(self) -> tuple[int, int | None]:
+        """How many to take, and up to which priority."""
+        self._work.pace.look(time.monotonic())
+        slots, buffered = self._work.slots, len(self._work.hand.unstarted)
+        if slots.limited:
+            return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
+        ahead = self._ahead()
+        # Free slots are not filled at once either: a loop starts coroutines one after the other.
+        count = min(min(slots.free(), AT_ONCE) + ahead - buffered, LARGEST_TAKE)
+        return (0 if buffered and count < ahead / 2 else count), None
+
+    def _ahead(self) -> int:
+        """How many tasks will start within half of what one may wait, if all goes on as it does."""
+        return min(MOST_AHEAD, int(self._work.pace.rate * self._window / 2))
+
+    def _room_of(self, source: Source) -> int | None:
+        rooms = [self._executors[need].room() for need in source.needs]
+        return min((room for room in rooms if room is not None), default=None)
+
+    def _await_room(self) -> None:
+        buffered = len(self._work.hand.unstarted)
+        low = self._work.low = min(buffered - 1, self._ahead() // 2)
+        if len(self._work.hand.unstarted) > low:
+            self._room.wait(1.0)
+
+    def _hand_out(self, tasks: Sequence[Task]) -> bool:
+        """Have them started; True when this thread is to run what it took, and another one feeds."""
+        now, session = time.monotonic(), self._seat.number
+        work, hand = self._work, self._work.hand
+        parts: dict[str, list[Item]] = {}
+        window = MAX_WAIT
+        for task in tasks:
+            item = Item(task, cast(Tube, task._home), session, now)
+            work.tally.taken += 1
+            hand.held.add(item)  # before it is settled, which forgets it
+            executor = self._route(item)
+            if executor is None:
+                continue
+            window = min(window, item.patience)
+            parts.setdefault(executor, []).append(item)
+        self._window = window
+        if not hand.unstarted:  # before they start: fast ones are done before the next line is reached
+            work.pace.begin(now)
+        for items in parts.values():
+            hand.add(items, now)
+        if len(tasks) == 1 and THREAD in parts and self._relieved(parts[THREAD][0]):
+            return True
+        for executor, items in parts.items():
+            self._executors[executor].start(items)
+        self._let_start()
+        self._handed_out()
+        return False
+
+    def _relieved(self, item: Item) -> bool:
+        return self._threads is not None and self._threads.relieve(item, self._work.guarded("feeder", self._go_on))
+
+    def _handed_out(self) -> None:
+        self.on_taken()
+        if self._turns:
+            self._sources.append(self._sources.pop(0))
+
+    def _let_start(self) -> None:
+        """Sleep until the last of a few tasks has begun.
+
+        The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is off.
+        """
+        waiting = len(self._work.hand.unstarted)
+        if 0 < waiting <= self._work.slots.free():
+            self._work.low = 0
+            if self._work.hand.unstarted:  # else it began before it could be told
+                self._room.wait(HAND_OVER)
+
+    def _route(self, item: Item) -> str | None:
+        """Where it runs; None when it has been settled here."""
+        data = item.task.data
+        if item.task._record.callback is not None:
+            if "callback" in self._executors:
+                return "callback"
+        elif isinstance(data, dict):
+            name = data.get("task")
+            item.handler = self._handlers.get(name) if isinstance(name, str) else None
+            if item.handler is not None:
+                item.slots, item.stored = self._work.slots, data.get("args")
+                item.traced = data if TRACE in data else None
+                if is_double(item.task, data):
+                    self._work.settler.add(item, verdict.dropped(item))
+                    return None
+                return item.handler.rules.executor
+        if "callback" in self._executors and item.tube.name not in self._handled:
+            self._work.settler.add(item, verdict.postponed(item, NOT_OURS))
+            return None
+        ended = verdict.unknown(item)
+        log.warning("%r is released: %s", item, ended.move.reason, extra={"item": item})
+        self._work.settler.add(item, ended)
+        return None
+
+
+def is_double(task: Task, data: Mapping[str, object]) -> bool:
+    """Whether it is a tick that was put too late, so that another one of the same time may have been run."""
+    before = data.get("before")
+    return isinstance(before, int) and task._record.created >= before

@@ -1,0 +1,191 @@
+"""A process that runs handlers for a worker: `python -m penstock.worker.process_child FD MODULE …`.
+
+It imports what its worker names, never what a task says, and leaves taking and settling to the worker.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from functools import reduce
+from multiprocessing.connection import Connection
+from typing import Any, NoReturn
+
+import msgspec
+
+from penstock.app.current import CurrentTask, set_run
+from penstock.app.ends import Bury, Retry
+from penstock.app.handler import Handler
+from penstock.app.tracing import continued
+from penstock.broker.tube_factory import DEFAULT_KIND
+from penstock.core import codec, names
+from penstock.core.kind import find_kind
+from penstock.core.options import Tube
+from penstock.core.task import Record
+from penstock.errors import BadValue, UnsupportedOption
+from penstock.worker.settlement import unkept
+
+# Seconds between looks at the progress that a handler sets.
+PROGRESS_TICK = 0.2
+_PR_SET_PDEATHSIG = 1
+
+
+class Job(msgspec.Struct, frozen=True):
+    """A handler to run, and the task to run it for."""
+
+    module: str
+    name: str
+    record: Record
+    tube: str
+    url: str | None  # the store of the worker's app
+
+
+class Message(msgspec.Struct, frozen=True):
+    """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, bury, failed."""
+
+    kind: str
+    number: float | None = None
+    text: str | None = None
+    result: bytes | None = None
+
+
+class Home:
+    """The tube of a task whose verbs are the worker's."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
+
+    def _refuse(self, *_: object) -> NoReturn:
+        raise UnsupportedOption(
+            "a handler in a process cannot settle its task: return, or raise penstock.Retry or penstock.Bury"
+        )
+
+    ack = fail = release = bury = touch = _finish = _give_back = _refuse
+
+
+class Run:
+    """One run of a handler, which speaks to its worker through the pipe."""
+
+    def __init__(self, line: Line, job: Job) -> None:
+        self._line = line
+        self.task = CurrentTask(job.record, Home(job.tube), codec.decode(job.record.payload))
+
+    def current_task(self) -> CurrentTask:
+        """The task as the handler holds it."""
+        return self.task
+
+    def step_aside(self, *, awaited: bool) -> None:
+        """Its slot is another's."""
+        self._line.say(Message("aside"))
+
+    def step_back(self) -> None:
+        """It goes on when the worker says so."""
+        self._line.say(Message("back"))
+        self._line.heard.get()
+
+    async def step_back_async(self) -> None:
+        """Handlers in processes are not async."""
+        self.step_back()
+
+
+class Line:
+    """The pipe to the worker. When that is gone, so is this process: someone else will have the task."""
+
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
+        self._lock = threading.Lock()
+        self.heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.busy = False
+        self.run: Run | None = None
+        threading.Thread(target=self._listen, daemon=True).start()
+
+    def say(self, message: Message) -> None:
+        """Tell the worker."""
+        with self._lock:
+            self._pipe.send_bytes(msgspec.json.encode(message))
+
+    def _listen(self) -> None:
+        told: float | None = None
+        while True:
+            try:
+                if self._pipe.poll(PROGRESS_TICK if self.busy else None):
+                    heard = self._pipe.recv_bytes()
+                    self.busy = True
+                    self.heard.put(heard)
+            except (EOFError, OSError):
+                os._exit(1)
+            run = self.run
+            progress = None if run is None else run.task.progress
+            if progress is not None and progress != told:
+                self.say(Message("progress", progress))
+            told = progress
+
+
+def main(fd: int, modules: list[str]) -> None:
+    """Run what the worker asks for, until it is gone. The modules are loaded first: that is no handler's time."""
+    die_with_parent()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # the worker decides when this one ends
+    line = Line(Connection(fd))
+    for module in modules:
+        importlib.import_module(module)
+    line.say(Message("ready"))
+    while True:
+        job = msgspec.json.decode(line.heard.get(), type=Job)
+        line.run = Run(line, job)
+        set_run(line.run)
+        message = answer(job)
+        line.run, line.busy = None, False
+        line.say(message)
+
+
+def answer(job: Job) -> Message:
+    """Run the handler; what is to be said of its end."""
+    try:
+        handler = find_handler(job)
+        data: Any = codec.decode(job.record.payload)
+        with continued(data, job.tube, job.record.id):
+            return kept(handler, handler.arguments.call(handler.function, data["args"]))
+    except Retry as error:
+        return Message("retry", error.delay, error.reason)
+    except Bury as error:
+        return Message("bury", text=error.reason)
+    except BaseException as error:
+        traceback.print_exc()
+        return Message("failed", text=names.text("error", names.failure(error)))
+
+
+def kept(handler: Handler[..., Any, Any], result: object) -> Message:
+    """The end of a handler that returned this."""
+    try:
+        stored = handler.store_result(result)
+        return Message("done", result=None if stored is None else codec.encode(stored))
+    except Exception as error:  # the work is done: doing it again would not help
+        return Message("bury", text=names.text("error", unkept(error)))
+
+
+def find_handler(job: Job) -> Handler[..., Any, Any]:
+    """The handler that stands where the worker says."""
+    module = importlib.import_module(job.module)
+    found = reduce(getattr, job.name.split("."), module)
+    if not isinstance(found, Handler):
+        raise BadValue(f"{job.module}.{job.name} is no handler here: keep the decorated function under its name")
+    found.link.use(job.url)
+    return found
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process with its worker's, also while a handler holds the interpreter."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

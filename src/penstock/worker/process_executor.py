@@ -1,0 +1,187 @@
+"""Runs handlers in processes of their own: each thread of this executor has one child, kept from task to task.
+
+A child that is not done at the ttr of its task is killed, and so is one whose lease is lost.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from penstock.app.ends import Bury, Retry
+from penstock.core import codec
+from penstock.errors import BadValue
+from penstock.worker.process_child import Job, Message
+from penstock.worker.running_task import Item
+from penstock.worker.settlement import HandlerFailed
+from penstock.worker.state import Work
+from penstock.worker.thread_executor import Threads
+
+# Seconds by which a lease outlasts the end of its process, to be settled in.
+SETTLE_TIME = 5.0
+_encode = msgspec.json.encode
+_message = msgspec.json.Decoder(Message).decode
+
+
+class Child:
+    """One process that runs handlers, one after the other."""
+
+    def __init__(self, modules: Iterable[str]) -> None:
+        here, there = socket.socketpair()
+        self._pipe = Connection(here.detach())  # which is closed with this also where there will be no process
+        with there:
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "penstock.worker.process_child", str(there.fileno()), *modules],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[there.fileno()],
+                env=environment,
+            )
+        self._ready = False
+
+    def await_ready(self) -> None:
+        """Come back when it can begin; EOFError when it cannot."""
+        if not self._ready:
+            self._ready = self.next(None) is not None
+
+    def begin(self, job: Job) -> None:
+        """Have it run a handler."""
+        self._pipe.send_bytes(_encode(job))
+
+    def next(self, timeout: float | None) -> Message | None:
+        """What it says next; None when it says nothing in time. EOFError when it is dead."""
+        if not self._pipe.poll(timeout):
+            return None
+        return _message(self._pipe.recv_bytes())
+
+    def go_on(self) -> None:
+        """It asked to come back, and may."""
+        self._pipe.send_bytes(b"null")
+
+    def kill(self) -> None:
+        """End it, whatever it does; from any thread."""
+        self._process.kill()
+
+    def wait(self) -> None:
+        """Come back when it is dead."""
+        self._process.wait()
+
+    def bury(self) -> str:
+        """Its exit, in words, once it is dead."""
+        self._pipe.close()
+        self._process.kill()
+        code = self._process.wait()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class Processes(Threads):
+    """An executor of so many processes, more while some of them wait for other work."""
+
+    def __init__(self, work: Work, most: int, modules: Iterable[str], url: str | None) -> None:
+        super().__init__(work, most)
+        self._modules = sorted(set(modules))
+        self._url = url
+        self._own = threading.local()
+        self._children: set[Child] = set()
+
+    def stop(self) -> None:
+        """Kill what still runs, and see it dead."""
+        super().stop()
+        children = list(self._children)
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait()
+
+    def _call(self, item: Item) -> None:
+        began = time.perf_counter()
+        try:
+            child = self._child()
+            child.await_ready()
+            began = time.perf_counter()
+            self._work.finish(item, self._converse(child, item), began)
+        except (EOFError, ConnectionError, TimeoutError) as error:
+            ended = self._bury_child()
+            failure = HandlerFailed(str(error) if isinstance(error, TimeoutError) else f"its process died: {ended}")
+            self._work.fail(item, failure, began)
+        except Exception as error:
+            self._work.fail(item, error, began)
+
+    def _child(self) -> Child:
+        """The calling thread's."""
+        child: Child | None = getattr(self._own, "child", None)
+        if child is None:
+            child = self._own.child = Child(self._modules)
+            self._children.add(child)
+        return child
+
+    def _bury_child(self) -> str:
+        child, self._own.child = self._child(), None
+        self._children.discard(child)
+        return child.bury()
+
+    def _converse(self, child: Child, item: Item) -> object:
+        """The handler's result; raises what it ended with."""
+        assert item.handler is not None
+        function = item.handler.function
+        child.begin(Job(function.__module__, function.__qualname__, item.task._record, item.tube.name, self._url))
+        limit = None if item.ttr is None else time.monotonic() + item.ttr
+        item.ends = None if limit is None else limit + SETTLE_TIME
+        item.cancel = child.kill
+        aside = False
+        try:
+            while True:
+                said = child.next(None if limit is None else max(0.0, limit - time.monotonic()))
+                if said is None:
+                    raise TimeoutError(f"its process was killed at its ttr of {item.ttr:g} s")
+                if said.kind in ("aside", "back"):
+                    aside = said.kind == "aside"
+                    self._step(child, item, aside=aside)
+                elif said.kind == "progress":
+                    item.current_task().progress = said.number
+                else:
+                    return _ended(said)
+        finally:
+            item.cancel = None
+            if aside:  # it died there: the slot that it has not is still given back
+                self._step(None, item, aside=False)
+
+    def _step(self, child: Child | None, item: Item, *, aside: bool) -> None:
+        """The handler gives its slot back, or comes back for one; meanwhile another process may run."""
+        if not aside:
+            item.step_back()
+        with self._lock:
+            self._aside += 1 if aside else -1
+        if aside:
+            item.step_aside()
+        elif child is not None:
+            child.go_on()
+
+
+def _ended(said: Message) -> object:
+    """The result, or what the handler raised."""
+    match said.kind:
+        case "done":
+            return None if said.result is None else codec.decode(said.result)
+        case "retry":
+            raise Retry(said.number, said.text)
+        case "bury":
+            raise Bury(said.text)
+        case _:
+            raise HandlerFailed(said.text or "it failed")
+
+
+def importable_module(name: str, function: object) -> str:
+    """The module of a handler's function; BadValue where another process could not find it there."""
+    place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', '')}"
+    if "<locals>" in place or place.startswith("__main__."):
+        raise BadValue(f"{name} runs in processes, which cannot import {place}: define it at the top of a module")
+    return str(getattr(function, "__module__", ""))

@@ -1,0 +1,119 @@
+"""What becomes of a task by what its handler did: the move that settles it, and how long to hold it before that."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.app.ends import Bury, Retry
+from penstock.core import names
+from penstock.core.backoff import Backoff
+from penstock.core.entry import encode_payload
+from penstock.core.lifecycle import Move
+from penstock.core.numbers import MAX_SECONDS, span_ms
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.worker.running_task import Item
+
+DEFAULT_BACKOFF = Backoff()
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
+
+    move: Move
+    what: str  # done, retried, buried, released: for the tally
+    hold: float = 0
+
+
+def done(item: Item, result: object) -> Verdict:
+    """The handler returned."""
+    record = item.task._record
+    payload = None
+    try:
+        kept = result if item.handler is None or result is None else item.handler.store_result(result)
+        if kept is not None:
+            payload = encode_payload(item.tube._stored, "result", kept)
+    except Exception as error:  # the work is done: doing it again would not help
+        return bury(item, unkept(error))
+    return Verdict(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
+
+
+def unkept(error: Exception) -> str:
+    """Why the result cannot be kept: ours say it, and a result has code of its own, which may raise anything."""
+    return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
+
+
+def failed(item: Item, error: BaseException) -> Verdict:
+    """The handler raised."""
+    if isinstance(error, Bury):
+        return bury(item, error.reason)
+    if isinstance(error, Retry):
+        delay = _backoff(item) if error.delay is None else error.delay
+        return release(item, delay, error.reason)
+    reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
+    return release(item, _backoff(item), reason)
+
+
+class HandlerFailed(Exception):
+    """What a handler elsewhere ended with, in words."""
+
+
+def bury(item: Item, reason: str | None) -> Verdict:
+    """Aside, until someone looks."""
+    record = item.task._record
+    why = names.text("reason", reason)
+    return Verdict(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
+
+
+def release(item: Item, delay: float, reason: str | None) -> Verdict:
+    """Back into the tube, for another attempt after the delay."""
+    record = item.task._record
+    timed = "delay" in item.tube._stored.kind.accepts
+    extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
+    move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record)
+    return Verdict(move, "retried", 0 if timed else delay)
+
+
+def unknown(item: Item) -> Verdict:
+    """No handler here has that name: another worker may have it."""
+    return release(item, _backoff(item), f"no handler named {_name(item)} is known to the worker that took it")
+
+
+def unstarted(item: Item) -> Verdict:
+    """Taken and never run: back to its place, its attempt not counted."""
+    record = item.task._record
+    return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
+
+
+def postponed(item: Item, seconds: float) -> Verdict:
+    """Not run here and now: back after a moment, its attempt not counted."""
+    later = release(item, seconds, None)
+    return Verdict(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
+
+
+def stopped(item: Item) -> Verdict:
+    """The worker stops before the handler came to its end."""
+    record = item.task._record
+    reason = "the worker stopped before it was done"
+    return Verdict(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
+
+
+def dropped(item: Item) -> Verdict:
+    """A tick that another one stands for."""
+    record = item.task._record
+    return Verdict(Move("delete", record.id, lease=record.lease), "dropped")
+
+
+def _backoff(item: Item) -> float:
+    chosen = item.handler.rules.backoff if item.handler is not None else None
+    chosen = chosen or item.tube._stored.backoff or DEFAULT_BACKOFF
+    return chosen.delay(item.task.attempts, random.random())
+
+
+def _name(item: Item) -> str:
+    data = item.task.data
+    return names.shown(data.get("task")) if isinstance(data, dict) else "(its data names none)"

@@ -1,0 +1,149 @@
+"""Runs sync handlers in threads: as few as keep up, as many as there are slots."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from penstock.app.current import set_run
+from penstock.app.tracing import continued
+from penstock.worker.running_task import Item
+from penstock.worker.state import Work
+
+# Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
+# faster ones the hand-over costs more than it brings.
+WORTH_A_THREAD = 0.0002
+
+
+class Parked:
+    """Where an idle thread sleeps, and what it is to do first when it is woken."""
+
+    __slots__ = ("duty", "lock")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.lock.acquire()
+        self.duty: Callable[[], None] | None = None
+
+
+class Threads:
+    """An executor. A thread holds its slot from its first task until it finds no more."""
+
+    def __init__(self, work: Work, most: int | None = None) -> None:
+        self._work = work
+        self._most = most  # threads, those aside not counted; None: slots alone decide
+        self._threads = 0
+        self._aside = 0
+        self._slots = work.slots
+        self._buffer: deque[Item] = deque()
+        self._idle: list[Parked] = []
+        self._lock = threading.Lock()
+        self._over = False
+        work.slots.on_free.append(self.wake)
+
+    def start(self, items: Sequence[Item]) -> None:
+        """Run these, in order, as threads and slots allow."""
+        self._buffer.extend(items)
+        self.wake()
+
+    def employ(self, duty: Callable[[], None]) -> None:
+        """Have a new thread carry out a duty, which then runs handlers as the others do."""
+        with self._lock:
+            self._threads += 1
+        self._begin(duty)
+
+    def relieve(self, item: Item, duty: Callable[[], None]) -> bool:
+        """Give the caller's duty to an idle thread, so that the caller, one of these, runs the item without a change
+        of threads: as soon as it has returned from its duty. False, and nothing is done, where none is idle."""
+        with self._lock:
+            if not self._idle or self._buffer or not self._slots.free():
+                return False
+            parked = self._idle.pop()
+        self._buffer.append(item)
+        parked.duty = duty
+        parked.lock.release()
+        return True
+
+    def room(self) -> int | None:
+        """Slots alone decide, unless there may only be so many threads."""
+        if self._most is None:
+            return None
+        with self._lock:
+            return max(0, self._most - (self._threads - self._aside - len(self._idle)) - len(self._buffer))
+
+    def stop(self) -> None:
+        """End the idle threads; a busy one ends when its handler does, for it cannot be ended from outside."""
+        self._over = True
+        self._buffer.clear()
+        with self._lock:
+            while self._idle:
+                self._idle.pop().lock.release()
+
+    def wake(self) -> None:
+        """Have one more thread look, if there is work and a slot for it."""
+        if not self._buffer or not self._slots.free():
+            return
+        with self._lock:
+            if self._idle:
+                self._idle.pop().lock.release()
+                return
+            if self._most is not None and self._threads - self._aside >= self._most:
+                return
+            self._threads += 1
+        self._begin(None)
+
+    def _begin(self, duty: Callable[[], None] | None) -> None:
+        threading.Thread(target=self._run, args=(duty,), name="penstock-runner", daemon=True).start()
+
+    def _run(self, duty: Callable[[], None] | None) -> None:
+        parked = Parked()
+        while True:
+            if duty is not None:
+                duty()
+            if self._over:
+                return
+            holding = self._slots.acquire()
+            if holding:
+                self._drain()
+                set_run(None)
+            with self._lock:
+                self._idle.append(parked)
+            if holding:
+                self._slots.release()  # only now, so that whoever is told of it finds this thread idle
+            else:
+                self.wake()  # a slot may have become free between the look at it and now
+            if not self._over:
+                parked.lock.acquire()
+            duty, parked.duty = parked.duty, None
+
+    def _drain(self) -> None:
+        buffer, pace = self._buffer, self._work.pace
+        alone = True  # there is always one more thread about to look, in case that this one's handler blocks
+        while not self._slots.wanted:
+            try:
+                item = buffer.popleft()
+            except IndexError:
+                return
+            if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
+                alone = False
+                self.wake()
+            if self._work.claim(item):
+                self._call(item)
+
+    def _call(self, item: Item) -> None:
+        handler = item.handler
+        assert handler is not None
+        set_run(item)
+        began = time.perf_counter()
+        try:
+            if item.traced is None:
+                result = handler.arguments.call(handler.function, item.stored)
+            else:
+                with continued(item.traced, item.tube.name, item.task.id):
+                    result = handler.arguments.call(handler.function, item.stored)
+        except BaseException as error:
+            self._work.fail(item, error, began)
+        else:
+            self._work.finish(item, result, began)

@@ -1,0 +1,154 @@
+"""What an operator does and sees: one task moved whoever holds it, what is busy, what fails."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.broker import admin as operating
+from penstock.core.results import Event
+from penstock.core.task import Status
+from tests.behaviour.looks import calls, tasks
+from tests.behaviour.verbs import take
+from tests.conftest import Connect
+
+
+def buried(tube: penstock.Tube) -> penstock.Task:
+    """The second of three buried tasks, so that kick(1) would be another."""
+    put = tube.put_many([1, 2, 3])
+    for task in put:
+        tube.bury(task.id, "broken")
+    return put[1]
+
+
+@pytest.fixture
+def tube(broker: penstock.Broker) -> penstock.Tube:
+    return broker.tube("mail")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
+def test_one_buried_task_is_kicked(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("mail", kind)
+    task = buried(tube)
+    operating.kick_one(tube, task.id)
+    assert tasks(tube) == {"ready": 1, "buried": 2, "total": 3}
+    assert calls(tube) == {"put": 3, "bury": 3, "kick": 1}
+    assert take(tube).id == task.id
+    assert tube.peek(task.id).reason is None
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_a_kicked_task_still_waits_for_the_start_of_its_group(broker: penstock.Broker, kind: str) -> None:
+    tube = broker.tube("mail", kind)
+    group = tube.group("g")
+    task = group.put("x")
+    tube.bury(task.id)
+    operating.kick_one(tube, task.id)
+    assert tasks(tube) == {"delayed": 1, "total": 1}
+    assert tube.take(0) is None
+    group.start()
+    assert take(tube).data == "x"
+
+
+def test_what_is_not_buried_is_not_kicked(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    task = tube.put(1)
+    with pytest.raises(penstock.NotFound, match="is not buried"):
+        operating.kick_one(tube, task.id)
+    with pytest.raises(penstock.NotFound, match="is not in tube"):
+        operating.kick_one(tube, 99)
+    assert calls(tube) == {"put": 1}
+    assert tasks(tube) == {"ready": 1, "total": 1}
+
+
+def test_a_task_of_another_session_is_released(broker: penstock.Broker, connect: Connect) -> None:
+    tube = broker.tube("mail")
+    tube.put(1)
+    held = take(connect().tube("mail"))
+    operating.release_one(tube, held.id)
+    with pytest.raises(penstock.NotTaken):
+        held.ack()
+    with pytest.raises(penstock.NotTaken, match="is not taken"):
+        operating.release_one(tube, held.id)
+    assert take(tube).id == held.id
+
+
+def test_retry_kicks_releases_or_ends_a_delay(broker: penstock.Broker, connect: Connect) -> None:
+    tube = broker.tube("mail")
+    tube.put(1)
+    held = take(connect().tube("mail"))
+    operating.retry(tube, held.id)
+    assert tube.peek(held.id).status is Status.READY
+    tube.bury(held.id)
+    operating.retry(tube, held.id)
+    assert tube.peek(held.id).status is Status.READY
+    again = take(tube)
+    tube.release(again, delay=60)
+    operating.retry(tube, again.id)
+    assert (tube.peek(again.id).status, tube.peek(again.id).attempts) == (Status.READY, 0)
+    with pytest.raises(penstock.NotTaken, match="is ready already"):
+        operating.retry(tube, again.id)
+
+
+def test_each_status_has_its_verbs() -> None:
+    assert {status.name: operating.verbs_for(status) for status in Status} == {
+        "READY": ["bury", "delete"],
+        "TAKEN": ["retry", "release", "bury", "delete"],
+        "DONE": [],
+        "BURIED": ["retry", "kick", "bury", "delete"],
+        "DELAYED": ["retry", "bury", "delete"],
+    }
+
+
+def test_the_busiest_micro_queue_comes_first(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail", "utube")
+    tube.put_many([(n, {"utube": "busy"}) for n in range(3)] + [(9, {"utube": "calm"})])
+    taken = take(tube)
+    lanes = operating.lanes(tube)
+    assert [(lane.utube, lane.taken, lane.heads + lane.waiting) for lane in lanes] == [("busy", 1, 2), ("calm", 0, 1)]
+    assert taken.utube == "busy"
+
+
+def test_the_hosts_of_callbacks_are_counted(broker: penstock.Broker) -> None:
+    tube = broker.tube("hooks", max_attempts=2)
+    tube.put(1, callback="https://a.example/x")
+    tube.put(2, callback="https://b.example:8443/y")
+    tube.put(3)
+    tube.bury(2, "status 500")
+    assert operating.callbacks(tube) == [
+        operating.Callback("hooks", "b.example:8443", 0, 0, 1, "status 500"),
+        operating.Callback("hooks", "a.example", 1, 0, 0, None),
+    ]
+
+
+def test_live_groups_are_listed_by_name(tube: penstock.Tube) -> None:
+    for name in ("b", "a", "c", "over"):
+        tube.group(name).put_many([1, 2])
+    tube.group("over").cancel()
+    tube.group("a").start()
+    listed = [(group.name, group.state, group.total) for group in operating.live_groups(tube)]
+    assert listed == [("a", "started", 2), ("b", "open", 2), ("c", "open", 2)]
+    assert [group.name for group in operating.live_groups(tube, "a", 1)] == ["b"]
+
+
+def test_a_live_group_is_found_and_not_begun(tube: penstock.Tube) -> None:
+    for name in ("a", "a.b", "aa", "b"):
+        tube.group(name).put(name)
+    assert operating.live_group(tube, "aa").total == 1
+    for name in ("a.", "ab", "A", "0"):
+        with pytest.raises(penstock.NotFound, match="is not live"):
+            operating.live_group(tube, name)
+    assert [group.name for group in operating.live_groups(tube)] == ["a", "a.b", "aa", "b"]
+
+
+def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:
+    heard: list[Event] = []
+    broker._hub.tap = heard.extend
+    one, other = broker.tube("one"), broker.tube("other")
+    one.put("x")
+    other.put_many([1, 2])
+    take(one).ack()
+    assert [(event.name, event.record.id) for event in heard] == [
+        ("put", 1), ("put", 1), ("put", 2), ("take", 1), ("ack", 1),
+    ]  # fmt: skip
+    assert heard[-1].tube == one._stored.no

@@ -1,0 +1,119 @@
+"""Cards of schedules: what operators see of them, and what pausing and running by hand do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.schedule import schedule_status as cards
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.schedule.scheduler import Scheduler
+from penstock.testing import Clock
+from tests.schedule.test_ticks import runs
+
+
+def scheduler(app: App) -> Scheduler:
+    """A worker's scheduler, whose thread is not started."""
+    names = {SCHEDULE_TUBE, *(schedule.handler.rules.tube for schedule in app.schedules)}
+    return Scheduler(app.schedules, {name: app.broker.tube(name) for name in names}, _thread)
+
+
+def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    return threading.Thread(name=name, target=run)
+
+
+def test_workers_leave_one_card_of_each_schedule(app: App, clock: Clock) -> None:
+    @app.cron("30 2 * * *", timezone="Europe/Berlin", catch_up="one", tube="nightly")
+    def report() -> None: ...
+
+    @app.every(2)
+    def tick() -> None: ...
+
+    for _ in range(2):
+        scheduler(app)._lay_cards()
+    found = cards.listed(app.broker.tube(SCHEDULE_TUBE))
+    assert [(each.schedule.rpartition(".")[2], each.plan, each.tube, each.catch_up, each.paused) for each in found] == [
+        ("report", "cron 30 2 * * * in Europe/Berlin", "nightly", "one", False),
+        ("tick", "every 2 s", SCHEDULE_TUBE, "none", False),
+    ]
+    assert [each.key for each in found] == [schedule.key for schedule in app.schedules]
+    assert [each.next for each in found] == [schedule.plan.after(clock()) / 1000 for schedule in app.schedules]
+
+
+def test_a_paused_schedule_puts_nothing_and_others_go_on(app: App, clock: Clock) -> None:
+    @app.every(2)
+    def tick() -> None: ...
+
+    @app.every(3)
+    def tock() -> None: ...
+
+    desk, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    working._lay_cards()
+    for _ in range(2):
+        cards.pause(desk, app.schedules[0].key)
+    scheduler(app)._lay_cards()  # a worker that starts meanwhile changes nothing
+    assert [(each.paused, each.next is None) for each in cards.listed(desk)] == [(True, True), (False, False)]
+    for schedule in app.schedules:
+        working._look(schedule)
+    clock.advance(5)
+    assert {tick % 3000 for tick in runs(desk)} == {0}
+    cards.resume(desk, app.schedules[0].key)
+    working._look(app.schedules[0])
+    clock.advance(5)
+    assert len(runs(desk)) >= 2
+    assert not any(each.paused for each in cards.listed(desk))
+
+
+def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Clock) -> None:
+    @app.every(3600, pri=7, tube="slow", max_attempts=2)
+    def tick() -> str:
+        return "kept"
+
+    desk, [schedule] = app.broker.tube(SCHEDULE_TUBE), app.schedules
+    scheduler(app)._lay_cards()
+    cards.pause(desk, schedule.key)
+    cards.run_now(desk, schedule.key)
+    task = app.broker.tube("slow").take(0)
+    assert task is not None
+    assert task.data == {"task": schedule.handler.name, "args": {}, "tick": clock()}
+    assert (task.pri, task._record.max_attempts) == (7, 2)
+    assert task.address is not None
+    assert "by hand" in task.address
+
+
+def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
+    @app.every(2)
+    @app.every(3)
+    def tick() -> None: ...
+
+    desk = app.broker.tube(SCHEDULE_TUBE)
+    for key in ("0123456789abcdef", "", "\0", "x" * 5000, app.schedules[0].key):
+        for verb in (cards.run_now, cards.pause, cards.resume, cards.forget):
+            with pytest.raises(penstock.NotFound, match="^schedule .* is not known"):
+                verb(desk, key)
+    scheduler(app)._lay_cards()
+    with pytest.raises(penstock.BadValue, match="has 2 schedules: name one of them by its key"):
+        cards.key_of(desk, app.schedules[0].handler.name)
+    cards.forget(desk, app.schedules[0].key)
+    assert cards.key_of(desk, app.schedules[0].handler.name) == app.schedules[1].key
+    assert len(cards.listed(desk)) == 1
+
+
+def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
+    @app.every(2)
+    def tick() -> None: ...
+
+    desk, key = app.broker.tube(SCHEDULE_TUBE), app.schedules[0].key
+    scheduler(app)._lay_cards()
+    good = desk.tasks("~")[0].data
+    assert isinstance(good, dict)
+    for number, broken in enumerate(({"when": {"cron": "x"}}, {"when": {"every": "x"}}, {"key": "other"}, {"data": 1})):
+        desk.put({"card": good["card"] | broken}, address=f"card #{number:016x}", delay=60)
+    desk.put({"card": None}, delay=60)
+    assert [each.key for each in cards.listed(desk)] == [key]
+    desk.drop()
+    assert not cards.is_paused(desk, key)

@@ -1,0 +1,41 @@
+"""The files that tell who lives on this host: made and removed by many at once; where none can be, work goes on."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+import penstock
+from penstock.runtime.liveness import Locks
+from tests.behaviour.verbs import take
+
+
+def test_sessions_come_and_go_beside_each_other(tmp_path: Path) -> None:
+    def come_and_go(_: int) -> set[str]:
+        locks, told = Locks(tmp_path, "store"), set()
+        for _ in range(1000):  # whoever goes last removes the folder, which another one may have just found there
+            handle = uuid4().hex
+            told.add(locks.hold(handle))
+            locks.let_go(handle)
+        return told
+
+    locus = Locks(tmp_path, "store").locus
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(come_and_go, range(4))) == [{locus}] * 4
+
+
+def test_a_session_without_a_lock_takes_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("PENSTOCK_LOCKS", str(tmp_path / "locks"))
+    with penstock.connect(f"sqlite:///{tmp_path}/queue.db") as broker:
+        tube = broker.tube("t", kind="fifo")
+        tube.put("x")
+        assert broker._hub.locks is not None
+        broker._hub.locks._folder.touch()  # a file where the folder should be
+        take(tube).ack()
+        assert len(broker.sessions()) == 1
+    assert "only its heartbeat will tell" in caplog.text

@@ -1,0 +1,50 @@
+"""A verb that blocks: its flow, carried out step by step in the caller's thread."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.operations.operation import Call, Flow, verb
+from penstock.runtime.wait_queue import Waiter
+
+
+@verb
+def divided(number: int, by: int) -> Flow[str]:
+    """The quotient, or that there is none."""
+    try:
+        quotient: int = yield Call(lambda: number // by)
+    except ZeroDivisionError:
+        return "none"
+    finally:
+        yield Call(lambda: None)
+    return str(quotient)
+
+
+def test_it_returns_what_its_flow_returns() -> None:
+    assert divided(7, by=2) == "3"
+
+
+def test_an_error_of_a_step_is_raised_in_the_flow() -> None:
+    assert divided(7, 0) == "none"
+    with pytest.raises(TypeError):
+        divided(7, "x")  # type: ignore[arg-type]
+
+
+def test_it_keeps_its_name_and_words() -> None:
+    assert (divided.__name__, divided.__doc__) == ("divided", "The quotient, or that there is none.")
+
+
+def test_an_interrupted_take_leaves_nothing_behind(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    tube = broker.tube("t")
+    tube.put("x")
+    assert tube.take(0) is not None
+
+    def interrupted(waiter: Waiter, seconds: float | None) -> bool:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Waiter, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        tube.take()
+    assert len(broker._hub.room) == 0
+    assert [session.waits for session in broker.sessions()] == [[]]

@@ -1,0 +1,83 @@
+"""Looks that are shared: who is counted as waiting in the store, whatever becomes of the looks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.operations.operation import Failure
+from penstock.operations.take_op import Takes
+
+
+@pytest.fixture
+def look(broker: penstock.Broker) -> Callable[..., Takes]:
+    """Makes looks of one session at one tube."""
+    tube = broker.tube("t")
+
+    def make(*, blocks: bool = False, count: int = 1) -> Takes:
+        takes = Takes(broker._seat, (tube,), count, None)
+        takes.blocks = blocks
+        return takes
+
+    return make
+
+
+def waits(broker: penstock.Broker) -> list[list[str]]:
+    return [session.waits for session in broker.sessions()]
+
+
+def test_a_line_is_in_the_store_while_anyone_waits(broker: penstock.Broker, look: Callable[..., Takes]) -> None:
+    first, second, third = (look(blocks=True) for _ in range(3))
+    assert [tasks for tasks, _ in first.together([first, second])] == [[], []]
+    assert third.together([third])[0][0] == []
+    assert waits(broker) == [["t"]]
+    broker.tube("t").put("x")
+    (got, _), (nothing, _) = second.together([second, first])
+    assert ([task.data for task in got], nothing) == (["x"], [])
+    assert waits(broker) == [["t"]]
+    assert first.together([first.leave(), third.leave()]) == [None, None]
+    assert waits(broker) == [[]]
+    assert broker._seat.lines == {}
+
+
+def test_one_that_leaves_is_counted_out_though_others_fail(
+    broker: penstock.Broker, look: Callable[..., Takes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting, newcomer = look(blocks=True), look()
+    waiting.together([waiting])
+    store: Any = broker._hub.store
+    real = store.take
+
+    def take(*args: Any, **kwargs: Any) -> Any:
+        if kwargs["blocked"] != "leave":
+            raise penstock.StoreBusy("held by others")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(store, "take", take)
+    with pytest.raises(penstock.StoreBusy):
+        waiting.together([waiting.leave(), newcomer])
+    assert waits(broker) == [[]]
+
+
+def test_an_error_of_a_second_look_takes_nothing_from_those_who_have_their_tasks(
+    broker: penstock.Broker, look: Callable[..., Takes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker.tube("t").put("x")
+    first, second = look(blocks=True), look(blocks=True)
+    store: Any = broker._hub.store
+    real, made = store.take, list[int]()
+
+    def take(*args: Any, **kwargs: Any) -> Any:
+        made.append(args[1])
+        if len(made) > 1:
+            raise penstock.StoreBusy("held by others")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(store, "take", take)
+    (got, _), failure = first.together([first, second])
+    assert [task.data for task in got] == ["x"]
+    assert isinstance(failure, Failure)
+    assert made == [2, 1]

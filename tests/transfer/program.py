@@ -1,0 +1,92 @@
+"""A producer or a worker that goes where its tube goes, until its standard input ends; then it says what it did.
+
+`python -m tests.transfer.program put|run OLD NEW` prints a JSON list: the numbers that it put, or those that it ran.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+
+import penstock
+
+TUBE = "jobs"
+# Numbers of the producer are above those that were there before.
+FIRST = 1_000_000
+
+
+class Following:
+    """The tube, in the store that has it now."""
+
+    def __init__(self, *urls: str) -> None:
+        self._urls = urls
+        self._broker = penstock.connect(urls[0])
+        self._tube = self._broker.tube(TUBE)
+
+    def use(self, call: Callable[[penstock.Tube], object], over: threading.Event) -> object:
+        """What the call gives, made again in the other store where the tube has gone there."""
+        while True:
+            try:
+                return call(self._tube)
+            except penstock.NoSuchTube as error:
+                if f"tube {TUBE} has moved to" not in str(error):
+                    raise
+                self._follow(over)
+
+    def _follow(self, over: threading.Event) -> None:
+        self._broker.close()
+        self._broker = penstock.connect(self._urls[1])
+        while True:
+            try:
+                self._tube = self._broker.tube(TUBE)
+            except penstock.NoSuchTube as error:
+                if "on its way into this store" not in str(error):
+                    raise
+                over.wait(0.02)
+            else:
+                return
+
+
+def put(following: Following, over: threading.Event) -> Iterator[int]:
+    """Put one number after the other."""
+    number = FIRST
+    while not over.wait(0.005):
+        following.use(lambda tube, n=number: tube.put(n), over)  # type: ignore[misc]
+        yield number
+        number += 1
+
+
+def run(following: Following, over: threading.Event) -> Iterator[int]:
+    """Take and ack until nothing comes any more."""
+    while True:
+        task = following.use(lambda tube: tube.take(0.2), over)
+        if isinstance(task, penstock.Task):
+            yield int(str(task.data))
+            task.ack()
+        elif over.is_set():
+            return
+
+
+def main() -> None:
+    role, old, new = sys.argv[1:]
+    over = threading.Event()
+    threading.Thread(target=_end_with_input, args=(over,), daemon=True).start()
+    following = Following(old, new)
+    _say("ready")
+    _say(json.dumps(list((put if role == "put" else run)(following, over))))
+
+
+def _end_with_input(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

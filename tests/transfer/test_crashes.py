@@ -1,0 +1,211 @@
+"""A move that is killed at any step goes on when it is started again, and an import that fails leaves nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from io import BytesIO
+from itertools import count
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import penstock
+from penstock.core.options import Tube
+from penstock.runtime.runtime import Hub
+from penstock.store.contract import TransferStore, load_tube
+from penstock.testing import Clock
+from penstock.transfer.export_import import Import
+from penstock.transfer.move import Move, shown_url
+from tests.conftest import STORES
+from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
+
+
+class Killed(BaseException):
+    """What the process did not live to see."""
+
+
+class Death:
+    """Comes at a call of either store: before it, or after it was carried out."""
+
+    def __init__(self, at: int, *, after: bool) -> None:
+        self._at = at
+        self._after = after
+        self._calls = 0
+
+    def wrap(self, store: TransferStore) -> TransferStore:
+        """The store, of which every call counts."""
+        return cast(TransferStore, _Mortal(store, self))
+
+    def meet(self, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Make the call, unless it has come."""
+        self._calls += 1
+        if self._calls > self._at or (self._calls == self._at and not self._after):
+            raise Killed
+        answer = call(*args, **kwargs)
+        if self._calls == self._at:
+            raise Killed
+        return answer
+
+
+class _Mortal:
+    def __init__(self, store: TransferStore, death: Death) -> None:
+        self._store = store
+        self._death = death
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return (lambda *args, **kwargs: self._death.meet(found, *args, **kwargs)) if callable(found) else found
+
+
+def move(old: penstock.Broker, new: penstock.Broker, death: Death, *tubes: str) -> None:
+    """One try to move these."""
+    source, target = (death.wrap(broker._hub.store) for broker in (old, new))
+    Move(Hub(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
+
+
+def visible(broker: penstock.Broker, name: str) -> bool:
+    """Whether programs can use the tube."""
+    return name in [info.name for info in broker.tubes()]
+
+
+PAIRS = [
+    ("memory", "sqlite"), ("sqlite", "postgres"), ("postgres", "redis"), ("redis", "mariadb"),
+    ("mariadb", "redis-cluster"), ("redis-cluster", "memory"), ("memory", "pool-sqlite"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("sides", PAIRS, ids="-".join)
+def test_a_move_that_is_killed_at_every_step_ends_well(
+    sides: tuple[str, str], after: bool, tmp_path: Path, clock: Clock
+) -> None:
+    first, second = (STORES[name](tmp_path) for name in sides)
+    with opened(first, clock) as old, opened(second, clock) as new:
+        FILLED["tied"](old, clock)
+        FILLED["messages"](old, clock)
+        before = {name: seen(old, name) for name in ("tied", "messages")}
+        content = exported(old, "tied")
+        for step in count(1):
+            try:
+                move(old, new, Death(step, after=after), "tied", "messages")
+            except Killed:
+                for name in before:
+                    assert not (visible(old, name) and visible(new, name))
+            else:
+                break
+        assert step > 30
+        for name, was in before.items():
+            assert seen(new, name) == was
+        imported(new, content, "twin")
+        assert order(new, "tied") == order(new, "twin")
+
+
+def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        tubes = {name: old.tube(name) for name in "abcde"}
+        for tube in tubes.values():
+            tube.put("x")
+        pause = old._hub.store.pause_tube
+
+        def drop(tube: Tube, paused: bool) -> None:
+            if tube.name == "a" and paused:
+                tubes["b"].drop()
+                old._hub.store.seal_tube(tubes["d"]._stored, "sqlite:///other.db")
+                old._hub.store.seal_tube(tubes["e"]._stored, shown_url("sqlite:///new.db"))
+            pause(tube, paused)
+
+        old._hub.store.pause_tube = drop  # type: ignore[method-assign]
+        with pytest.raises(penstock.NoSuchTube, match="tube b"):
+            move(old, new, Death(1000, after=True), *tubes)
+        assert [info.name for info in new.tubes()] == ["a", "c"]
+        there = [load_tube(new._hub.store, f"<{name}") for name in tubes]
+        assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which the same move elsewhere fills
+        assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
+
+
+def test_what_is_replied_to_lands_first_also_in_a_move_that_goes_on(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("replies").put("older")
+        old.tube("jobs").put("x", reply_to="replies")
+        for step in count(1):
+            try:
+                move(old, new, Death(step, after=True), "jobs", "replies")
+            except Killed:
+                assert visible(new, "replies") or not visible(new, "jobs"), step
+            else:
+                break
+        assert step > 30
+
+
+def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs").put_many(range(9))
+        with pytest.raises(Killed):
+            move(old, new, Death(21, after=True), "jobs")
+        store = new._hub.store
+        coming = load_tube(store, "<jobs")
+        assert coming is not None
+        store.drop_tube(coming)
+        new.tube("jobs").put("another")
+        with pytest.raises(penstock.TubeExists, match="tube jobs was made anew"):
+            move(old, new, Death(1000, after=True), "jobs")
+        new.tube("jobs").drop()
+        move(old, new, Death(1000, after=True), "jobs")
+        assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
+
+
+@pytest.mark.parametrize("where", [0.3, 0.9])
+def test_an_import_that_fails_leaves_nothing(store_url: str, clock: Clock, where: float) -> None:
+    with opened(store_url, clock) as broker:
+        FILLED["tied"](broker, clock)
+        content = exported(broker, "tied")
+        cut = content[: int(len(content) * where)]
+        with pytest.raises(penstock.BadValue, match="cut off"):
+            imported(broker, cut, "copy")
+        assert [info.name for info in broker.tubes()] == ["tied"]
+        assert imported(broker, content, "copy") == len(broker.tube("copy").tasks())
+        assert not visible(broker, "replies")
+
+
+def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs").put_many(range(3))
+        content = exported(old, "jobs")
+        with pytest.raises(Killed):
+            Import(Death(9, after=True).wrap(new._hub.store), BytesIO(content), "a file").run(lambda count: None)
+        old.tube("jobs").put_many(range(3, 9))
+        with pytest.raises(penstock.TubeExists, match="tube jobs is on its way .* by an import or another move"):
+            move(old, new, Death(1000, after=True), "jobs")
+        assert not old._hub.store.paused(old.tube("jobs")._stored)
+        Import(new._hub.store, BytesIO(content), "a file").run(lambda count: None, anew=True)
+        new.tube("jobs").drop()
+        move(old, new, Death(1000, after=True), "jobs")
+        assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
+
+
+def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> None:
+    with opened("memory://old", clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs")
+        for step in count(1):
+            with pytest.raises(Killed):
+                move(old, new, Death(step, after=True), "jobs")
+            if load_tube(new._hub.store, "<jobs") is not None:
+                break
+        old.tube("jobs").drop()
+        old.tube("jobs", "fifo").put("x")
+        move(old, new, Death(1000, after=True), "jobs")
+        assert new.tube("jobs").kind == "fifo"
+
+
+def test_an_import_that_was_killed_is_begun_anew_when_asked(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as broker:
+        FILLED["tied"](broker, clock)
+        content = exported(broker, "tied")
+        mortal = Death(9, after=True).wrap(broker._hub.store)
+        with pytest.raises(Killed):
+            Import(mortal, BytesIO(content), "a file", "copy").run(lambda count: None)
+        with pytest.raises(penstock.BadValue, match="import with --anew"):
+            imported(broker, content, "copy")
+        Import(broker._hub.store, BytesIO(content), "a file", "copy").run(lambda count: None, anew=True)
+        assert seen(broker, "copy") == seen(broker, "tied")

@@ -1,0 +1,139 @@
+"""A tube goes into a file and comes back the same, on every store."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from tests.transfer.tubes import FILLED, exported, imported, opened, order, seen
+
+
+@pytest.mark.parametrize("sort", FILLED)
+def test_a_tube_comes_back_from_its_file_as_it_was(store_url: str, clock: Clock, sort: str) -> None:
+    with opened(store_url, clock) as broker, opened(f"memory://{sort}", clock) as other:
+        FILLED[sort](broker, clock)
+        before = seen(broker, sort)
+        content = exported(broker, sort)
+        assert imported(other, content) == len(broker.tube(sort).tasks())
+        assert seen(other, sort) == before
+        assert imported(broker, exported(other, sort), "copy") == len(other.tube(sort).tasks())
+        assert seen(broker, "copy") == before
+        first, second = order(broker, "copy"), order(broker, sort)
+        assert first == second
+
+
+@pytest.mark.parametrize("sort", ["plain", "tied"])
+def test_what_is_put_after_an_import_gets_an_id_that_never_was(store_url: str, clock: Clock, sort: str) -> None:
+    with opened(store_url, clock) as broker:
+        FILLED[sort](broker, clock)
+        last = broker.tube(sort).put("last").id
+        broker.tube(sort).delete(last)
+        imported(broker, exported(broker, sort), "copy")
+        assert broker.tube("copy").put("next").id == last + 1
+
+
+def test_taken_tasks_come_in_as_at_the_end_of_their_session(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as broker:
+        tube = broker.tube("jobs", max_attempts=1)
+        tube.put_many(["once", ("twice", {"max_attempts": 2})])
+        assert len(tube.take_many(2)) == 2
+        imported(broker, exported(broker, "jobs"), "copy")
+        copy = broker.tube("copy")
+        assert [(task.status, task.attempts) for task in copy.tasks()] == [("!", 1), ("r", 1)]
+        assert copy.peek(1).reason == "handed out 1 times without an ack"
+
+
+def test_end_work_follows_in_the_copy_too(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as broker:
+        FILLED["tied"](broker, clock)
+        imported(broker, exported(broker, "tied"), "copy")
+        copy = broker.tube("copy")
+        assert copy.group("started").progress() == penstock.Progress(1, 3)
+        for task in copy.tasks():
+            if task.group == "started":
+                copy.delete(task.id)
+        assert [task.data for task in copy.tasks() if task.data == "all done"] == ["all done"]
+        copy.group("waiting").cancel()
+        assert [task.data for task in copy.tasks() if task.data == "cancelled"] == ["cancelled"]
+
+
+def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
+    with opened("memory://damaged", clock) as broker:
+        broker.tube("mail").put("hello")
+        text = exported(broker, "mail").decode()
+        head, task, end = text.splitlines()
+        damaged = {
+            "": "line 1: this is not the first line",
+            "nonsense\n": "line 1: JSON is malformed",
+            f"{head}\n": "line 2: the file ends here, without its last line",
+            f"{head}\n{task}\n{task[:40]}": "line 3: .*it was cut off",
+            f"{head}\n{task}\n{task}\n{end}\n": "line 3: task 1 comes after task 1",
+            f"{head}\n{end}\n": "line 2: there were 2 lines before the last one, and 1 are here",
+            f"{text}{task}\n": "line 4: there is a line after the last one",
+            f"{head}\n{head}\n{end}\n": "line 2: only the first line says what the tube is",
+            f"{head}\n{{}}\n{end}\n": "line 2: a line is one tube, group, task, outcome or end",
+            text.replace('"version":1', '"version":9'): "line 1: it has version 9, this penstock reads 1",
+            text.replace('"name":"mail"', '"name":"../x"'): "line 1: tube '../x' is not a name",
+            text.replace('"options":{}', '"options":{"ttl":-1}'): "line 1: ttl -1 is out of range",
+            text.replace('"options":{}', '"options":{"color":1}'): "line 1: tube option 'color' is unknown",
+            text.replace('"name":"fifottl"', '"name":"fifo"'): "line 1: kind fifo is declared otherwise",
+            text.replace('"state":"r"', '"state":"-"'): "line 2: task 1 has the state '-'",
+            text.replace('"state":"r"', '"state":"g"'): "line 2: task 1 waits for the start of its group, and has none",
+            text.replace('"state":"r"', '"state":"~"'): "line 2: task 1 is delayed, and does not say until when",
+            text.replace('"id":1', '"id":0'): "line 2: .*>= 1",
+            text.replace('"id":1', '"id":1,"evil":2'): "line 2: .*unknown field",
+            text.replace('"id":1', '"id":1,"group":4'): "line 2: task 1 is of group 4, which no line before it names",
+            text.replace('"id":1', '"id":1,"attempts":2'): "line 2: task 1 was handed out, and does not say when",
+            text.replace('"id":1', '"id":1,"address":" "'): "line 2: address is blank",
+            text.replace('"id":1', '"id":1,"callback":"file:///x"'): "line 2: callback 'file:///x' is not a callback",
+            text.replace('"data":"hello"', '"base64":"!"'): "line 2: the bytes of data are not base64",
+            text.replace('"data":"hello"', '"reason":"x"'): "line 2: one of data, base64 and unreadable",
+            text.replace('"data":"hello"', f'"data":{"[" * 300}{"]" * 300}'): "line 2: data is nested deeper",
+            text.replace('"last_id":1', '"last_id":0'): "line 3: last_id 0 is out of range",
+            text.replace('"ack":0', '"ack":-1'): "line 3: ack -1 is out of range",
+            text.replace('"mark":[0,0]', '"mark":[0,-1]'): "line 3: mark -1 is out of range",
+        }
+        for content, why in damaged.items():
+            with pytest.raises(penstock.BadValue, match=f"a file, {why}"):
+                imported(broker, content.encode(), "copy")
+        assert [info.name for info in broker.tubes()] == ["mail"]
+
+
+def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:
+    with opened("memory://damaged", clock) as broker:
+        broker.tube("mail").put_many([("a", {"address": "x"}), ("b", {"address": "y"})])
+        with pytest.raises(penstock.BadValue, match="line 3: x stands here for the second time"):
+            imported(broker, exported(broker, "mail").replace(b'"address":"y"', b'"address":"x"'), "copy")
+        broker.tube("news", "reliable").put_many(["a", "b"])
+        content, late = exported(broker, "news"), broker.tube("news").tasks()[1].id.encode()
+        with pytest.raises(penstock.BadValue, match="line 3: message 5-1 comes after .*: ids must grow"):
+            imported(broker, content.replace(b'"address":"' + late, b'"address":"5-1'), "copy")
+        with pytest.raises(penstock.BadValue, match="line 4: the last message id is 7-0, below"):
+            imported(broker, re.sub(rb'"mark":\[\d+,\d+\]', b'"mark":[7,0]', content), "copy")
+
+
+def test_large_data_goes_in_steps_that_a_server_takes(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        tube = broker.tube("large")
+        for number in range(12):
+            tube.put(bytes([number]) * 900_000)
+        assert imported(broker, exported(broker, "large"), "copy") == 12
+        assert [task.data[0] for task in broker.tube("copy").tasks()] == list(range(12))  # type: ignore[index]
+
+
+def test_a_group_that_ends_while_it_is_written_leaves_no_task_behind(clock: Clock) -> None:
+    with opened("memory://ending", clock) as broker:
+        tube = broker.tube("jobs")
+        tube.put("stays")
+        tube.group("one").put_many(range(3))
+        tube.group("two").put("other")
+        store = broker._hub.store
+        read = store.read_groups
+        store.read_groups = lambda *args: [group for group in read(*args) if group.name != "one"]  # type: ignore[method-assign]
+        content = exported(broker, "jobs")
+        store.read_groups = read  # type: ignore[method-assign]
+        assert imported(broker, content, "copy") == 2
+        assert [task.data for task in broker.tube("copy").tasks()] == ["stays", "other"]

@@ -1,0 +1,168 @@
+"""A tube goes from one store to another: nothing of it changes, and the old store says where it went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.testing import Clock
+from penstock.transfer.move import all_tubes, shown_url
+from tests.conftest import STORES
+from tests.support.threads import begin, until
+from tests.transfer.conftest import MOVABLE
+from tests.transfer.tubes import FILLED, exported, imported, moved, opened, order, seen
+
+NEW = "postgresql://me@new.example/jobs"
+
+
+@pytest.fixture(params=[*((name, "sqlite") for name in MOVABLE), *(("sqlite", name) for name in MOVABLE)], ids="-".join)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
+    """The URLs of two stores, from every sort to SQLite and from it to every sort."""
+    folders = tmp_path / "old", tmp_path / "new"
+    for folder in folders:
+        folder.mkdir()
+    first, second = (STORES[name](folder) for name, folder in zip(request.param, folders, strict=True))
+    return first, second
+
+
+@pytest.mark.parametrize("sort", FILLED)
+def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, sort: str) -> None:
+    with opened(pair[0], clock) as old, opened(pair[1], clock) as new:
+        FILLED[sort](old, clock)
+        before, content = seen(old, sort), exported(old, sort)
+        handle = old.tube(sort)
+        moved(old, new, sort)
+        assert seen(new, sort) == before
+        imported(new, content, "twin")
+        assert order(new, sort) == order(new, "twin")
+        for use in (lambda: old.tube(sort), lambda: handle.stats(), lambda: handle.take(0), lambda: handle.peek("1-1")):
+            with pytest.raises(penstock.PenstockError, match=f"tube {sort} has moved to {NEW}|task id"):
+                use()
+        with pytest.raises(penstock.NoSuchTube, match=f"tube {sort} has moved to {NEW}: connect there"):
+            handle.put("late", **({"id": "x"} if sort == "rounds" else {}))  # type: ignore[arg-type]
+        with pytest.raises(penstock.NoSuchTube, match="has moved to"):
+            old.create_tube(sort, "fifo")
+        assert sort not in [info.name for info in old.tubes()]
+        assert moved(old, new, sort)[0].tasks == 0
+
+
+def test_a_pause_goes_with_the_tube(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as old, opened("memory://new", clock) as new:
+        for name in ("paused", "running"):
+            old.tube(name).put(1)
+        old.tube("paused").pause()
+        moved(old, new, "paused", "running")
+        assert new.tube("paused").take(0) is None
+        assert new.tube("running").take(0) is not None
+
+
+def test_a_tube_with_taken_tasks_stays_and_goes_on(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as old, opened("memory://new", clock) as new:
+        tube = old.tube("jobs")
+        tube.put_many([1, 2])
+        old.tube("idle").put("idle")
+        task = tube.take(0)
+        assert task is not None
+        with pytest.raises(penstock.TubeBusy, match="tube jobs has taken tasks.* was not moved"):
+            moved(old, new, "jobs", "idle")
+        task.ack()
+        assert [each.data for each in tube.take_many(5)] == [2]
+        assert [info.name for info in new.tubes()] == ["idle"]
+        assert new.tube("idle").take(0) is not None
+
+
+def test_a_holder_has_time_to_finish(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as old, opened("memory://new", clock) as new:
+        tube = old.tube("jobs")
+        tube.put_many([1, 2])
+        task = tube.take(0)
+        assert task is not None
+        going = begin(lambda: moved(old, new, "jobs", wait=60))
+        until(lambda: old._hub.store.paused(tube._stored))
+        assert tube.take(0) is None
+        task.ack()
+        assert going.result(30)[0].tasks == 1
+        assert [each.data for each in new.tube("jobs").tasks()] == [2]
+
+
+def test_a_blocked_take_is_told_where_the_tube_went(store_url: str) -> None:
+    with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
+        tube = old.tube("jobs")
+        waiting = begin(lambda: tube.take(120))
+        until(lambda: any("jobs" in session.waits for session in old.sessions()))
+        moved(old, new, "jobs")
+        with pytest.raises(penstock.NoSuchTube, match="tube jobs has moved to"):
+            waiting.result(60)
+
+
+def test_a_take_from_several_is_told_which_of_them_went(store_url: str) -> None:
+    with penstock.connect(store_url) as old, penstock.connect("memory://new") as new:
+        for name in ("first", "second"):
+            old.tube(name)
+        waiting = begin(lambda: old.take(["first", "second"], 120))
+        until(lambda: any("second" in session.waits for session in old.sessions()))
+        moved(old, new, "second")
+        with pytest.raises(penstock.NoSuchTube, match="tube second has moved to"):
+            waiting.result(60)
+
+
+def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as old, opened("memory://new", clock) as new:
+        old.tube("jobs").put(1)
+        with pytest.raises(penstock.NoSuchTube, match="tube missing is not in the store to move from"):
+            moved(old, new, "jobs", "missing")
+        with pytest.raises(penstock.BadValue, match="same store"):
+            moved(old, old, "jobs")
+        new.tube("jobs")
+        with pytest.raises(penstock.TubeExists, match="tube jobs is in the store to move to already"):
+            moved(old, new, "jobs")
+        new.tube("jobs").drop()
+        assert old.tube("jobs").take(0) is not None
+
+
+def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as broker:
+        store = broker._hub.store
+        tube = broker.tube("jobs")
+        coming = store.save_tube("<mail", tube._stored.kind, {}, exist_ok=False)
+        for use in (broker.tube, lambda name: broker.create_tube(name, "fifo")):
+            with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):
+                use("mail")
+        assert [info.name for info in broker.tubes()] == ["jobs"]
+        store.drop_tube(coming)
+        broker.tube("mail").put(1)
+
+
+def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as first, opened("memory://second", clock) as second:
+        for name in ("jobs", "other"):
+            first.tube(name).put(name)
+        moved(first, second, "jobs", "other")
+        assert all_tubes(first._hub.store, NEW) == []
+        second.tube("jobs").put("more")
+        moved(second, first, "jobs")
+        assert [task.data for task in first.tube("jobs").tasks()] == ["jobs", "more"]
+        assert [info.name for info in first.tubes()] == ["jobs"]
+        with pytest.raises(penstock.NoSuchTube, match="tube other has moved to"):
+            first.tube("other")
+        moved(first, second, "jobs")
+        assert [task.id for task in second.tube("jobs").tasks()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("sqlite:////var/a%20b.db?durability=relaxed", "sqlite:////var/a%20b.db?durability=relaxed"),
+        ("sqlite:///a.db", f"sqlite:///{Path.cwd()}/a.db"),
+        ("postgresql://me:secret@host:5432/jobs?sslpassword=x&schema=s", "postgresql://me@host:5432/jobs?schema=s"),
+        ("redis://:secret@host/0", "redis://host/0"),
+        (
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%3Asecret%40db%2Fjobs&prefix=p",
+            "redis://host/0?pool=postgresql%3A%2F%2Fme%40db%2Fjobs&prefix=p",
+        ),
+    ],
+)
+def test_no_password_is_left_in_the_old_store(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
