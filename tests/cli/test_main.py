@@ -109,7 +109,7 @@ def test_people_read_moments_to_the_millisecond(capsys: pytest.CaptureFixture[st
 
 
 def test_putting_loads_neither_rich_nor_a_driver_of_a_server(shell: Shell) -> None:
-    code = "import sys; from penstock.cli import main, putting; print('rich' in sys.modules, 'redis' in sys.modules)"
+    code = "import sys; from penstock.cli import main, put; print('rich' in sys.modules, 'redis' in sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", code], env=shell.environment, capture_output=True, text=True, check=True
     )

@@ -20,7 +20,7 @@ class Pauses:
     """Of this process and all that it starts, from now on until `end`."""
 
     def __init__(self, seed: int) -> None:
-        command = [sys.executable, "-m", "tests.pauses", str(os.getpid()), str(seed)]
+        command = [sys.executable, "-m", "tests.support.process_pauses", str(os.getpid()), str(seed)]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def end(self) -> int:
