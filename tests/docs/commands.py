@@ -1,4 +1,4 @@
-"""The commands of docs/cli.md, written from their help: `python -m tests.docs.commands`."""
+"""Generate the commands of docs/cli.md from their help: `python -m tests.docs.commands`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ END = "<!-- written from the help: end -->"
 
 
 def chapter(name: str, command: click.Command | None = None) -> str:
-    """A command: its usage, what it does with examples, its options; of a group, those that it has as well."""
+    """Document one command: usage, description with examples, options, and the subcommands of a group."""
     command = command or cli.get_command(click.Context(cli), name)
     assert command is not None
     words = [parameter.make_metavar(click.Context(command)) for parameter in _arguments(command)]
@@ -31,7 +31,7 @@ def chapter(name: str, command: click.Command | None = None) -> str:
 
 
 def written() -> str:
-    """What stands between the markers."""
+    """Returns the text between the markers."""
     sections = [
         "\n\n".join([f"## {section}", *(chapter(name) for name in commands)]) for section, commands in COMMANDS.items()
     ]
@@ -39,7 +39,7 @@ def written() -> str:
 
 
 def rewritten(page: str) -> str:
-    """The page with what stands between the markers written anew."""
+    """Returns the page with a new text between the markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + written() + after
@@ -60,7 +60,7 @@ def _row(option: click.Option) -> str:
 
 
 def _prose(help: str) -> str:
-    """The help, its examples as blocks."""
+    """Format the help, with its examples as code blocks."""
     parts = []
     for part in help.split("\n\n"):
         lines = part.removeprefix("\b\n").splitlines()

@@ -1,4 +1,4 @@
-"""The state diagram and the table of docs/lifecycle.md, drawn from TRANSITIONS: `python -m tests.docs.drawing`."""
+"""Generate the diagram and table of docs/lifecycle.md from TRANSITIONS: `python -m tests.docs.drawing`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ END = "<!-- drawn from TRANSITIONS: end -->"
 
 _NAMES = {"r": "ready", "t": "taken", "~": "delayed", "!": "buried", "-": "gone"}
 _STORED = "rt~!"
-# The table knows what happens to a task that is there; a new one is ready, or delayed.
+# TRANSITIONS describes existing tasks; a new one is ready or delayed.
 _PUT = {"": "r~"}
 _WHO = {
     "put": "anyone",
@@ -23,20 +23,20 @@ _WHO = {
 
 
 def diagram() -> str:
-    """The states, and the events that lead from one to another, in mermaid."""
+    """Draw the states and the events between them, in mermaid."""
     events: dict[tuple[str, str], list[str]] = {}
     for event in EVENTS:
         for before, afters in TRANSITIONS.get(event, _PUT).items():
             for after in afters:
                 events.setdefault((before, after), []).append(event)
     arrows = [
-        f"    {_point(before)} --> {_point(after)}: {', '.join(told)}" for (before, after), told in events.items()
+        f"    {_point(before)} --> {_point(after)}: {', '.join(names)}" for (before, after), names in events.items()
     ]
     return "\n".join(["```mermaid", "stateDiagram-v2", *arrows, "```"])
 
 
 def table() -> str:
-    """A row an event, a column a state it may happen in; the cell says where it leads."""
+    """Build the table: one row per event, one column per state, each cell with the next state."""
     states = ["", *_STORED]
     head = ["event", "by", "new", *(f"{_NAMES[state]} `{state}`" for state in _STORED)]
     rows = [head, ["---"] * len(head)]
@@ -48,12 +48,12 @@ def table() -> str:
 
 
 def drawn() -> str:
-    """What stands between the markers."""
+    """Returns the text between the markers."""
     return f"{BEGIN}\n{diagram()}\n\n{table()}\n{END}"
 
 
 def redrawn(page: str) -> str:
-    """The page with what stands between the markers drawn anew."""
+    """Returns the page with a new text between the markers."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return before + drawn() + after

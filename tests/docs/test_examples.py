@@ -1,4 +1,4 @@
-"""Every python block of the README and the docs is run, as a reader would: in order, in a folder of its own."""
+"""Run every python block of the pages as a reader would: in order, in an empty folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.servers import running
 _FENCE = re.compile(r"^```(\w*)")
 _NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
 
-# Runs the blocks of one page in one namespace; each stands at its own line, so that a traceback names it.
+# Runs the blocks of one page in one namespace. Leading newlines make tracebacks show the line in the page.
 _RUNNER = """
 import json, sys
 page, blocks = json.loads(sys.stdin.read())
@@ -30,7 +30,7 @@ for line, code in blocks:
 
 
 class Block(NamedTuple):
-    """A python block: its page, the line of its fence, its code, and why it is not run, if so."""
+    """A python block: its page, the line of its fence, its code, and the reason if it is not run."""
 
     page: str
     line: int
@@ -39,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks_of(page: str, text: str) -> list[Block]:
-    """The python blocks of a page's text, in order."""
+    """Returns the python blocks of a page, in order."""
     found: list[Block] = []
     lines: list[str] = []
     language: str | None = None

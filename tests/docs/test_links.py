@@ -1,4 +1,4 @@
-"""Links inside the repository lead somewhere, and files that the text names are there."""
+"""Links inside the repository resolve, and files that the text names exist."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def prose(page: Path) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as they are made from their text."""
+    """Returns the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""The page of the protocol has every command with its arguments, every option and every error."""
+"""docs/protocol.md has every command with its arguments, every option and every error."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_an_option_is_there(option: str) -> None:
     assert option.upper() in PAGE
 
 
-# These cannot come over the wire: a tube is never opened with options there, and a failure is an outcome, not an error.
+# Never sent over the wire: tubes are not opened with options there, and a failure is an outcome, not an error.
 ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "SchemaMismatch"}
 
 

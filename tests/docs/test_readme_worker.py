@@ -1,4 +1,4 @@
-"""The README's worker, started as it says: from nothing to a task that has run."""
+"""Run the README's worker example as printed, from an empty folder to a task that has run."""
 
 from __future__ import annotations
 
