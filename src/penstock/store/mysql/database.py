@@ -1,4 +1,4 @@
-"""The store in a MySQL or MariaDB database: one packet a step, and nothing of penstock's rules on the server."""
+"""The store in a MySQL or MariaDB database: one packet per hot call, and none of penstock's rules on the server."""
 
 from __future__ import annotations
 
@@ -11,23 +11,37 @@ from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import EngineStore
-from penstock.store.mysql.bound import BoundServer
-from penstock.store.mysql.describe import describe
-from penstock.store.mysql.location import parse
-from penstock.store.mysql.puts import make_plain_put
-from penstock.store.mysql.queries import Q
+from penstock.store.mysql.location import Location, parse
+from penstock.store.mysql.pool import Link
+from penstock.store.mysql.prepared import LONGEST, Shape
+from penstock.store.mysql.queries import TIME, Q
 from penstock.store.mysql.schema import migrate
-from penstock.store.mysql.server import Refused, Server
+from penstock.store.mysql.server import BoundServer, Refused, Server
 from penstock.store.mysql.step import MysqlStep
 from penstock.store.mysql.taking import LostTake
-from penstock.store.mysql.watch import Watch
 from penstock.store.sql.waiters import Waiters
 
 Clock = Callable[[], int]
-# The server's clock is asked again when the last answer that told it is older than this.
+# The server is asked for its time again when its last answer is older than this.
 _CLOCK_SECONDS = 10.0
-# So many differences of counters are left before somebody folds them.
+# How many differences of counters a process leaves before it folds them.
 _FOLD_EVERY = 64
+# A put of the default max_payload needs twice its size, and some.
+_LEAST_PACKET = 4 * 1024 * 1024
+# A transaction that is open for longer keeps so many removed rows that takes become slow.
+_LONG_SECONDS = 300
+# Between two looks at the store, and for how long after the last change; between two looks when nothing happens.
+LOOK_SECONDS = 0.02
+ACTIVE_SECONDS = 2.0
+IDLE_SECONDS = 1.0
+
+_PROMISES = {
+    1: "a put that returned survives a power cut (innodb_flush_log_at_trx_commit=1)",
+    2: "a put that returned survives the end of the server's process; a power cut may lose the last second "
+    "(innodb_flush_log_at_trx_commit=2)",
+    0: "a put that returned survives the end of any client; a crash of the server may lose the last second "
+    "(innodb_flush_log_at_trx_commit=0)",
+}
 
 
 class MysqlDatabase:
@@ -42,7 +56,7 @@ class MysqlDatabase:
         self.clock = clock
         self.waiters = Waiters()
         self.lost: list[LostTake] = []
-        #: Tubes of which tasks with addresses, or in groups, were seen: their acks and loads ask for more at once.
+        #: Tubes in which tasks with addresses, or in groups, were seen: acks there do more.
         self.addressed: set[int] = set()
         self.grouped: set[int] = set()
         self._watch = watch
@@ -55,15 +69,22 @@ class MysqlDatabase:
         return MysqlStep(self, now, write=write, snapshot=not write and size > 1)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        if self.clock is not None or not stands_alone(tube, entry):
+        if self.clock is not None or self.server.bound or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        plain, ttl = make_plain_put(tube, entry), entry.ttl
+        shape, ttl, run = Shape(tube, entry), entry.ttl, self.server.run
 
         def put(payload: bytes) -> Record | None:
+            def send(link: Link) -> tuple[int, int] | None:
+                prepared = link.prepared_put()
+                return None if prepared is None else prepared.run(shape, payload)
+
             try:
-                id, moment = plain.run(self.server, payload)
+                stored = run(send, committed=True) if len(payload) <= LONGEST else None
             except Refused:
                 return None
+            if stored is None:
+                return None
+            id, moment = stored
             expires = None if ttl is None else moment + ttl
             return Record(
                 id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires,
@@ -79,14 +100,14 @@ class MysqlDatabase:
         return database
 
     def describe(self) -> Description:
-        return self.server.run(lambda link: describe(link, self.server.location), safe=True)
+        return self.server.run(lambda link: _describe(link, self.server.location), safe=True)
 
     def now(self) -> int:
-        """The server's clock is reckoned from what it last said, without asking it each time."""
+        """The server's clock, estimated from its last answer."""
         if self.clock is not None:
             return self.clock()
         if self._offset is None or time.monotonic() - self._offset[1] > _CLOCK_SECONDS:
-            self.heard(int(self.server.send([Q.time], safe=True).results[0][0][0]))
+            self.heard(int(self.server.send([f"SELECT {TIME}"], safe=True).results[0][0][0]))
         assert self._offset is not None
         return round((time.monotonic() + self._offset[0]) * 1000)
 
@@ -99,16 +120,16 @@ class MysqlDatabase:
     def close(self) -> None:
         self.server.close()
 
-    # what steps tell
+    # what steps report
 
     def heard(self, now: int) -> int:
-        """An answer told the server's clock."""
+        """Remember the server's clock."""
         moment = time.monotonic()
         self._offset = (now / 1000 - moment, moment)
         return now
 
     def know(self, tube: Tube, records: Iterable[Record]) -> None:
-        """Tasks of a tube were seen."""
+        """Remember what sort of tasks a tube has."""
         if tube.no in self.addressed and tube.no in self.grouped:
             return
         for record in records:
@@ -118,13 +139,77 @@ class MysqlDatabase:
                 self.grouped.add(tube.no)
 
     def should_fold(self) -> bool:
-        """One more difference was left; whether it is time to fold them."""
+        """Count one more difference. Returns whether it is time to fold them."""
         self._uncounted += 1
         return self._uncounted % _FOLD_EVERY == 0 and not self.server.bound
 
 
+class Watch:
+    """Waits for changes by other processes. MySQL cannot notify: `look` returns what differs after each change."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self._look = look
+        self._seen: object = None
+        self._looked = 0.0
+        self._active_until = 0.0
+        self._watching = False
+
+    def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
+        """As the contract's `wait`."""
+        if watch and not self._watching:
+            # A taker that begins to wait has just found the tube empty: its work may come at once.
+            self._changed()
+            self._active_until = time.monotonic() + ACTIVE_SECONDS
+        self._watching = watch
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0:
+            pause = min(left, self._next_look() - time.monotonic()) if watch else left
+            if wake.wait(max(pause, 0)):
+                return False
+            if watch and time.monotonic() >= self._next_look() and self._changed():
+                return True
+        return False
+
+    def _next_look(self) -> float:
+        return self._looked + (LOOK_SECONDS if self._looked < self._active_until else IDLE_SECONDS)
+
+    def _changed(self) -> bool:
+        seen = self._look()
+        self._looked = time.monotonic()
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        self._active_until = self._looked + ACTIVE_SECONDS
+        return True
+
+
+def _describe(link: Link, location: Location) -> Description:
+    """What the store promises by the server's real settings, and what should be done about them."""
+    version, flush, log_bin, sync_binlog, connections = link.rows(Q.settings)[0]
+    advice = []
+    if log_bin and sync_binlog != 1:
+        advice.append("sync_binlog is not 1: after a power cut replicas may differ from this server; set it to 1")
+    if location.pool_size >= connections:
+        advice.append(f"pool_size is {location.pool_size}, max_connections {connections}: lower one or raise the other")
+    if link.max_packet < _LEAST_PACKET:
+        advice.append(f"max_allowed_packet is {link.max_packet}: raise it to {_LEAST_PACKET} or more, for large tasks")
+    grants = " ".join(grant for (grant,) in link.rows("SHOW GRANTS"))
+    if "PROCESS" in grants or "ALL PRIVILEGES ON *.*" in grants:  # else this user may not know
+        oldest = int(link.rows(Q.oldest_transaction)[0][0] or 0)
+        if oldest > _LONG_SECONDS:
+            advice.append(f"a transaction is open for {oldest} s and keeps removed rows from being purged: end it")
+    name = "MariaDB" if "mariadb" in version.lower() else "MySQL"
+    schema = int(dict(link.rows(Q.all_meta))["schema"])
+    return Description(name, version, location.name, promise(flush), schema, advice)
+
+
+def promise(flush: object) -> str:
+    """What innodb_flush_log_at_trx_commit means for a put that returned."""
+    return _PROMISES.get(int(str(flush)), _PROMISES[1])  # 3 of MariaDB is 1 with one flush more
+
+
 def open_mysql(url: str, clock: Clock | None = None) -> EngineStore:
-    """The store of a mysql:// URL, created where the database is empty."""
+    """The store of a mysql:// URL, created if the database is empty."""
     server = Server(parse(url))
     try:
         identity = f"mysql:{migrate(server)}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from random import getrandbits
 
 import msgspec
@@ -14,44 +13,35 @@ from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE
 from penstock.engine.port import Delta, Flushed, GroupRow, Row
 from penstock.store.mysql import queues
-from penstock.store.mysql.pool import Answer, Prepared, Statement
+from penstock.store.mysql.pool import Answer
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import COUNTED, NEVER, Q, counter
-from penstock.store.mysql.wire import Raw, fill, literal
+from penstock.store.mysql.wire import Raw, fill, listed, literal
 from penstock.store.sql.step import first_pk
 
-_encode = msgspec.json.Encoder().encode
-# Bytes of one statement's list: longer ones are several statements, so that packets can be divided between them.
-_MOST = 2**18
-# Outcomes forgotten with each new one.
+# Old outcomes removed with each new one.
 _SWEPT_PER_OUTCOME = 2
 
 
 def new_call() -> int:
-    """The number of a call, by which the rows that it changed are known."""
+    """The number of a call, which marks the rows that it changed."""
     return getrandbits(62) + 1
 
 
-def abort_unless(condition: str) -> str:
-    """End the packet where a condition does not hold."""
-    return fill(Q.abort, {"condition": Raw(condition)})
+def require(condition: str) -> str:
+    """End the packet if a condition does not hold."""
+    return fill(Q.require, condition=Raw(condition))
 
 
-def listed(rows: Sequence[object]) -> str:
-    """Rows for JSON_TABLE."""
-    return _encode(rows).decode()
-
-
-def old_outcomes(tube: int, new: int) -> list[Statement]:
-    """Forget some that are past their retention."""
-    return [
-        fill(Q.old_outcomes, {"tube": tube, "limit": _SWEPT_PER_OUTCOME * new}),
-        Prepared(Q.forget_old_outcomes),
-    ]
+def keep_outcomes(outcomes: list[tuple[object, ...]], retention: int, guards: str) -> list[str]:
+    """Keep outcomes (pk, status, result in hexadecimal digits, error, code), and remove some old ones."""
+    old = [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * len(outcomes)), Q.forget_old_outcomes]
+    values = {"retention": retention, "guards": Raw(guards)}
+    return old + [fill(Q.keep_outcomes, outcomes=part, **values) for part in listed(outcomes)]
 
 
 class Flush:
-    """One Delta on its way: its statements, and what their answers mean."""
+    """One Delta: its statements, and what their answers mean."""
 
     def __init__(self, delta: Delta, moment: str) -> None:
         self._delta = delta
@@ -59,38 +49,36 @@ class Flush:
         self._base = first_pk(delta.tube)
         self._moment = moment
         self._laned = delta.tube.kind.per_utube
-        self._gone = [row for row in delta.rows if row.after.state == "-"]
-        self._kept = [row for row in delta.rows if row.after.state != "-"]
         self._classes: dict[tuple[str, str, tuple[str, ...]], int] = {}
         self._members = Counter[int]()
         new = [(delta.tube, delta.fresh), *delta.works]
         self._new = [NewTasks(tube, entries, place) for place, (tube, entries) in enumerate(new) if entries]
 
-    def statements(self) -> list[Statement]:
-        """The packet but for its end. Locks are taken in the order that engine.port has."""
+    def statements(self) -> list[str]:
+        """The packet without its COMMIT. Locks are taken in the order that engine.port demands."""
         delta, tube = self._delta, self._tube
-        statements: list[Statement] = [
-            f"SET @p_t={tube.no},@p_now={self._moment},@p_k={new_call()},@p_got=0,@p_moved=0",
-            fill(Q.share_tube, {"tube": tube.no}),
-            abort_unless("@p_live = 1"),
+        rows = msgspec.json.encode([self._row(row) for row in delta.rows]).decode()
+        statements = [
+            f"SET @p_t={tube.no},@p_now={self._moment},@p_k={new_call()},@p_got=0,@p_moved=0,@p_d={literal(rows)}",
+            fill(Q.require_tube, tube=tube.no),
         ]
         for new in sorted(self._new, key=lambda new: new.tube.no):
             statements += new.reserve()
         if delta.fresh and tube.capacity is not None:
             beside = sum(len(entries) for other, entries in delta.works if other.no == tube.no)
-            statements += [
-                fill(Q.stored, {"tube": tube.no}),
-                abort_unless(f"@p_stored <= {tube.capacity + beside + len(self._gone)}"),
-            ]
+            beside += sum(row.after.state == "-" for row in delta.rows)
+            statements += [fill(Q.stored, tube=tube.no), require(f"@p_stored <= {tube.capacity + beside}")]
         for group in delta.groups:
-            statements += [_change_group(group), abort_unless("ROW_COUNT() = 1")]
+            statements += [_change_group(group), require("ROW_COUNT() = 1")]
         if delta.rows:
             statements += self._rows()
         for new in self._new:
             statements += new.store()
-        statements += self._supersede()
+        addresses = [entry.address for entry in delta.fresh if entry.address is not None]
+        if addresses and tube.kind.leased:  # those who wait already still learn the outcome of the task before
+            statements.append(fill(Q.supersede, tube=tube.no, texts=addresses, most=SUPERSEDED_MS))
         if delta.erase_upto is not None:
-            statements.append(fill(Q.erase, {"low": self._base, "high": self._base | delta.erase_upto}))
+            statements.append(fill(Q.erase, low=self._base, high=self._base | delta.erase_upto))
         statements.append("SELECT @p_got,@p_moved")
         for new in self._new:
             statements += new.show()
@@ -105,7 +93,7 @@ class Flush:
         if int(got) != len(rows):
             flushed.missed = {row.before.id for row in rows} - {int(id) for (id,) in found}
         if rows and not self._laned:
-            changed = [row for row in self._kept if row.before.id not in flushed.missed]
+            changed = [row for row in rows if row.before.id not in flushed.missed and row.after.state != "-"]
             moved = sum((row.after.state == "r") - (row.before.state == "r") for row in changed)
         if rows:
             flushed.readied[no] = int(moved)
@@ -118,100 +106,68 @@ class Flush:
                 flushed.works.append((new.tube, records))
         return flushed
 
-    # rows
-
-    def _rows(self) -> list[Statement]:
-        kept = listed([self._change(row) for row in self._kept])
-        gone = listed([self._guard(row) for row in self._gone])
-        moved = [row for row in self._delta.rows if row.before.state in "rqt" or row.after.state in "rt"]
-        statements: list[Statement] = [f"SET @p_d={literal(kept)},@p_g={literal(gone)}"]
-        laned = self._laned and bool(moved)
-        if laned:
-            statements += self._lock_queues(moved)
-        if self._kept:
-            statements += [Prepared(Q.move_changed)] if laned else []
-            statements += [Prepared(Q.change_rows), Q.count_marked]
-        if self._gone:
-            statements += [Prepared(Q.mark_gone), Q.count_marked]
-            statements += [Prepared(Q.move_gone)] if laned else []
-        if self._delta.whole:
-            statements.append(abort_unless(f"@p_got = {len(self._delta.rows)}"))
-        statements += self._rewrites()
-        statements += self._outcomes()
-        statements += self._counters()
-        if not self._delta.whole:
-            statements.append(fill(Q.found, {"all": len(self._delta.rows)}))
-        if self._gone:
-            statements.append(Prepared(Q.delete_gone))
-        if laned:
-            statements += self._heads(moved)
-        return statements
-
-    def _guard(self, row: Row) -> tuple[object, ...]:
-        before = row.before
-        place = (STATE_COUNTER[before.state], STATE_COUNTER[row.after.state], row.events)
+    def _row(self, row: Row) -> tuple[object, ...]:
+        """A row of the fragment `changed`. Rows with the same effect on the counters are one class."""
+        before, after = row.before, row.after
+        place = (STATE_COUNTER[before.state], STATE_COUNTER[after.state], row.events)
         number = self._classes.setdefault(place, len(self._classes))
         self._members[number] += 1
-        at = NEVER if before.at is None else before.at
-        return (self._base | before.id, before.state, before.lease, at, before.rank1, row.until, number)
-
-    def _change(self, row: Row) -> tuple[object, ...]:
-        after = row.after
-        state = "q" if self._laned and after.state == "r" else after.state
-        rank2 = 0 if self._tube.fair else after.rank2
         return (
-            *self._guard(row), state, rank2, after.attempts, after.expires, NEVER if after.at is None else after.at,
-            after.owner or 0, after.reason, after.progress,
+            self._base | before.id, before.state, before.lease, NEVER if before.at is None else before.at, before.rank1,
+            row.until, number, "q" if self._laned and after.state == "r" else after.state,
+            0 if self._tube.fair else after.rank2, after.attempts, after.expires,
+            NEVER if after.at is None else after.at, after.owner or 0, after.reason, after.progress,
         )  # fmt: skip
 
-    def _lock_queues(self, moved: list[Row]) -> list[Statement]:
-        """Lock the micro-queues touched; those that get a ready task are made where they are missing."""
+    def _rows(self) -> list[str]:
+        rows, whole = self._delta.rows, self._delta.whole
+        moved = [row for row in rows if row.before.state in "rqt" or row.after.state in "rt"] if self._laned else []
+        statements = [*self._lock_queues(moved), Q.move_in_queues] if moved else []
+        statements += [Q.change_rows, Q.count_changed]
+        if whole:
+            statements.append(require(f"@p_got = {len(rows)}"))
+        statements += self._rewrites() + self._outcomes() + self._counters()
+        if not whole:
+            statements.append(fill(Q.show_found, all=len(rows)))
+        if any(row.after.state == "-" for row in rows):
+            statements.append(Q.delete_gone)
+        return statements + self._heads(moved) if moved else statements
+
+    def _lock_queues(self, moved: list[Row]) -> list[str]:
+        """Lock the micro-queues touched, and create those that get a ready task and are missing."""
+        names = {row.before.utube or NO_UTUBE for row in moved}
         entered = {row.before.utube or NO_UTUBE: 0 for row in moved if row.after.state == "r"}
-        statements: list[Statement] = [queues.setting(self._tube, queues.labels(row.before.utube for row in moved))]
-        if entered:
-            statements.append(queues.enter(self._tube, entered))
-        if len(entered) < len({row.before.utube or NO_UTUBE for row in moved}):
-            statements.append(Prepared(Q.lock_queues))
-        return statements
+        statements = [queues.setting(self._tube, queues.labels(names))]
+        statements += [queues.enter(self._tube, entered)] if entered else []
+        return statements + ([Q.lock_queues] if len(entered) < len(names) else [])
 
-    def _heads(self, moved: list[Row]) -> list[Statement]:
+    def _heads(self, moved: list[Row]) -> list[str]:
         most = max(Counter(row.before.utube or NO_UTUBE for row in moved).values())
-        overtaking = self._tube.utube_limit > 1 or any(
-            row.after.state == "r" and row.before.state != "t" for row in moved
-        )
-        return [
-            *queues.make_heads(self._tube, most, overtaking=overtaking),
-            Prepared(Q.forget_empty_queues),
-            "SET @p_moved=@p_gained",
-        ]
+        entered = any(row.after.state == "r" and row.before.state != "t" for row in moved)
+        heads = queues.make_heads(self._tube, most, overtaking=self._tube.utube_limit > 1 or entered)
+        return [*heads, Q.forget_empty_queues, "SET @p_moved=@p_gained"]
 
-    def _rewrites(self) -> list[Statement]:
+    def _rewrites(self) -> list[str]:
         """Tasks that were put again."""
-        rows: list[tuple[object, ...]] = []
-        for row in self._kept:
+        rows = []
+        for row in self._delta.rows:
             after = row.after
-            if after.payload is not row.before.payload:
+            if after.state != "-" and after.payload is not row.before.payload:
                 place = (self._base | after.id, after.rank1, after.pri, after.lease, after.created, after.taken or 0)
                 rows.append((*place, after.payload.hex()))
-        return [fill(Q.rewrite, {"rows": listed(part)}) for part in _parts(rows)]
+        return [fill(Q.rewrite, rows=part) for part in listed(rows)]
 
-    def _outcomes(self) -> list[Statement]:
+    def _outcomes(self) -> list[str]:
         ended: list[tuple[object, ...]] = []
-        for row in self._gone:
-            if row.ending is not None and row.before.address is not None and self._tube.kind.leased:
+        for row in self._delta.rows if self._tube.kind.leased else ():
+            if row.after.state == "-" and row.ending is not None and row.before.address is not None:
                 status, result, error, code = astuple(row.ending)
                 digits = None if result is None else result.hex()
                 ended.append((self._base | row.before.id, status, digits, error, code))
-        if not ended:
-            return []
-        retention = self._tube.retention
-        kept: list[Statement] = [
-            fill(Q.outcomes_of, {"outcomes": listed(part), "retention": retention}) for part in _parts(ended)
-        ]
-        return old_outcomes(self._tube.no, len(ended)) + kept
+        return keep_outcomes(ended, self._tube.retention, "k.call_no = @p_k") if ended else []
 
-    def _counters(self) -> list[Statement]:
-        """Each class of rows has its weights; what was left out is not counted."""
+    def _counters(self) -> list[str]:
+        """Each class of rows has its weights; rows that were left out are not counted."""
         weights: list[Counter[str]] = []
         for before, after, events in self._classes:
             weight = Counter[str](event for event in events if event != "put")
@@ -221,45 +177,22 @@ class Flush:
         names = [name for name in COUNTED if any(weight[name] for weight in weights)]
         if not names:
             return []
-        everything = len(self._delta.rows)
         columns = Raw(",".join(counter(name) for name in names))
         sums = [sum(weight[name] * self._members[place] for place, weight in enumerate(weights)) for name in names]
-        values: dict[str, object] = {"columns": columns, "all": everything, "sums": Raw(",".join(map(str, sums)))}
-        statements: list[Statement] = [fill(Q.count_all, values)]
+        values = {"columns": columns, "all": len(self._delta.rows)}
+        statements = [fill(Q.count_all, sums=Raw(",".join(map(str, sums))), **values)]
         if not self._delta.whole:
             chosen = [f"SUM(ELT(f.c+1,{','.join(str(weight[name]) for weight in weights)}))" for name in names]
-            statements.append(fill(Q.count_found, {**values, "sums": Raw(",".join(chosen))}))
+            statements.append(fill(Q.count_found, sums=Raw(",".join(chosen)), **values))
         return statements
-
-    def _supersede(self) -> list[Statement]:
-        """Outcomes of addresses that are put again are kept for those who wait already, and no longer."""
-        addresses = [entry.address for entry in self._delta.fresh if entry.address is not None]
-        if not (addresses and self._tube.kind.leased):
-            return []
-        return [fill(Q.supersede, {"tube": self._tube.no, "texts": addresses, "most": SUPERSEDED_MS})]
 
 
 def _change_group(row: GroupRow) -> str:
     before, after = row.before, row.after
     fields = {"state": "state", "end": "end_work", "cancel": "cancel_work", "moving": "moving", "until": "until"}
-    values: dict[str, object] = {
+    values = {
         column: getattr(after, field) if getattr(after, field) != getattr(before, field) else Raw(column)
         for field, column in fields.items()
     }
-    values |= {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
-    values |= {"total": after.total - before.total, "remaining": after.left - before.left}
-    return fill(Q.change_group, values)
-
-
-def _parts(rows: list[tuple[object, ...]]) -> list[list[tuple[object, ...]]]:
-    """Rows with long texts, as many together as a statement should have."""
-    parts: list[list[tuple[object, ...]]] = []
-    size = _MOST
-    for row in rows:
-        length = sum(len(value) for value in row if isinstance(value, str))
-        if not parts or size + length > _MOST:
-            parts.append([])
-            size = 0
-        parts[-1].append(row)
-        size += length
-    return parts
+    numbers = {"total": after.total - before.total, "remaining": after.left - before.left, "had": before.left}
+    return fill(Q.change_group, no=before.no, was=before.state, exact=int(row.exact), **numbers, **values)

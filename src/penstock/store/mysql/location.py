@@ -10,9 +10,8 @@ from penstock.core.names import shown
 from penstock.errors import BadValue
 
 _PARAMETERS = ("socket", "pool_size", "ssl_ca")
-_PORT = 3306
-# Enough for the keeper and the callers of a busy process; each costs the server a thread.
-POOL_SIZE = 8
+# Enough for a busy process; each costs the server a thread.
+_POOL_SIZE = "8"
 _MAX_POOL = 1000
 
 
@@ -38,38 +37,21 @@ def parse(url: str) -> Location:
     """The location a URL names; BadValue says what is wrong with it."""
     parts = urlsplit(url)
     try:
-        port = parts.port or _PORT
+        port = parts.port or 3306
     except ValueError:
         raise BadValue(f"store URL for {shown(parts.hostname)} has a bad port: give a number up to 65535") from None
     database = unquote(parts.path)[1:]
     if not database or "/" in database:
         raise BadValue("store URL names no database: use mysql://user:password@host:3306/database")
-    given = _parameters(parts.query)
-    return Location(
-        database=database,
-        host=parts.hostname or "localhost",
-        port=port,
-        socket=given.get("socket"),
-        user=unquote(parts.username or "root"),
-        password=unquote(parts.password or ""),
-        pool_size=_pool_size(given.get("pool_size")),
-        ssl_ca=given.get("ssl_ca"),
-    )
-
-
-def _parameters(query: str) -> dict[str, str]:
-    given = dict(parse_qsl(query, keep_blank_values=True))
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name, value in given.items():
         if name not in _PARAMETERS:
             raise BadValue(f"parameter {shown(name)} of a mysql:// URL is unknown: it has {', '.join(_PARAMETERS)}")
         if not value:
             raise BadValue(f"parameter {name} of a mysql:// URL is empty: give it a value, or leave it out")
-    return given
-
-
-def _pool_size(value: str | None) -> int:
-    if value is None:
-        return POOL_SIZE
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= _MAX_POOL:
-        raise BadValue(f"parameter pool_size={shown(value)} of a mysql:// URL: give a number from 1 to {_MAX_POOL}")
-    return int(value)
+    size = given.get("pool_size", _POOL_SIZE)
+    if not (size.isascii() and size.isdigit() and 1 <= int(size) <= _MAX_POOL):
+        raise BadValue(f"parameter pool_size={shown(size)} of a mysql:// URL: give a number from 1 to {_MAX_POOL}")
+    user, password = unquote(parts.username or "root"), unquote(parts.password or "")
+    host, socket = parts.hostname or "localhost", given.get("socket")
+    return Location(database, host, port, socket, user, password, int(size), given.get("ssl_ca"))

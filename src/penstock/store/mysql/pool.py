@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -18,14 +18,14 @@ from penstock.store.forks import reset_in_child
 from penstock.store.mysql.faults import TOO_MANY_PREPARED, number, translated
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedPut
-from penstock.store.mysql.wire import Rows, Told, ask
+from penstock.store.mysql.wire import Prepared, Rows, Told, ask
 
-# How long a call waits for a connection of the pool, and for the server to answer a connect.
+# How long a call waits for a connection of the pool, and for the server to accept one.
 POOL_SECONDS = 10.0
 CONNECT_SECONDS = 10
-# No call of ours takes so long; a server that fell silent is given up after it.
+# A server that is silent for this long is given up; no call of ours takes as long.
 READ_SECONDS = 120
-# A step waits so long for a row that another holds, before it starts anew.
+# How long a step waits for a row that another transaction holds before it starts again.
 LOCK_WAIT_SECONDS = 2
 
 # Statements pass ids on by GROUP_CONCAT, which cuts at this length. MariaDB makes joins of long lists, without indexes.
@@ -39,30 +39,15 @@ _SETTINGS = (
 )
 
 
-class Prepared(NamedTuple):
-    """A statement without values of its own, prepared once a connection. `limit` stands for its `?`."""
-
-    sql: str
-    limit: int | None = None
-
-    @property
-    def text(self) -> str:
-        """What is sent where nothing is prepared."""
-        return self.sql if self.limit is None else self.sql.replace("?", str(self.limit))
-
-
-Statement = str | Prepared
-
-
 class Answer(NamedTuple):
-    """What the statements of a packet answered: rows, of those that have some, and what the others left."""
+    """The answers to the statements of a packet: the rows of those that have some, and those of the others."""
 
     results: list[Rows]
     told: list[Told]
 
 
 class _Connection(pymysql.Connection):
-    """PyMySQL's own reads the system's certificates for every connection, 25 ms of CPU, also when it verifies none."""
+    """PyMySQL's own reads the system's certificates for every connection, 25 ms of CPU, even if it verifies none."""
 
     def _create_ssl_ctx(self, options: dict[str, Any]) -> ssl.SSLContext:
         asked: ssl.SSLContext = super()._create_ssl_ctx(options) if options else _unverified()  # type: ignore[misc]
@@ -83,22 +68,13 @@ class Link:
 
     def __init__(self, location: Location) -> None:
         connection = _Connection(
-            host=location.host,
-            port=location.port,
-            unix_socket=location.socket,
-            user=location.user,
-            password=location.password,
-            database=location.database,
-            charset="utf8mb4",
-            autocommit=False,
-            client_flag=CLIENT.MULTI_STATEMENTS,
-            connect_timeout=CONNECT_SECONDS,
-            read_timeout=READ_SECONDS,
-            write_timeout=READ_SECONDS,
-            ssl_ca=location.ssl_ca,
-            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL looks at neither unless told
+            host=location.host, port=location.port, unix_socket=location.socket, user=location.user,
+            password=location.password, database=location.database, charset="utf8mb4", autocommit=False,
+            client_flag=CLIENT.MULTI_STATEMENTS, connect_timeout=CONNECT_SECONDS, read_timeout=READ_SECONDS,
+            write_timeout=READ_SECONDS, ssl_ca=location.ssl_ca,
+            ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL checks neither unless it is asked to
             ssl_verify_identity=location.ssl_ca is not None,
-        )
+        )  # fmt: skip
         self._poll = select.poll()
         self._poll.register(connection._sock, select.POLLIN)  # type: ignore[attr-defined]
         self._use(connection)
@@ -116,7 +92,7 @@ class Link:
         self._puts: PreparedPut | None = None
 
     def prepared_put(self) -> PreparedPut | None:
-        """What sends plain puts; None where the server takes none that are prepared."""
+        """What sends plain puts; None if the server does not prepare them."""
         if self._puts is None and self._prepares and self._pipelines:
             try:
                 self._puts = PreparedPut(self._connection)
@@ -127,43 +103,36 @@ class Link:
         return self._puts
 
     def prepare_no_more(self) -> None:
-        """The server has no room for prepared statements: from now on they are sent as they are."""
+        """The server has no room for prepared statements: from now on they are sent as text."""
         self._prepares = False
 
-    def send(self, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
-        """Statements of one transaction, in one round trip, or in as few as the server takes."""
-        texts, made = self._texts(statements)
+    def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
+        """Send the statements of one transaction, in one round trip, or in as few as the server takes."""
+        made = self._unprepared(statements)
+        names = {**self._names, **made} if made else self._names
+        prepares = self._prepares
+        texts = [f"EXECUTE {names[each]}" if prepares and isinstance(each, Prepared) else each for each in statements]
+        # PREPARE follows the SET that begins a packet, and precedes all others: nothing may stand between a statement
+        # and one that asks for its ROW_COUNT(). MySQL takes the types of variables from their values at PREPARE.
+        first = int(not isinstance(statements[0], Prepared))
+        quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
+        texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
         if commit:
             texts.append("COMMIT")
-        results, told = self._asked(texts)
+        answer = self._ask(texts)
         self._names.update(made)
-        first = int(isinstance(statements[0], str))
-        del told[first : first + len(made)]
-        return Answer(results, told)
+        del answer.told[first : first + len(made)]
+        return answer
 
-    def _texts(self, statements: Sequence[Statement]) -> tuple[list[str], dict[str, str]]:
-        """The statements as texts, and the names of those that are prepared by it: behind the first one, if that sets
-        variables, and before all others, so that nothing stands between them and what they ask of the one before."""
-        texts: list[str] = []
+    def _unprepared(self, statements: Sequence[str]) -> dict[str, str]:
+        """The statements that this packet must prepare, and the names that they get."""
         made: dict[str, str] = {}
-        for statement in statements:
-            if isinstance(statement, str):
-                texts.append(statement)
-            elif not self._prepares:
-                texts.append(statement.text)
-            else:
-                sql = statement.sql
-                name = self._names.get(sql) or made.get(sql)
-                if name is None:
-                    name = made[sql] = f"p_{len(self._names) + len(made)}"
-                texts.append(f"EXECUTE {name}" if statement.limit is None else f"EXECUTE {name} USING @p_n")
-        if made:
-            quoted = {name: sql.replace("'", "''") for sql, name in made.items()}
-            first = int(isinstance(statements[0], str))
-            texts[first:first] = [f"PREPARE {name} FROM '{sql}'" for name, sql in quoted.items()]
-        return texts, made
+        for each in statements if self._prepares else ():
+            if isinstance(each, Prepared) and each not in self._names:
+                made.setdefault(each, f"p_{len(self._names) + len(made)}")
+        return made
 
-    def _asked(self, texts: list[str]) -> Answer:
+    def _ask(self, texts: list[str]) -> Answer:
         sql = "; ".join(texts)
         if 4 * len(sql) <= self.max_packet or len(sql.encode()) <= self.max_packet:
             return Answer(*ask(self._connection, sql))
@@ -174,10 +143,10 @@ class Link:
             answer.told.extend(told)
         return answer
 
-    def _packets(self, texts: list[str]) -> list[str]:
+    def _packets(self, texts: list[str]) -> Iterator[str]:
         """The statements, as many in each packet as the server takes."""
-        packets: list[str] = []
-        room = 0
+        packet: list[str] = []
+        room = self.max_packet
         for text in texts:
             size = len(text.encode()) + 2
             if size > self.max_packet:
@@ -186,55 +155,50 @@ class Link:
                     "raise its max_allowed_packet, or store the data elsewhere and give a reference"
                 )
             if size > room:
-                packets.append(text)
-                room = self.max_packet - size
-            else:
-                packets[-1] += "; " + text
-                room -= size
-        return packets
+                yield "; ".join(packet)
+                packet, room = [], self.max_packet
+            packet.append(text)
+            room -= size
+        yield "; ".join(packet)
 
-    def read(self, sql: str) -> Rows:
+    def read(self, sql: str, arguments: Sequence[object]) -> Rows:
         """The rows of one query, names as bytes."""
-        return ask(self._connection, f"{sql}; COMMIT", raw=True)[0][0]
+        return ask(self._connection, f"{self._cursor.mogrify(sql, tuple(arguments) or None)}; COMMIT", raw=True)[0][0]
 
     def rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
         """The rows of one statement."""
         self._cursor.execute(sql, tuple(arguments) or None)
         return list(self._cursor.fetchall())
 
-    def filled(self, sql: str, arguments: Sequence[object]) -> str:
-        """The statement with its arguments in it."""
-        return str(self._cursor.mogrify(sql, tuple(arguments) or None))
-
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
-        """How many rows one statement changed."""
+        """Run one statement. Returns how many rows it changed."""
         return int(self._cursor.execute(sql, tuple(arguments) or None))
 
     def many(self, sql: str, rows: Sequence[Sequence[object]]) -> None:
-        """One statement for each of these rows, as many as fit in one round trip."""
+        """Run one statement for each of these rows, in few round trips."""
         self._cursor.executemany(sql, [tuple(row) for row in rows])
-
-    @property
-    def last_number(self) -> int:
-        """The number that the last INSERT was given."""
-        return int(self._cursor.lastrowid)
 
     def commit(self) -> None:
         self._connection.commit()
 
-    def rollback(self) -> None:
-        self._connection.rollback()
+    def rolled_back(self) -> bool:
+        """Undo the open transaction. Returns False if the connection broke."""
+        try:
+            self._connection.rollback()
+        except (pymysql.MySQLError, OSError):
+            return False
+        return True
 
     def alive(self) -> bool:
-        """Whether nothing waits to be read: an idle connection has only its end to tell. No round trip."""
+        """Whether nothing waits to be read: all that an idle connection can receive is its end. No round trip."""
         return self._connection._sock is not None and not self._poll.poll(0)  # type: ignore[attr-defined]
 
     def discard(self) -> None:
-        """Close it without a word to the server."""
+        """Close the socket without telling the server."""
         self._connection._force_close()  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Take leave of the server."""
+        """Tell the server, and close."""
         try:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
@@ -242,7 +206,7 @@ class Link:
 
 
 class Pool:
-    """Up to so many connections, opened when they are needed, the last used one first."""
+    """Up to `pool_size` connections, opened when they are needed, the last used one first."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
@@ -286,7 +250,7 @@ class Pool:
             raise
 
     def give_back(self, link: Link, *, broken: bool = False) -> None:
-        """The caller is done with it, outside of any transaction."""
+        """Return a connection, outside of any transaction."""
         if broken:
             link.discard()
         elif self._closed:

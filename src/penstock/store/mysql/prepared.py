@@ -1,7 +1,7 @@
-"""Plain puts as prepared statements, three of them sent together: to parse them was a third of a put's time.
+"""Plain puts as prepared statements, three of them sent together: parsing them was a third of the time of a put.
 
-For MariaDB alone: its own client library, too, sends statements before the last ones are answered, and it can prepare
-an IF.
+For MariaDB alone: its own client library also sends statements before the last ones are answered, and it can prepare
+an IF. Other puts are packets of text.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STORE = (
     "VALUES (?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
     f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
 )
-# One that fails does not keep the next ones from being run: an id without its task must not stay.
+# A statement that fails does not stop the next ones: an id without its task must not stay.
 _END = "IF ROW_COUNT()=1 THEN COMMIT; ELSE ROLLBACK; END IF"
 
 _EXECUTE = Struct("<BIBI")
@@ -40,7 +40,7 @@ _KINDS = (_NUMBER, _NUMBER, _REAL, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _N
 
 
 class Shape:
-    """What is the same in all plain puts of a tube, in the server's binary format."""
+    """What all plain puts of a tube have in common, in the server's binary format."""
 
     def __init__(self, tube: Tube, entry: Entry) -> None:
         values = (
@@ -62,7 +62,7 @@ class PreparedPut:
         self._end = _execution(end, b"")
 
     def run(self, shape: Shape, payload: bytes) -> tuple[int, int]:
-        """The id of the task and its moment. What raises has stored nothing, unless the connection broke."""
+        """Store one task. Returns its id and its time. If it raises, nothing is stored, unless the connection broke."""
         reserve = _execution(self._reserve, shape.tube)
         store = _execution(self._store, shape.task + _counted(payload))
         self._connection._write_bytes(reserve + store + self._end)
@@ -74,7 +74,7 @@ def _prepare(connection: Any, sql: str) -> int:
     connection._execute_command(COMMAND.COM_STMT_PREPARE, sql)
     number, columns, values = _PREPARED.unpack_from(connection._read_packet().get_all_data())
     for described in (values, columns):
-        for _ in range(described + 1 if described else 0):  # each ends with a packet that says so
+        for _ in range(described + 1 if described else 0):  # each list ends with a packet of its own
             connection._read_packet()
     return int(number)
 
@@ -93,6 +93,6 @@ def _packed(kind: bytes, value: object) -> bytes:
 
 
 def _counted(value: bytes) -> bytes:
-    """With its length before it."""
+    """The value after its length."""
     size = len(value)
     return (bytes([size]) if size < 251 else b"\xfc" + pack("<H", size)) + value

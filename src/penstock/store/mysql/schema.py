@@ -7,6 +7,7 @@ from uuid import uuid4
 import pymysql
 
 from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.store.mysql.faults import NO_SUCH_TABLE, number
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
@@ -15,13 +16,12 @@ from penstock.store.sql.migrations import Schema, load_migrations, must_fit, sch
 
 MIGRATIONS = load_migrations("penstock.store.mysql")
 _NEWEST = MIGRATIONS[-1].number
-_NO_SUCH_TABLE = 1146
 # How long one process waits for another one's migration.
 _MIGRATE_SECONDS = 60
 
 
 def migrate(database: Server) -> str:
-    """Bring the schema up to date; the store's random id."""
+    """Bring the schema up to date. Returns the store's random id."""
     return database.run(lambda link: _migrate(link, database.name), safe=True)
 
 
@@ -41,7 +41,10 @@ def _migrate(link: Link, where: str) -> str:
     must_fit(f"database {where}", stored, MIGRATIONS, new="database")
     if stored == _NEWEST and "id" in meta:
         return meta["id"]
-    _refuse_old(link, where)
+    version = str(link.rows(Q.settings)[0][0])
+    least = (10, 6) if "mariadb" in version.lower() else (8, 0)  # the first with SKIP LOCKED and JSON_TABLE
+    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
+        raise StoreUnavailable(f"database {where} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
     (locked,) = link.rows(Q.lock_schema, (_MIGRATE_SECONDS,))[0]
     if not locked:
         raise StoreBusy(f"another process migrates database {where} for over {_MIGRATE_SECONDS} s: look there")
@@ -67,17 +70,9 @@ def _meta(link: Link) -> dict[str, str]:
     try:
         return dict(link.rows(Q.all_meta))
     except pymysql.err.ProgrammingError as error:
-        if error.args[0] != _NO_SUCH_TABLE:
+        if number(error) != NO_SUCH_TABLE:
             raise
         return {}
-
-
-def _refuse_old(link: Link, where: str) -> None:
-    """SKIP LOCKED and JSON_TABLE: MariaDB 10.6, MySQL 8."""
-    (version,) = link.rows(Q.version)[0]
-    least = (10, 6) if "mariadb" in version.lower() else (8, 0)
-    if tuple(int(part) for part in version.split("-")[0].split(".")[:2]) < least:
-        raise StoreUnavailable(f"database {where} is {version}: use MariaDB 10.6 or later, or MySQL 8 or later")
 
 
 def split(sql: str) -> list[str]:

@@ -1,5 +1,4 @@
-"""Transactions: a packet is sent, is begun anew after a deadlock where nobody decides otherwise, and tells what its
-failure means."""
+"""Transactions: packets and longer work on connections of a pool, or on the caller's own connection (`bind`)."""
 
 from __future__ import annotations
 
@@ -9,17 +8,21 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import pymysql
+from pymysql.constants import SERVER_STATUS
 
+from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
-from penstock.errors import OutcomeUnknown, PenstockError
+from penstock.errors import BadValue, OutcomeUnknown, PenstockError, SchemaMismatch, UnsupportedOption
 from penstock.store.mysql import faults
 from penstock.store.mysql.location import Location
-from penstock.store.mysql.pool import Answer, Link, Pool, Statement
+from penstock.store.mysql.pool import NEEDED, Answer, Link, Pool
+from penstock.store.mysql.queries import Q
+from penstock.store.mysql.wire import ask
 
 T = TypeVar("T")
 
 # A deadlock costs microseconds to find and one of the two always wins, so many tries are cheap; a lock wait has
-# cost LOCK_WAIT_SECONDS already.
+# already cost LOCK_WAIT_SECONDS.
 _DEADLOCK_TRIES = 20
 _LOCK_WAIT_TRIES = 5
 _FIRST_PAUSE = 0.001
@@ -48,25 +51,41 @@ class Server:
     def close(self) -> None:
         self.pool.close()
 
-    def send(self, statements: Sequence[Statement], *, safe: bool = False) -> Answer:
-        """Statements that are one transaction. Conflict where others were in the way, Refused where a guard failed.
+    def borrow(self) -> Link:
+        """A connection for several round trips in one transaction; `give_back` ends it."""
+        return self.pool.borrow()
 
-        `safe`: doing it twice is as good as once, so a broken connection is no reason to give up.
+    def give_back(self, link: Link, *, done: bool) -> None:
+        """Commit if `done`, else undo."""
+        broken = True
+        try:
+            if done:
+                link.commit()
+            broken = not done and not link.rolled_back()
+        except (pymysql.MySQLError, OSError) as error:
+            raise self.gone(error, unknown=True) if faults.lost(error) else self.told(error) from error
+        finally:
+            self.pool.give_back(link, broken=broken)
+
+    def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
+        """Send statements as one transaction. Conflict if others were in the way, Refused if a guard failed.
+
+        `safe`: doing it twice is as good as once, so it is retried after a broken connection.
         """
         return self.run(lambda link: link.send(statements), safe=safe, committed=True, again=False)
 
     def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
-        """Do the work in one transaction. `committed`: it commits by itself, with its last words. `again`: after a
-        deadlock it begins anew, else that is a Conflict."""
+        """Do the work in one transaction. `committed`: the work commits by itself, at its end. `again`: retry it after
+        a deadlock; else that is a Conflict."""
         tries = lost = 0
         while True:
             link = self.pool.borrow()
             # Until the commit is sent, a connection that breaks takes the transaction with it.
-            open_ended = committed
+            committing = committed
             broken = True
             try:
                 done = work(link)
-                open_ended = True
+                committing = True
                 if not committed:
                     link.commit()
                 broken = False
@@ -74,24 +93,24 @@ class Server:
             except (pymysql.MySQLError, OSError) as error:
                 if faults.lost(error):
                     lost += 1
-                    if lost > 1 or (open_ended and not safe):
-                        raise self.gone(error, open_ended and not safe) from error
+                    if lost > 1 or (committing and not safe):
+                        raise self.gone(error, unknown=committing and not safe) from error
                     continue
-                broken = not rolled_back(link)
+                broken = not link.rolled_back()
                 if faults.number(error) == faults.TOO_MANY_PREPARED:
                     link.prepare_no_more()
                     continue
                 tries += 1
                 if not (again and _again(error, tries)):
-                    raise self.told(error) if again else told(error, self.name) from error
+                    raise self.told(error, conflict=not again) from error
             except (PenstockError, Conflict):
-                broken = not rolled_back(link)
+                broken = not link.rolled_back()
                 raise
             finally:
                 self.pool.give_back(link, broken=broken)
             time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
 
-    def gone(self, error: BaseException, unknown: bool) -> PenstockError:
+    def gone(self, error: BaseException, *, unknown: bool) -> PenstockError:
         """The error for a connection that broke."""
         if unknown:
             return OutcomeUnknown(
@@ -99,27 +118,12 @@ class Server:
             )
         return faults.translated(error, self.name)
 
-    def told(self, error: BaseException) -> Exception:
-        """The error for what was tried often enough."""
+    def told(self, error: BaseException, *, conflict: bool = True) -> Exception:
+        """What an error of the server means to a step, which retries conflicts itself."""
         code = faults.number(error)
+        if conflict and code in faults.RESTARTABLE:
+            return Conflict()
         return Refused(code) if code in faults.GUARDS else faults.translated(error, self.name)
-
-
-def told(error: BaseException, where: str) -> Exception:
-    """What an error means to a step, which begins anew by itself."""
-    code = faults.number(error)
-    if code in faults.RESTARTABLE:
-        return Conflict()
-    return Refused(code) if code in faults.GUARDS else faults.translated(error, where)
-
-
-def rolled_back(link: Link) -> bool:
-    """Undo what is under way; False where the connection broke."""
-    try:
-        link.rollback()
-    except (pymysql.MySQLError, OSError):
-        return False
-    return True
 
 
 def _again(error: BaseException, tries: int) -> bool:
@@ -127,3 +131,77 @@ def _again(error: BaseException, tries: int) -> bool:
     if code == faults.LOCK_WAIT:
         return tries < _LOCK_WAIT_TRIES
     return code in faults.RESTARTABLE and tries < _DEADLOCK_TRIES
+
+
+class BoundLink(Link):
+    """The caller's connection: perhaps it takes only one statement per packet, and its commit is the caller's."""
+
+    def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
+        self._use(connection)
+        self.change(f"SET SESSION {NEEDED}")
+
+    def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
+        return super().send(statements, commit=False)
+
+    def _ask(self, texts: list[str]) -> Answer:
+        answer = Answer([], [])
+        for text in texts:
+            list(self._packets([text]))  # refuses what is too large
+            results, told = ask(self._connection, text)
+            answer.results.extend(results)
+            answer.told.extend(told)
+        return answer
+
+
+class BoundServer(Server):
+    """Every call is a savepoint of the caller's transaction. Nothing is retried: that is for the caller to decide."""
+
+    bound = True
+
+    def __init__(self, own: Server, connection: object, identity: str) -> None:
+        self.location = own.location
+        self.name = own.name
+        if not isinstance(connection, pymysql.Connection):
+            raise UnsupportedOption(f"bind was given {kind_of(connection)}: on MySQL it needs a pymysql.Connection")
+        begun = connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS  # type: ignore[attr-defined]
+        if connection.get_autocommit() and not begun:
+            raise BadValue("the connection is in no transaction: call its begin() first")
+        try:
+            self._link = BoundLink(connection)
+            meta = dict(self._link.rows(Q.all_meta))
+        except pymysql.MySQLError as error:
+            failure = self.told(error, conflict=False)
+            if not isinstance(failure, SchemaMismatch):
+                raise failure from error
+            meta = {}
+        if f"mysql:{meta.get('id')}" != identity:
+            raise BadValue(f"the connection does not lead to this store: bind one on database {own.name}")
+
+    def borrow(self) -> Link:
+        self._link.change("SAVEPOINT penstock")
+        return self._link
+
+    def give_back(self, link: Link, *, done: bool) -> None:
+        try:
+            link.change("RELEASE SAVEPOINT penstock" if done else "ROLLBACK TO SAVEPOINT penstock")
+        except (pymysql.MySQLError, OSError) as error:
+            # The savepoint is gone because a deadlock undid the caller's whole transaction: report that.
+            before = error.__context__
+            cause = error if before is None else before.__cause__ or before
+            raise faults.translated(cause, self.name) from error
+
+    def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
+        try:
+            link = self.borrow()
+            try:
+                result = work(link)
+            except BaseException:
+                self.give_back(link, done=False)
+                raise
+        except (pymysql.MySQLError, OSError) as error:
+            raise self.told(error) from error
+        self.give_back(link, done=True)
+        return result
+
+    def close(self) -> None:
+        """The connection stays the caller's."""

@@ -16,9 +16,8 @@ from penstock.engine.port import Handed, Request
 from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown
 from penstock.store.mysql.flush import new_call
-from penstock.store.mysql.pool import Prepared, Statement
 from penstock.store.mysql.queries import NEVER, Q
-from penstock.store.mysql.wire import Rows, fill, literal
+from penstock.store.mysql.wire import Raw, Rows, fill, literal
 from penstock.store.sql.waiters import Waiter
 
 if TYPE_CHECKING:
@@ -27,16 +26,15 @@ if TYPE_CHECKING:
 
 # Above every rank, for a take without max_pri.
 _ANY_RANK = 1e300
-# More than is wanted, for others may be at some.
+# How many more tasks are looked at than are wanted: others may take some of them.
 _MORE = 100
-# An element of a round tube that may be handed out now is in another's hands, who moves it in a moment without a word.
+# An element of a round tube that may be handed out now is locked by another taker, who will move it silently.
 _SOON_MS = 20
-# Hand-outs of a fair tube with several heads a micro-queue in one packet: each changes whose turn is next.
+# Hand-outs in one packet from a fair tube with several heads per micro-queue: each changes whose turn is next.
 _TURNS = 20
 
-
 # Give messages their serials, and deliver them.
-DELIVER: list[Statement] = [Prepared(Q.serials), Q.last_serial, Prepared(Q.hand_out_delivered)]
+DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
 
 
 class LostTake(msgspec.Struct, frozen=True):
@@ -56,12 +54,11 @@ class Taking:
         self._step = step
         self._database = database
         self._request = request
-        tubes, handle = request.tubes, request.handle
-        self._place = (handle, [tube.no for tube in tubes])
+        self._place = (request.handle, [tube.no for tube in request.tubes])
         self._waiter = database.waiters.find(*self._place, request.blocked)
 
     def run(self) -> Handed:
-        """Take. When the connection breaks, what was perhaps done is undone, and it begins anew."""
+        """Take. If the connection breaks, what may have been done is undone, and the take starts again."""
         request, handed = self._request, Handed()
         while not self._sent(handed):
             pass
@@ -75,7 +72,7 @@ class Taking:
         return handed
 
     def _sent(self, handed: Handed) -> bool:
-        """Whether an answer came."""
+        """Send the take. Returns whether an answer came."""
         self._undo_lost(handed)
         call, number, request = new_call(), self._waiter.number, self._request
         try:
@@ -89,85 +86,66 @@ class Taking:
 
     # asking
 
-    def _statements(self, call: int, number: int) -> list[Statement]:
-        request = self._request
+    def _statements(self, call: int, number: int) -> list[str]:
+        request, now = self._request, self._step.moment
         (first, *others), blocked = request.tubes, self._waiter.word(request.blocked)
         plain = first.kind.leased and not first.kind.per_utube and request.max_pri is None and not request.forced
-        single = request.count == 1 and plain and not others and blocked is None
-        head = (
-            f"SET @p_now={self._step.moment},@p_h={literal(request.handle)},@p_k={call},@p_stop=0,"
-            f"@p_t={first.no},@p_forced={int(request.forced > 0)},"
-        )
-        if single:
-            names = ("look", "find_one", "lease_one", "count_one", "show_one")
-            return [f"{head}@p_id=NULL", *[Prepared(getattr(Q, name)) for name in names]]
-        statements: list[Statement] = [f"{head}@p_n={request.count},@p_all=0,@p_due=0"]
+        head = f"SET @p_h={literal(request.handle)},@p_k={call},@p_stop=0,@p_all=0,@p_due=0"
+        if request.count == 1 and plain and not others and blocked is None:
+            # The clock is read after `look` has its locks: a lease starts when nothing is left to wait for.
+            clock = f"SET @p_now={now},@p_id=NULL,@p_got=0,@p_held=1,@p_fair=0"
+            single = [Q.look, clock, Q.find_one, Q.lease_one, Q.count_takes, Q.show_one]
+            return [f"{head},@p_t={first.no},@p_forced=0", *single]
+        statements = [head]
         for place, tube in enumerate(request.tubes):
-            if place:
-                statements.append(f"SET @p_t={tube.no},@p_forced={int(place < request.forced)},@p_n={request.count}")
+            statements.append(f"SET @p_t={tube.no},@p_forced={int(place < request.forced)}")
             statements += self._from(tube, request.wanted(place), forced=place < request.forced)
-            statements.append(Prepared(Q.stop))
-        values: dict[str, object] = {"handle": request.handle, "number": number}
+            statements.append(Q.stop)
+        values = {"handle": request.handle, "number": number}
         if blocked in ("enter", "stay"):
-            statements.append(fill(Q.add_waiter, {**values, "ids": [tube.no for tube in request.tubes]}))
+            statements.append(fill(Q.add_waiter, ids=[tube.no for tube in request.tubes], **values))
         if blocked in ("stay", "leave"):
-            statements.append(fill(Q.remove_waiter, {**values, "anyway": int(blocked == "leave")}))
+            condition = f"(@p_all > 0 OR {int(blocked == 'leave')}) AND NOT @p_due"
+            statements.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
         return statements
 
-    def _from(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
+    def _from(self, tube: Tube, count: int, *, forced: bool) -> list[str]:
         """Take from one tube; the rows of its one result begin with what `look` found."""
-        kind = tube.kind
-        rank = f"GREATEST(@p_now-{tube.period},0)" if kind.hand_out == CLOCK else "0"
+        kind, now = tube.kind, self._step.moment
+        rank = f"GREATEST({now}-{tube.period},0)" if kind.hand_out == CLOCK else "0"
         if kind.leased:
             rank = repr(_ANY_RANK) if self._request.max_pri is None else str(self._request.max_pri)
-        held = int(kind.hand_out != CLOCK)
-        statements: list[Statement] = [
-            Prepared(Q.look),
-            f"SET @p_ids=NULL,@p_got=0,@p_m={rank},@p_held={held},@p_fair={int(tube.fair)},@p_gone=0,@p_some=NULL",
-        ]
+        variables = f"@p_m={rank},@p_held={int(kind.hand_out != CLOCK)},@p_fair={int(tube.fair)}"
+        statements = [Q.look, f"SET @p_now={now},@p_ids=NULL,@p_some=NULL,@p_got=0,@p_gone=0,{variables}"]
         if tube.fair and tube.utube_limit > 1:
             return statements + self._by_turns(tube, min(count, _TURNS), forced=forced)
-        statements += self._find(tube, count, forced=forced) if count else []
-        if not count:
-            pass  # it is looked at, and nothing is taken
-        elif not kind.leased:
-            statements += [Prepared(Q.hand_out_clocked)] if kind.hand_out == CLOCK else DELIVER
-        elif not kind.per_utube:
-            statements.append(Prepared(Q.lease_many))
-        elif tube.utube_limit == 1:
-            statements.append(Prepared(Q.lease_heads))
-        else:
-            statements += [Prepared(Q.lease_many), Prepared(Q.serve_queues)]
-        statements += [Prepared(Q.count_many), Prepared(Q.show_many)]
+        if count:
+            statements += self._find(tube, count, forced=forced)
+            if kind.leased:
+                statements += [Q.lease_many, *([Q.serve_queues] if kind.per_utube else [])]
+            else:
+                statements += [Q.hand_out_clocked] if kind.hand_out == CLOCK else DELIVER
+        statements += [Q.count_takes, Q.show_many]
         if kind.hand_out == CLOCK:
-            statements.append(fill(Q.first_rank, {"tube": tube.no}))
+            statements.append(fill(Q.first_rank, tube=tube.no))
         return statements
 
-    def _find(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
+    def _find(self, tube: Tube, count: int, *, forced: bool) -> list[str]:
         laned = tube.kind.per_utube
+        queue = Raw(Q.queue_of_task if laned else "")
         if not forced and self._request.max_pri is None and tube.kind.leased:
-            return [Prepared(Q.find_heads if laned else Q.find_many, count)]
-        return [
-            Prepared(Q.find_gone),
-            f"SET @p_n={count + _MORE}",
-            Prepared(Q.find_some, count + _MORE),
-            f"SET @p_n={count}",
-            Prepared(Q.lock_some_heads if laned else Q.lock_some, count),
-        ]
+            return [fill(Q.find_many, queues=queue, limit=count)]
+        lock = fill(Q.lock_some, queues=queue, limit=count, tables=Raw("k, l" if laned else "k"))
+        return [Q.find_cancelled, fill(Q.find_some, limit=count + _MORE), lock]
 
-    def _by_turns(self, tube: Tube, count: int, *, forced: bool) -> list[Statement]:
-        """One after the other: each micro-queue that is served goes behind the others."""
-        statements: list[Statement] = ["SET @p_n=1,@p_every='',@p_sum=0"]
-        names = ("lease_many", "serve_queues", "turn_taken", "turn_heads")
-        for _ in range(count):
-            statements += self._find(tube, 1, forced=forced)
-            statements += [Prepared(getattr(Q, name)) for name in names]
-            statements.append(
-                "SET @p_every=CONCAT(@p_every,IF(@p_got>0,CONCAT(IF(@p_every='','',','),"
-                "SUBSTRING(@p_ids,2,CHAR_LENGTH(@p_ids)-2)),'')),@p_sum=@p_sum+@p_got"
-            )
-        statements.append("SET @p_ids=CONCAT('[',@p_every,']'),@p_got=@p_sum")
-        return [*statements, Prepared(Q.count_many), Prepared(Q.show_many)]
+    def _by_turns(self, tube: Tube, count: int, *, forced: bool) -> list[str]:
+        """Take one after the other: each micro-queue that is served goes behind the others."""
+        turn = [
+            *self._find(tube, 1, forced=forced), Q.lease_many, Q.serve_queues, Q.turn_heads,
+            "SET @p_every=JSON_MERGE_PRESERVE(@p_every,IFNULL(@p_ids,'[]')),@p_sum=@p_sum+@p_got",
+        ]  # fmt: skip
+        end = ["SET @p_ids=@p_every,@p_got=@p_sum", Q.count_takes, Q.show_many]
+        return ["SET @p_every='[]',@p_sum=0", *turn * count, *end]
 
     # answers
 
@@ -201,16 +179,15 @@ class Taking:
     # lost answers
 
     def _undo_lost(self, handed: Handed) -> None:
-        """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not."""
+        """Undo takes whose answers were lost: give back what they leased, and remove their waiters."""
         database, step = self._database, self._step
         while database.lost:
             lost = database.lost.pop()
             try:
-                values: dict[str, object] = {"handle": lost.handle, "number": lost.number}
                 found = step.send(
-                    fill(Q.lock_handle, values),
-                    fill(Q.forget_waiter, values),
-                    fill(Q.leased_by, {"tube": lost.tube.no, "call": lost.call}),
+                    fill(Q.lock_handle, handle=lost.handle),
+                    fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
+                    fill(Q.leased_by, tube=lost.tube.no, call=lost.call),
                     safe=True,
                 ).results[1]
                 lost.waiter.undo(lost.number)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TypeVar
 
-from penstock.store.mysql.describe import promise
+from penstock.store.mysql.database import promise
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.pool import Link
 from penstock.store.mysql.server import Server
@@ -30,7 +30,7 @@ class MysqlVault:
         return sql
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        return self._database.run(lambda link: link.read(link.filled(sql, arguments)), safe=True, committed=True)
+        return self._database.run(lambda link: link.read(sql, arguments), safe=True, committed=True)
 
     def run(self, work: Callable[[Link], T]) -> T:
         return self._database.run(work, safe=True)

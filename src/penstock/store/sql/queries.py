@@ -22,6 +22,7 @@ _COLUMNS = {"id": f"pk & {ID_MASK}", "payload": "data", "group": "group_name"}
 # In the order of Record's fields, so that a row is a Record.
 COLUMNS = {field: _COLUMNS.get(field, field) for field in Record.__struct_fields__}
 RECORD = ", ".join(COLUMNS.values())
+_GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until"
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
@@ -30,7 +31,7 @@ def load_queries(
 ) -> SimpleNamespace:
     """The queries of a package's file as attributes; with `shared`, also those that all SQL stores have."""
     queries: dict[str, str] = {}
-    known = {"record": RECORD, "mutable": _MUTABLE, **(fragments or {})}
+    known = {"record": RECORD, "mutable": _MUTABLE, "group": _GROUP, **(fragments or {})}
     texts = [(package, file)] + ([("penstock.store.sql", "queries.sql")] if shared else [])
     for place, name in texts:
         for role, section, body in _sections(files(place).joinpath(name).read_text()):

@@ -2,8 +2,11 @@
 -- fragments now, ids and texts (lists of numbers and of texts), and a query of the same name there replaces one here.
 -- A task's pk is tube << 40 | id. Queries name the index that they rely on.
 
--- fragment: group
-no, name, state, total, remaining, end_work, cancel_work, moving, until
+-- fragment: unowned
+owner IS NULL
+
+-- fragment: untimed
+at IS NULL
 
 -- fragment: tube
 no, name, kind, options, paused
@@ -114,17 +117,17 @@ ORDER BY pk LIMIT :limit;
 
 -- name: find_delivered
 -- penstock_aside, in order: what has no owner is no lease.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL AND pk > :low AND pk <= :high
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned AND pk > :low AND pk <= :high
 ORDER BY pk LIMIT :limit;
 
 -- name: find_delayed
 -- penstock_aside, in order: no owner.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND owner IS NULL AND pk > :low AND pk <= :high
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '~' AND $unowned AND pk > :low AND pk <= :high
 AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
 
 -- name: find_buried
 -- penstock_aside, in order: no owner.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND owner IS NULL AND pk > :low AND pk <= :high
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' AND $unowned AND pk > :low AND pk <= :high
 AND (expires IS NULL OR expires > $now) ORDER BY pk LIMIT :limit;
 
 -- name: find_unstarted
@@ -148,12 +151,12 @@ ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT :limit OFFSET :start;
 
 -- name: delivered
 -- penstock_delivered: rank1 is the serial of the hand-out
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1, pk LIMIT :limit OFFSET :start;
 
 -- name: delivered_back
 -- The same from the end.
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND owner IS NULL
+SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND $unowned
 ORDER BY rank1 DESC, pk DESC LIMIT :limit OFFSET :start;
 
 -- name: ahead
@@ -306,7 +309,7 @@ SELECT state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high GROUP 
 -- name: stranded
 -- core/soundness.py has what this means.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
-OR (state = 'q' AND utube IS NULL) OR (state = '~' AND at IS NULL) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
+OR (state = 'q' AND utube IS NULL) OR (state = '~' AND $untimed) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
 
 -- name: orphans
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND state = 't'
@@ -314,7 +317,7 @@ AND (owner IS NULL OR owner NOT IN (SELECT no FROM penstock_session)) ORDER BY p
 
 -- name: unsound
 -- What cannot be in a tube of an unleased kind; `clocked` is 1 for round tubes.
-SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (owner IS NOT NULL
+SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (NOT ($unowned)
 OR (state <> 'r' AND (:clocked = 1 OR state <> 't'))
 OR (state = 'r' AND rank1 <> CASE WHEN :clocked = 1 THEN coalesce(taken, 0) ELSE 0 END)) ORDER BY pk;
 

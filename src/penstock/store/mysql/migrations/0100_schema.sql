@@ -1,12 +1,9 @@
 -- One schema for MariaDB and MySQL. Names and labels are VARBINARY: they are compared byte by byte, and read as texts
--- (store/mysql/wire.py). What is binary data is a LONGBLOB.
+-- (store/mysql/wire.py). Binary data is a LONGBLOB.
 CREATE TABLE IF NOT EXISTS penstock_meta (
     name VARCHAR(20) CHARACTER SET ascii COLLATE ascii_bin PRIMARY KEY,
     value VARCHAR(200) CHARACTER SET ascii COLLATE ascii_bin NOT NULL
 ) ENGINE = InnoDB;
-
--- Held by whoever folds differences into counters; its value is the last one folded.
-INSERT IGNORE INTO penstock_meta (name, value) VALUES ('folded', '0');
 
 CREATE TABLE IF NOT EXISTS penstock_tube (
     no BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,  -- never used again; negative once the tube is dropped or moved
@@ -16,9 +13,9 @@ CREATE TABLE IF NOT EXISTS penstock_tube (
     paused TINYINT NOT NULL DEFAULT 0
 ) ENGINE = InnoDB;
 
--- The last ids given. Only puts write it, so that takers never wait for it; InnoDB lets go of it before the log reaches
--- the disk, so that putters of one tube share a flush. Has the tube's negative number when that is hidden, so that no
--- put finds it.
+-- The last ids given. Only puts write it, so that takers never wait for it; InnoDB releases it before the log reaches
+-- the disk, so that putters of one tube share a flush. It has the negative number of a hidden tube, so that no put
+-- finds it.
 CREATE TABLE IF NOT EXISTS penstock_id (
     tube BIGINT NOT NULL PRIMARY KEY,
     last BIGINT NOT NULL DEFAULT 0,
@@ -27,24 +24,15 @@ CREATE TABLE IF NOT EXISTS penstock_id (
     CONSTRAINT penstock_ids_used_up CHECK (last < 1099511627776)
 ) ENGINE = InnoDB;
 
--- Counters are this row plus the differences not yet folded into it. What was put is the last id, and what is ready is
--- that less everything else. It keeps the positive number of a hidden tube.
+-- Counters are this row plus the differences not yet folded into it. The number of tasks put is the last id, and the
+-- number ready is that less everything else. It keeps the positive number of a hidden tube.
 CREATE TABLE IF NOT EXISTS penstock_counter (
     tube BIGINT NOT NULL PRIMARY KEY,
-    taken BIGINT NOT NULL DEFAULT 0,
-    `delayed` BIGINT NOT NULL DEFAULT 0,
-    buried BIGINT NOT NULL DEFAULT 0,
-    done BIGINT NOT NULL DEFAULT 0,
-    take_calls BIGINT NOT NULL DEFAULT 0,
-    ack_calls BIGINT NOT NULL DEFAULT 0,
-    release_calls BIGINT NOT NULL DEFAULT 0,
-    delete_calls BIGINT NOT NULL DEFAULT 0,
-    bury_calls BIGINT NOT NULL DEFAULT 0,
-    kick_calls BIGINT NOT NULL DEFAULT 0,
-    touch_calls BIGINT NOT NULL DEFAULT 0,
-    ttl_calls BIGINT NOT NULL DEFAULT 0,
-    ttr_calls BIGINT NOT NULL DEFAULT 0,
-    delay_calls BIGINT NOT NULL DEFAULT 0,
+    taken BIGINT NOT NULL DEFAULT 0, `delayed` BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0,
+    done BIGINT NOT NULL DEFAULT 0, take_calls BIGINT NOT NULL DEFAULT 0, ack_calls BIGINT NOT NULL DEFAULT 0,
+    release_calls BIGINT NOT NULL DEFAULT 0, delete_calls BIGINT NOT NULL DEFAULT 0,
+    bury_calls BIGINT NOT NULL DEFAULT 0, kick_calls BIGINT NOT NULL DEFAULT 0, touch_calls BIGINT NOT NULL DEFAULT 0,
+    ttl_calls BIGINT NOT NULL DEFAULT 0, ttr_calls BIGINT NOT NULL DEFAULT 0, delay_calls BIGINT NOT NULL DEFAULT 0,
     fail_calls BIGINT NOT NULL DEFAULT 0,
     serial BIGINT NOT NULL DEFAULT 0  -- of a reliable tube's last hand-out
 ) ENGINE = InnoDB;
@@ -52,61 +40,42 @@ CREATE TABLE IF NOT EXISTS penstock_counter (
 CREATE TABLE IF NOT EXISTS penstock_delta (
     id BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY,
     tube BIGINT NOT NULL,
-    taken BIGINT NOT NULL DEFAULT 0,
-    `delayed` BIGINT NOT NULL DEFAULT 0,
-    buried BIGINT NOT NULL DEFAULT 0,
-    done BIGINT NOT NULL DEFAULT 0,
-    take_calls BIGINT NOT NULL DEFAULT 0,
-    ack_calls BIGINT NOT NULL DEFAULT 0,
-    release_calls BIGINT NOT NULL DEFAULT 0,
-    delete_calls BIGINT NOT NULL DEFAULT 0,
-    bury_calls BIGINT NOT NULL DEFAULT 0,
-    kick_calls BIGINT NOT NULL DEFAULT 0,
-    touch_calls BIGINT NOT NULL DEFAULT 0,
-    ttl_calls BIGINT NOT NULL DEFAULT 0,
-    ttr_calls BIGINT NOT NULL DEFAULT 0,
-    delay_calls BIGINT NOT NULL DEFAULT 0,
+    taken BIGINT NOT NULL DEFAULT 0, `delayed` BIGINT NOT NULL DEFAULT 0, buried BIGINT NOT NULL DEFAULT 0,
+    done BIGINT NOT NULL DEFAULT 0, take_calls BIGINT NOT NULL DEFAULT 0, ack_calls BIGINT NOT NULL DEFAULT 0,
+    release_calls BIGINT NOT NULL DEFAULT 0, delete_calls BIGINT NOT NULL DEFAULT 0,
+    bury_calls BIGINT NOT NULL DEFAULT 0, kick_calls BIGINT NOT NULL DEFAULT 0, touch_calls BIGINT NOT NULL DEFAULT 0,
+    ttl_calls BIGINT NOT NULL DEFAULT 0, ttr_calls BIGINT NOT NULL DEFAULT 0, delay_calls BIGINT NOT NULL DEFAULT 0,
     fail_calls BIGINT NOT NULL DEFAULT 0,
     KEY penstock_delta_tube (tube)
 ) ENGINE = InnoDB;
 
--- What take changes is never set to NULL, so that a row keeps its size and is updated in place: a hundred cost half as much.
--- InnoDB has no partial indexes: a column that is NULL for all plain tasks, and stays so, costs them next to nothing.
+-- What take changes is never set to NULL, so that a row keeps its size and is updated in place: a hundred cost half as
+-- much. InnoDB has no partial indexes: a column that is NULL for all plain tasks, and stays so, costs them little.
 CREATE TABLE IF NOT EXISTS penstock_task (
     pk BIGINT NOT NULL PRIMARY KEY,     -- tube * 2^40 + id: a tube's tasks lie together, in id order
     tube BIGINT NOT NULL,
     state BINARY(1) NOT NULL,           -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried,
                                         -- g delayed until its group is started
-    rank1 DOUBLE NOT NULL,
-    rank2 DOUBLE NOT NULL,
-    pri INT NOT NULL,
-    utube VARBINARY(200),
-    attempts INT NOT NULL DEFAULT 0,
-    lease BIGINT NOT NULL DEFAULT 0,
-    created BIGINT NOT NULL,
+    rank1 DOUBLE NOT NULL, rank2 DOUBLE NOT NULL, pri INT NOT NULL, utube VARBINARY(200),
+    attempts INT NOT NULL DEFAULT 0, lease BIGINT NOT NULL DEFAULT 0, created BIGINT NOT NULL,
     taken BIGINT DEFAULT 0,             -- 0: never
     expires BIGINT,
-    at BIGINT DEFAULT 9007199254740991,  -- when the clock must act on it next; 2^53 - 1: never
-    ttr BIGINT,
-    max_attempts BIGINT,
+    at BIGINT DEFAULT 9007199254740991,  -- its next deadline; 2^53 - 1: none
+    ttr BIGINT, max_attempts BIGINT,
     owner BIGINT DEFAULT 0,             -- the session that holds it; 0: none
     reason TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     callback TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
-    address VARBINARY(200),
-    reply_to VARBINARY(200),
-    group_name VARBINARY(200),
-    group_no BIGINT,
-    progress DOUBLE,
+    address VARBINARY(200), reply_to VARBINARY(200), group_name VARBINARY(200), group_no BIGINT, progress DOUBLE,
     call_no BIGINT NOT NULL DEFAULT 0,  -- the call that changed it last
     data LONGBLOB NOT NULL,
     place VARBINARY(201) AS (CASE WHEN state = 'g' THEN CONCAT('g', group_no)
         WHEN utube IS NOT NULL AND state IN ('r', 'q') THEN CONCAT(state, utube) END) STORED,
-    -- Takeable tasks in order under state r; also what is buried, in the order of kick, and what is taken or delivered.
-    -- With their groups, so that a take passes by those of a cancelled one without reading their rows.
+    -- Takeable tasks in order under state r; also buried ones in the order of kick, and those taken or delivered. With
+    -- their groups, so that a take passes over those of a cancelled one without reading their rows.
     KEY penstock_ready (tube, state, rank1, rank2, pk, group_no),
     -- Ready tasks by micro-queue, those that wait for the start of their group by group, both in take order.
     KEY penstock_queued (tube, place, rank1, rank2),
-    -- The next moment of every task that has one: delay, ttr and ttl in one index.
+    -- The next deadline of every task that has one: delay, ttr and ttl in one index.
     KEY penstock_timer (tube, at),
     -- One live task per address and tube.
     UNIQUE KEY penstock_address (tube, address),
@@ -118,9 +87,7 @@ CREATE TABLE IF NOT EXISTS penstock_task (
 CREATE TABLE IF NOT EXISTS penstock_utube (
     tube BIGINT NOT NULL,
     utube VARBINARY(200) NOT NULL,
-    taken INT NOT NULL DEFAULT 0,
-    heads INT NOT NULL DEFAULT 0,
-    waiting INT NOT NULL DEFAULT 0,
+    taken INT NOT NULL DEFAULT 0, heads INT NOT NULL DEFAULT 0, waiting INT NOT NULL DEFAULT 0,
     turn BIGINT NOT NULL DEFAULT 0,
     idle_turn BIGINT AS (CASE WHEN taken = 0 AND heads = 0 AND waiting = 0 THEN turn END) STORED,
     PRIMARY KEY (tube, utube),
@@ -132,19 +99,14 @@ CREATE TABLE IF NOT EXISTS penstock_session (
     id VARBINARY(64) NOT NULL UNIQUE,
     ttr BIGINT NOT NULL,
     until BIGINT,                -- its end, once no handle is left
-    host VARBINARY(255),         -- of the last handle that left, as are pid and beat
-    pid BIGINT,
-    beat BIGINT,
+    host VARBINARY(255), pid BIGINT, beat BIGINT,  -- of the last handle that left
     KEY penstock_lingering (until)
 ) ENGINE = InnoDB;
 
 CREATE TABLE IF NOT EXISTS penstock_handle (
     id VARBINARY(64) NOT NULL PRIMARY KEY,
     session BIGINT NOT NULL,
-    host VARBINARY(255) NOT NULL,
-    pid BIGINT NOT NULL,
-    locus VARBINARY(255) NOT NULL,
-    beat BIGINT NOT NULL,
+    host VARBINARY(255) NOT NULL, pid BIGINT NOT NULL, locus VARBINARY(255) NOT NULL, beat BIGINT NOT NULL,
     until BIGINT NOT NULL,       -- lapsed from here on
     KEY penstock_handle_until (until),
     KEY penstock_handle_session (session)
@@ -152,9 +114,7 @@ CREATE TABLE IF NOT EXISTS penstock_handle (
 
 -- Blocked takes. `number` is the take's own, so that none is counted in or out twice when an answer is lost.
 CREATE TABLE IF NOT EXISTS penstock_waiter (
-    handle VARBINARY(64) NOT NULL,
-    tube BIGINT NOT NULL,
-    number BIGINT NOT NULL,
+    handle VARBINARY(64) NOT NULL, tube BIGINT NOT NULL, number BIGINT NOT NULL,
     PRIMARY KEY (handle, tube, number),
     KEY penstock_waiter_tube (tube)
 ) ENGINE = InnoDB;
@@ -167,7 +127,7 @@ CREATE TABLE IF NOT EXISTS penstock_outcome (
     result LONGBLOB,                 -- as data is stored
     error MEDIUMTEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,
     code TEXT CHARACTER SET utf8mb4 COLLATE utf8mb4_bin,  -- as JSON
-    until BIGINT NOT NULL,           -- forgotten from here on
+    until BIGINT NOT NULL,           -- removed from here on
     KEY penstock_outcome_address (tube, address),
     KEY penstock_outcome_until (tube, until)
 ) ENGINE = InnoDB;
@@ -177,12 +137,9 @@ CREATE TABLE IF NOT EXISTS penstock_group (
     tube BIGINT NOT NULL,
     name VARBINARY(200) NOT NULL,
     state VARBINARY(10) NOT NULL,    -- open, started, cancelling, done, cancelled
-    total BIGINT NOT NULL DEFAULT 0,
-    remaining BIGINT NOT NULL DEFAULT 0,
-    end_work LONGBLOB,
-    cancel_work LONGBLOB,
+    total BIGINT NOT NULL DEFAULT 0, remaining BIGINT NOT NULL DEFAULT 0, end_work LONGBLOB, cancel_work LONGBLOB,
     moving TINYINT NOT NULL DEFAULT 0,  -- tasks must follow a start or a cancel
-    until BIGINT,                    -- of one that is over: forgotten from here on
+    until BIGINT,                    -- of one that is over: removed from here on
     live VARBINARY(200) AS (CASE WHEN state IN ('open', 'started') THEN name END) STORED,
     UNIQUE KEY penstock_live_group (tube, live),
     KEY penstock_moving_group (tube, moving),
