@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from penstock.store.mysql.database import MysqlDatabase
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Answer, Link, Statement
+from penstock.store.mysql.pool import Answer, Link
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.step import MysqlStep
 
@@ -21,7 +21,7 @@ class HeldServer(Server):
         super().__init__(parse(url))
         self._link = self.pool.borrow()
 
-    def send(self, statements: Sequence[Statement], *, safe: bool = False) -> Answer:
+    def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self._link.send(statements, commit=False)
 
     def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
@@ -29,7 +29,7 @@ class HeldServer(Server):
 
     def end(self, *, commit: bool = False) -> None:
         """Let go of all locks."""
-        self._link.commit() if commit else self._link.rollback()
+        self._link.commit() if commit else self._link.rolled_back()
 
 
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:

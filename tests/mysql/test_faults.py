@@ -12,7 +12,7 @@ import penstock
 from penstock.engine.port import Conflict
 from penstock.store.mysql import pool
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Answer, Link, Statement
+from penstock.store.mysql.pool import Answer, Link
 from penstock.store.mysql.server import Server
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
@@ -138,7 +138,7 @@ def test_what_a_take_leased_whose_answer_was_lost_is_given_back(
     send = Link.send
     lost: list[Answer] = []
 
-    def lose(link: Link, statements: Sequence[Statement], *, commit: bool = True) -> Answer:
+    def lose(link: Link, statements: Sequence[str], *, commit: bool = True) -> Answer:
         answer = send(link, statements, commit=commit)
         if "@p_stop=0" in str(statements[0]) and not lost:
             lost.append(answer)

@@ -8,9 +8,8 @@ import pytest
 
 import penstock
 from penstock.store.mysql import queues
-from penstock.store.mysql.pool import Prepared
 from penstock.store.mysql.queries import Q
-from penstock.store.mysql.wire import fill
+from penstock.store.mysql.wire import Raw, fill
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import numbers
 
@@ -31,13 +30,13 @@ LOADS = {
 }  # fmt: skip
 # In the order in which a packet runs them; variables go from one to the next.
 PACKETS = {
-    "take one": ("look", "find_one", "lease_one", "count_one", "show_one"),
-    "take many": ("look", "find_many", "lease_many", "count_many", "show_many"),
-    "take some": ("look", "find_gone", "find_some", "lock_some", "lease_many", "show_many"),
-    "take heads": ("look", "find_heads", "lease_heads", "count_many", "show_many"),
+    "take one": ("look", "find_one", "lease_one", "count_takes", "show_one"),
+    "take many": ("look", "find_many", "lease_many", "count_takes", "show_many"),
+    "take some": ("look", "find_cancelled", "find_some", "lock_some", "lease_many", "show_many"),
+    "take heads": ("look", "find_many", "lease_many", "serve_queues", "count_takes", "show_many"),
     "recover": ("look", "find_to_recover", "serials", "last_serial", "hand_out_delivered", "show_many"),
-    "ack": ("queues_of", "lock_queues", "mark_acks", "marked", "left_queues", "show_marked", "delete_marked"),
-    "sweep": ("find_old", "forget_old_outcomes", "sweep_groups"),
+    "ack": ("queues_of", "lock_queues", "lock_acks", "leave_queues", "show_acks", "delete_acks"),
+    "sweep": ("find_old", "old_outcomes", "forget_old_outcomes", "sweep_groups", "forget_empty_queues"),
 }
 
 
@@ -102,12 +101,13 @@ def reads(own: Connection, query: str) -> int:
 def values(tube: int) -> dict[str, object]:
     pks = [tube << 40 | id for id in range(1, 101)]
     return {**VALUES, "tube": tube, "ids": pks, "texts": [f"a{id}" for id in range(1, 101)], "address": "o1",
-            "low": tube << 40, "high": tube << 40 | 2**40 - 1, "guards": 1}  # fmt: skip
+            "low": tube << 40, "high": tube << 40 | 2**40 - 1, "guards": 1, "index": Raw("PRIMARY"),
+            "rows": Raw(fill("pk IN :ids", ids=pks)), "tables": Raw("k"), "queues": Raw("")}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LOADS)
 def test_loads(own: Connection, tube: int, name: str) -> None:
-    query = fill(getattr(Q, name), values(tube))
+    query = fill(getattr(Q, name), **values(tube))
     explained = explain(own, query)[0]
     assert explained["key"] == LOADS[name], explained
     assert explained["type"] != "ALL", explained
@@ -122,8 +122,9 @@ def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str)
         "@p_ids=NULL,@p_got=0,@p_m=1e300,@p_held=1,@p_fair=0,@p_gone=0,@p_some=NULL,@p_live=1,@p_groups='',@p_l=1,"
         "@p_us='[]'"
     )
+    given = values(tube) | ({"queues": Raw(Q.queue_of_task), "tables": Raw("k, l")} if name == "take heads" else {})
     for place in PACKETS[name]:
-        query = Prepared(fill(getattr(Q, place), values(tube)), 100).text
+        query = fill(getattr(Q, place), **given)
         planned = re.sub(r" INTO @p_\w+(, @p_\w+)*", "", query)
         for row in explain(own, planned):
             assert not (row["table"] in ("penstock_task", "k", "h", "q", "l", "g", "o") and row["key"] is None), (
@@ -138,9 +139,8 @@ def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str)
 def test_heads(own: Connection, tube: int, width: int) -> None:
     labels = queues.labels([f"u{number}" for number in range(50)])
     own.cursor().execute(f"SET @p_t={tube},@p_us='{labels}',@p_l=17,@p_fair=0,@p_gained=0")
-    for statement in [*queues._promote(width), *queues._swap(width)]:
-        assert isinstance(statement, Prepared)
-        assert reads(own, statement.text) <= MOST * (1 + width), statement.text[:80]
+    for statement in [*queues.promote(width), *queues.swap(width)]:
+        assert reads(own, statement) <= MOST * (1 + width), statement[:80]
     cursor = own.cursor()
     cursor.execute("SELECT @p_gained")
     assert int(str(cursor.fetchall()[0][0])) > 0
@@ -158,7 +158,7 @@ def test_takes_pass_by_a_cancelled_group_without_reading_its_rows(broker: pensto
     cursor.execute(
         f"SET @p_t={tube},@p_now=5,@p_ses=1,@p_paused=0,@p_next=9,@p_forced=1,@p_stop=0,@p_m=1e300,@p_gone={group}"
     )
-    query = Prepared(Q.find_some, 100).text
+    query = fill(Q.find_some, limit=100)
     assert reads(own, query) <= 400
     cursor.execute("SELECT JSON_LENGTH(@p_some)")
     assert cursor.fetchall() == ((50,),)

@@ -51,15 +51,14 @@ HOSTILE = [
 @pytest.mark.parametrize("value", HOSTILE)
 def test_every_value_arrives_as_it_is(own: Connection, value: str, mode: str) -> None:
     own.cursor().execute(f"SET SESSION sql_mode = '{mode}'")
-    sql = fill("SELECT :a, HEX(:b), :c, :d IN :e, :f", {
-        "a": value, "b": value.encode(), "c": -7, "d": value, "e": ["x", value], "f": None,
-    })  # fmt: skip
+    query = "SELECT :a, HEX(:b), :c, :d IN :e, :f"
+    sql = fill(query, a=value, b=value.encode(), c=-7, d=value, e=["x", value], f=None)
     (rows,), _ = ask(own, sql)
     assert rows == [(value, value.encode().hex().upper(), -7, 1, None)]
 
 
 def test_numbers_arrive_as_they_are(own: Connection) -> None:
-    (rows,), _ = ask(own, fill("SELECT :a, :b, :c, 1 IN :d", {"a": 0.1, "b": True, "c": 2**63 - 1, "d": []}))
+    (rows,), _ = ask(own, fill("SELECT :a, :b, :c, 1 IN :d", a=0.1, b=True, c=2**63 - 1, d=[]))
     assert [float(rows[0][0]), *rows[0][1:]] == [0.1, 1, 2**63 - 1, None]
     with pytest.raises(TypeError):
         literal(object())

@@ -102,11 +102,14 @@ last_ms = GREATEST(last_ms, :ms) WHERE tube = :tube;
 -- name: raise_serial
 UPDATE penstock_counter SET serial = GREATEST(serial, :serial) WHERE tube = :tube;
 
--- Folding adds differences to the counters. What others have locked or not yet committed is skipped.
+-- Folding adds differences to the counters, and waits for nobody: it skips what others have locked.
+
+-- name: fold_upto
+SELECT MAX(id) INTO @p_top FROM penstock_delta;
 
 -- name: fold_find
-SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT id FROM penstock_delta
-WHERE id < (SELECT MAX(id) FROM penstock_delta) ORDER BY id LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
+SELECT CONCAT('[', GROUP_CONCAT(x.id), ']') INTO @p_ids FROM (SELECT d.id FROM penstock_delta d FORCE INDEX (PRIMARY)
+STRAIGHT_JOIN penstock_counter c ON c.tube = d.tube WHERE d.id < @p_top ORDER BY d.id LIMIT 2000 FOR UPDATE SKIP LOCKED) x;
 
 -- fragment: folded
 JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
@@ -148,12 +151,17 @@ SELECT $group FROM penstock_group WHERE tube = :tube AND live > :after ORDER BY 
 -- name: add_group
 INSERT IGNORE INTO penstock_group (tube, name, state) VALUES (:tube, :name, 'open');
 
--- name: sweep_groups
-DELETE FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY until LIMIT :limit;
+-- name: find_old
+-- Without locking: a range that ends before the last row would wait for whoever has locked that.
+SELECT (SELECT CONCAT('[', GROUP_CONCAT(x.no), ']') FROM (SELECT no FROM penstock_group FORCE INDEX (penstock_over_group)
+WHERE tube = @p_t AND until <= @p_now ORDER BY until LIMIT :limit) x),
+(SELECT CONCAT('["', GROUP_CONCAT(HEX(x.utube) SEPARATOR '","'), '"]') FROM (SELECT utube FROM penstock_utube
+FORCE INDEX (penstock_idle_utube) WHERE tube = @p_t AND @p_fair AND idle_turn < @p_now ORDER BY idle_turn LIMIT :limit) x)
+INTO @p_over, @p_us;
 
--- name: idle_queues
-SELECT CONCAT('["', GROUP_CONCAT(HEX(x.utube) SEPARATOR '","'), '"]') INTO @p_us FROM (SELECT utube FROM penstock_utube
-FORCE INDEX (penstock_idle_utube) WHERE tube = @p_t AND idle_turn < @p_now ORDER BY idle_turn LIMIT :limit) x;
+-- name: sweep_groups
+DELETE g FROM JSON_TABLE(CAST(@p_over AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$')) j
+STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = j.i;
 
 -- name: held
 -- penstock_ready, tube by tube, of the kinds that lease.

@@ -151,10 +151,14 @@ class MysqlStep(SqlStep):
     def counted(self) -> None:
         """A packet left a difference of counters; now and then they are folded."""
         if self._database.should_fold():
-            try:
-                self._server.send([Q.fold_find, Q.fold_add, Q.fold_drop], safe=True)
-            except (Conflict, PenstockError):
-                pass  # the next one does it
+            self.fold()
+
+    def fold(self) -> None:
+        """Add differences to the counters they belong to."""
+        try:
+            self._server.send([Q.fold_upto, Q.fold_find, Q.fold_add, Q.fold_drop], safe=True)
+        except (Conflict, PenstockError):
+            pass  # the next one does it
 
     # tubes and counters
 
@@ -226,15 +230,9 @@ class MysqlStep(SqlStep):
             self.change(Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
     def sweep(self, tube: Tube, limit: int) -> None:
-        idle = [fill(Q.idle_queues, limit=limit), Q.forget_empty_queues] if tube.fair else []
-        self.send(
-            f"SET @p_t={tube.no},@p_now={self.moment},@p_fair=1",
-            fill(Q.old_outcomes, limit=limit),
-            Q.forget_old_outcomes,
-            self.sql(Q.sweep_groups, tube=tube.no, limit=limit),
-            *idle,
-            safe=True,
-        )
+        found = [fill(Q.find_old, limit=limit), fill(Q.old_outcomes, limit=limit)]
+        setting = f"SET @p_t={tube.no},@p_now={self.moment},@p_fair={int(tube.fair)}"
+        self.send(setting, *found, Q.forget_old_outcomes, Q.sweep_groups, Q.forget_empty_queues, safe=True)
 
     def next_at(self, tube: Tube) -> int | None:
         ((moment,),) = self.send(f"SET @p_t={tube.no}", Q.next_moment, safe=True).results[0]
@@ -436,6 +434,11 @@ class MysqlStep(SqlStep):
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
         beat = self.sql(Q.beat, texts=list(handles), lapse=lapse_ms)
         return {row[0] for row in self.send(beat, self.sql(Q.beating, texts=list(handles)), safe=True).results[0]}
+
+    def lapsed(self) -> tuple[list[HandleRow], list[int]]:
+        asked = self.sql(Q.lapsed_handles), self.sql(Q.ended_sessions)
+        handles, sessions = self.send(*asked, safe=True).results
+        return [HandleRow(*row) for row in handles], [int(no) for (no,) in sessions]
 
     def remove_handle(self, handle: HandleRow, moment: int) -> None:
         with self.together():
