@@ -50,16 +50,15 @@ INSERT INTO penstock_counter (tube) VALUES (:tube);
 -- name: tube_lives
 SELECT 1 FROM penstock_tube WHERE no = :tube LOCK IN SHARE MODE;
 -- name: lock_tube
-SELECT 1 FROM penstock_tube WHERE no = :tube FOR UPDATE;
--- name: lock_id
-SELECT 1 FROM penstock_id WHERE tube = :tube FOR UPDATE;
+-- With its last id, so that nobody puts either.
+SELECT 1 FROM penstock_tube t STRAIGHT_JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube FOR UPDATE;
 -- name: hide_counter
 -- Counters keep the positive number: differences are folded into them until the tube is empty.
 UPDATE penstock_id SET tube = -tube WHERE tube = :tube;
--- name: forget_id
-DELETE FROM penstock_id WHERE tube = :tube;
--- name: forget_deltas
-DELETE FROM penstock_delta WHERE tube = :tube;
+-- name: forget_counter
+DELETE c, d FROM penstock_counter c LEFT JOIN penstock_delta d ON d.tube = c.tube WHERE c.tube = ABS(:tube);
+-- name: forget_tube
+DELETE t, i FROM penstock_tube t LEFT JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube;
 -- name: add_counts
 INSERT INTO penstock_delta (tube, :columns) VALUES (:tube, :numbers);
 -- name: tally
@@ -70,8 +69,6 @@ LEFT JOIN (SELECT $sums FROM penstock_delta WHERE tube = :counted) d ON TRUE WHE
 SELECT i.last - c.done - (SELECT IFNULL(SUM(d.done), 0) FROM penstock_delta d WHERE d.tube = :tube) INTO @p_stored
 FROM penstock_id i JOIN penstock_counter c ON c.tube = i.tube WHERE i.tube = :tube;
 -- name: set_mark
-UPDATE penstock_id SET last_ms = :ms, last_seq = :seq WHERE tube = :tube;
--- name: raise_mark
 UPDATE penstock_id SET last_seq = IF((last_ms, last_seq) < (:ms, :seq), :seq, last_seq),
 last_ms = GREATEST(last_ms, :ms) WHERE tube = :tube;
 -- name: raise_serial
@@ -252,7 +249,10 @@ ORDER BY pk;
 
 -- ack
 
--- name: ack_plain
+-- name: ack_one
+DELETE FROM penstock_task WHERE pk = :pk AND :guards AND at > $now AND state = 't' AND reply_to IS NULL
+AND group_no IS NULL AND address IS NULL;
+-- name: ack_many
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids AND :guards AND at > $now AND state = 't'
 AND reply_to IS NULL AND group_no IS NULL AND address IS NULL;
 -- name: count_ack

@@ -186,16 +186,12 @@ class MysqlStep(SqlStep):
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
         with self.together():
-            self.send(fill(Q.lock_tube, tube=tube.no), fill(Q.lock_id, tube=tube.no))
+            self.rows(Q.lock_tube, tube=tube.no)
             return super().hide_tube(tube, name, given, waiting=waiting)
 
     def forget_tube(self, tube: Tube) -> None:
         with self.together():
-            self._forget_content(tube)
-            for query in (Q.forget_counter, Q.forget_deltas):
-                self.change(query, tube=abs(tube.no))
-            for query in (Q.forget_id, Q.forget_tube):
-                self.change(query, tube=tube.no)
+            super().forget_tube(tube)
 
     def clear_tube(self, tube: Tube) -> None:
         with self.together():
@@ -339,14 +335,16 @@ class MysqlStep(SqlStep):
 
     def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
         """Ack tasks without address and group, all of them or none."""
-        statements: list[str] = []
-        for guard, pks in guards.items():
-            statements.append(self.sql(Q.ack_plain, ids=sorted(pks), guards=Raw(_held(*guard))))
-            statements.append(require(f"ROW_COUNT() = {len(pks)}"))
         total = sum(map(len, guards.values()))
         if total == 1:
-            done = self.send(statements[0], fill(Q.count_ack, tube=tube.no)).told[0].changed == 1
+            ((guard, (pk,)),) = guards.items()
+            one = self.sql(Q.ack_one, pk=pk, guards=Raw(_held(*guard)))
+            done = self.send(one, fill(Q.count_ack, tube=tube.no)).told[0].changed == 1
         else:
+            statements: list[str] = []
+            for guard, pks in guards.items():
+                statements.append(self.sql(Q.ack_many, ids=sorted(pks), guards=Raw(_held(*guard))))
+                statements.append(require(f"ROW_COUNT() = {len(pks)}"))
             numbers = Raw(f"{-total},{total},{total}")
             count = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
             try:
@@ -451,9 +449,7 @@ class MysqlStep(SqlStep):
         """To be repaired, a tube is locked: nobody takes, puts or settles meanwhile."""
         if self._write and not self._server.bound:
             self._end(done=True)
-            self._begin(
-                _REPEATABLE, "START TRANSACTION", fill(Q.lock_tube, tube=tube.no), fill(Q.lock_id, tube=tube.no)
-            )
+            self._begin(_REPEATABLE, "START TRANSACTION", fill(Q.lock_tube, tube=tube.no))
         return super().audit(tube)
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
@@ -465,7 +461,7 @@ class MysqlStep(SqlStep):
     def import_batch(self, tube: Tube, parcel: Parcel) -> None:
         base, none = first_pk(tube), {"taken": 0, "at": NEVER, "owner": 0}
         with self._refusals(tube), self.together():
-            self.rows(Q.lock_id, tube=tube.no)
+            self.rows(Q.lock_tube, tube=tube.no)
             last = self.tally(tube).last_id
             new = parcel.above(last)
             upto = max([parcel.upto, last, *(record.id for record in new.records)])
@@ -499,7 +495,7 @@ class MysqlStep(SqlStep):
             if self.tubes([name]):
                 return False
             self._add_counts(tube, {call: getattr(tally.counts, call) for call in CALLS})
-            self.change(Q.raise_mark, tube=tube.no, ms=ms, seq=seq)
+            self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
             self.change(Q.raise_serial, tube=tube.no, serial=tally.counts.take)
             for no, total in sorted(totals.items()):
                 self.change(Q.set_group_total, no=no, total=total)
