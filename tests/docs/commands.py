@@ -56,7 +56,8 @@ def _options(command: click.Command) -> list[click.Option]:
 def _row(option: click.Option) -> str:
     value = "" if option.is_flag else f" {option.make_metavar(click.Context(cli))}"
     shown = f" Default: {option.default}." if option.show_default else ""
-    return f"| `{', '.join(option.opts)}{value}` | {option.help}{shown} |".replace("||", "| |")
+    name = f"{', '.join(option.opts)}{value}".replace("|", "\\|")
+    return f"| `{name}` | {option.help}{shown} |"
 
 
 def _prose(help: str) -> str:

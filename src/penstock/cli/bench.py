@@ -33,20 +33,22 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--seconds", type=given.Seconds(0.1, 3600), default=8, show_default=True, help="About how long.")
-@click.option("--size", type=click.IntRange(1, 1024 * 1024), default=100, show_default=True, help="Bytes of a task.")
-@click.option("--kind", default=DEFAULT_KIND, show_default=True, help="The kind of the scratch tube.")
+@click.option("--seconds", type=given.Seconds(0.1, 3600), default=8, show_default=True, help="About how long to run.")
+@click.option(
+    "--size", type=click.IntRange(1, 1024 * 1024), default=100, show_default=True, help="Size of a task in bytes."
+)
+@click.option("--kind", default=DEFAULT_KIND, show_default=True, help="The kind of the temporary tube.")
 @shown.json_option
 @click.pass_obj
 def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None:
-    """Measure how many tasks a second this store puts, takes and acks.
+    """Measure how many tasks per second this store puts, takes and acks.
 
     \b
     penstock bench
     penstock --url redis://localhost/0 bench --seconds 20 --size 1000
 
-    It works in a tube of its own, penstock.bench. and some digits, which is dropped at the end, also at Ctrl-C. One
-    process, one call after the other: workers that share a store do more together.
+    It uses a temporary tube, penstock.bench. and some digits, and drops it at the end, also at Ctrl-C. It is one
+    process with one call after the other: several workers together do more.
     """
     with penstock.connect(url) as broker:
         about = broker._hub.store.describe()

@@ -22,14 +22,14 @@ _OPTIONS = [
     click.option("--callbacks", is_flag=True, help="Call the callback URLs of tasks."),
     click.option(
         "--callback-allow", "allowed", multiple=True, metavar="HOST", envvar="PENSTOCK_CALLBACK_ALLOW",
-        help="A host that may be called: name, *.name, address or network. May be given again.",
+        help="An allowed host: name, *.name, address or network. Repeatable.",
     ),
     click.option(
         "--callback-secret-file", "secret_file", type=click.Path(path_type=Path), metavar="FILE",
-        help=f"Secrets that calls are signed with, one a line; else {SECRET}.",
+        help=f"Secrets to sign calls with, one per line; else {SECRET}.",
     ),
     click.option("--callback-per-host", "per_host", type=int, default=PER_HOST, show_default=True, metavar="N",
-                 help="Calls that one host gets at once."),
+                 help="Concurrent calls per host."),
 ]  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from penstock.cli import output as shown
 @shown.json_option
 @click.pass_context
 def completion(context: click.Context, shell: str, as_json: bool) -> None:
-    """Print what makes a shell complete commands and options.
+    """Print the completion script of a shell.
 
     \b
     eval "$(penstock completion bash)"                     in ~/.bashrc

@@ -238,8 +238,8 @@ def demo(as_json: bool) -> None:
     \b
     penstock demo
 
-    It has a store of its own, a file in a temporary folder. Exit code 1 when a task was lost, acked twice, early or out
-    of turn. With --json, what people read goes to standard error.
+    It uses a file in a temporary folder. Exit code 1 if a task was lost, acked twice, early or out of turn. With
+    --json, the text for people goes to standard error.
     """
     stream = sys.stderr if as_json else sys.stdout
     console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()

@@ -48,13 +48,13 @@ class Report(msgspec.Struct, frozen=True):
 @shown.json_option
 @click.pass_obj
 def doctor(url: str, as_json: bool) -> None:
-    """Look at the store: version, durability, speed, what waits, what to fix.
+    """Examine the store: version, durability, speed, backlog, what to fix.
 
     \b
     penstock --url sqlite:///jobs.db doctor
     penstock doctor --json
 
-    Exit code 1 when there is something to fix.
+    Exit code 1 if there is something to fix.
     """
     with _once(), closing(open_store(url)) as store:
         report = examine(store)

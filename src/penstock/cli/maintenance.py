@@ -13,17 +13,17 @@ from penstock.store.sql.migrations import Schema
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Mend what is found.")
+@click.option("--repair", is_flag=True, help="Repair what is found.")
 @shown.json_option
 @click.pass_obj
 def check(url: str, repair: bool, as_json: bool) -> None:
-    """Cross-check everything stored, and mend it with --repair.
+    """Cross-check everything stored; --repair fixes it.
 
     \b
     penstock check
     penstock check --repair
 
-    Exit code 1 when something is wrong and was not mended.
+    Exit code 1 if something is wrong and was not repaired.
     """
     with penstock.connect(url) as broker, shown.working("checking"):
         findings = broker.check(repair)
@@ -37,17 +37,17 @@ def check(url: str, repair: bool, as_json: bool) -> None:
 
 
 @click.command()
-@click.option("--check", "only_look", is_flag=True, help="Only say what is missing; exit code 1 when something is.")
+@click.option("--check", "only_look", is_flag=True, help="Only report missing updates; exit code 1 if there are any.")
 @shown.json_option
 @click.pass_obj
 def migrate(url: str, only_look: bool, as_json: bool) -> None:
-    """Bring the store's schema up to date, and say what that took.
+    """Update the store's schema and report the changes.
 
     \b
     penstock migrate --check
     penstock migrate
 
-    Every program does so when it opens the store; this does it beforehand, with nothing else.
+    Every program does this when it opens the store; this command does it in advance.
     """
     before = look_at_schema(url)
     if not only_look:
@@ -91,12 +91,12 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
 @shown.json_option
 @click.pass_obj
 def rebuild(url: str, as_json: bool) -> None:
-    """Build the index of a pool anew from its database.
+    """Rebuild the index of a pool from its database.
 
     \b
     penstock --url redis://localhost/0 --pool postgresql:///jobs rebuild
 
-    Every program that uses the pool does that by itself when it finds Redis empty. Leases end with it.
+    Programs do this automatically when they find Redis empty. It ends all leases.
     """
     loaded = 0
 

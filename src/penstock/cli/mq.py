@@ -36,24 +36,24 @@ def mq() -> None:
     penstock mq pop 10 orders
     penstock mq ack orders 1599352749159-1 1599352749159-2
 
-    A message stays until it is acked, by whoever has its id. The commands are those of the Redis protocol (MQ.PUSH and
-    so on), and KEY is a tube of kind reliable. A key that is not there is an empty queue.
+    A message stays until anyone acks it by its id. The commands are those of the Redis protocol (MQ.PUSH and so on).
+    KEY is a tube of kind reliable; a missing one is an empty queue.
     """
 
 
 @mq.command()
 @key_argument
 @click.argument("elements", metavar="DATA...", nargs=-1, required=True)
-@click.option("--bytes", "raw", is_flag=True, help="Push bytes as they are, not JSON or text.")
+@click.option("--bytes", "raw", is_flag=True, help="Push raw bytes instead of JSON or text.")
 @shown.json_option
 @click.pass_obj
 def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool) -> None:
-    """Put messages at the end of a queue, and print their ids.
+    """Put messages at the end of a queue and print their ids.
 
     \b
     penstock mq push orders '{"item": 7}' '{"item": 8}'
 
-    The queue is created when it is missing.
+    Creates a missing queue.
     """
     items: list[object] = [(given.data(element, raw=raw), {}) for element in elements]
     with _queue(url, key, create=True) as queue:
@@ -67,7 +67,7 @@ def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool
 @shown.json_option
 @click.pass_obj
 def pop(url: str, count: int, key: str, as_json: bool) -> None:
-    """Deliver up to COUNT messages, first ones first.
+    """Deliver up to COUNT messages, oldest first.
 
     \b
     penstock mq pop 10 orders
@@ -82,7 +82,7 @@ def pop(url: str, count: int, key: str, as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
-    """Remove delivered messages; prints those it removed.
+    """Remove delivered messages and print the removed ids.
 
     \b
     penstock mq ack orders 1599352749159-1 1599352749159-2
@@ -98,12 +98,12 @@ def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None:
-    """Deliver again what nobody acked in time.
+    """Deliver messages again that nobody acked in time.
 
     \b
     penstock mq recover orders 10 60000      up to 10, after a minute
 
-    ELAPSED is in milliseconds, from their last delivery on.
+    ELAPSED is the time since their last delivery, in milliseconds.
     """
     with _queue(url, key) as queue:
         _show([] if queue is None else queue.recover(count, elapsed / 1000), as_json)
@@ -116,7 +116,7 @@ def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None
 @shown.json_option
 @click.pass_obj
 def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
-    """Read COUNT messages from START on, without delivering them.
+    """Read COUNT messages from START without delivering them.
 
     \b
     penstock mq inspect orders                   the first 100

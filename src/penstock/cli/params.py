@@ -25,7 +25,7 @@ _DIGITS = 40
 tube_argument = click.argument("tube")
 id_argument = click.argument("id")
 session_option = click.option(
-    "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="Whose lease it is, as take printed it."
+    "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="The session that holds it, as printed by take."
 )
 
 

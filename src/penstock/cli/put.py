@@ -26,37 +26,37 @@ _BATCH = 1000
 @click.command()
 @given.tube_argument
 @click.argument("data", required=False)
-@click.option("--lines", is_flag=True, help="A task for each line of DATA, which is - or @FILE.")
-@click.option("--bytes", "raw", is_flag=True, help="Put bytes as they are, not JSON or text.")
-@click.option("--pri", type=int, help="Smaller numbers first.")
-@click.option("--ttl", type=float, help="Seconds until it is gone.")
-@click.option("--ttr", type=float, help="Seconds a taker has.")
+@click.option("--lines", is_flag=True, help="Put one task per line of DATA, which is - or @FILE.")
+@click.option("--bytes", "raw", is_flag=True, help="Put raw bytes instead of JSON or text.")
+@click.option("--pri", type=int, help="Priority; smaller numbers come first.")
+@click.option("--ttl", type=float, help="Seconds until it expires.")
+@click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
 @click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
 @click.option("--utube", help="Its micro-queue.")
-@click.option("--id", help="Its id, in kind round.")
-@click.option("--rank", type=float, help="Its place, in kinds ordered by rank.")
-@click.option("--address", help="A name to wait by, unique in the tube.")
-@click.option("--on-duplicate", help="What a put of an address or id in use does: error, ignore or replace.")
+@click.option("--id", help="Its id (kind round).")
+@click.option("--rank", type=float, help="Its rank (kinds ordered by rank).")
+@click.option("--address", help="A unique name in the tube, for wait.")
+@click.option("--on-duplicate", help="If the address or id is in use: error, ignore or replace.")
 @click.option("--group", help="The group it belongs to.")
-@click.option("--callback", metavar="URL", help="Called with the task.")
-@click.option("--reply-to", metavar="TUBE", help="Where its end is put.")
-@click.option("--max-attempts", type=int, help="Buried after so many.")
+@click.option("--callback", metavar="URL", help="A URL to POST the task to.")
+@click.option("--reply-to", metavar="TUBE", help="The tube that gets its outcome.")
+@click.option("--max-attempts", type=int, help="Bury it after this many attempts.")
 @click.option("--timeout", type=float, default=0, help="Seconds to wait for room in a full tube.")
 @shown.json_option
 @click.pass_obj
 def put(
     url: str, /, tube: str, data: str | None, lines: bool, raw: bool, timeout: float, as_json: bool, **options: object
 ) -> None:
-    """Put a task, or one for each line.
+    """Put a task, or one task per line.
 
     \b
     penstock put mail '{"to": "ada@example.org"}' --pri 1
-    penstock put mail hello --delay 60          what is not JSON is a string
+    penstock put mail hello --delay 60          anything but JSON is a string
     penstock put mail @letter.json              a file; - is standard input
-    penstock put mail @urls.txt --lines         a task for each line
-    grep -h http *.txt | penstock put mail      the same, of what comes by a pipe
+    penstock put mail @urls.txt --lines         one task per line
+    grep -h http *.txt | penstock put mail      the same, from a pipe
 
-    The tube is created (kind fifottl) when it is missing. Prints the id; with --lines, how many were put.
+    Creates a missing tube (kind fifottl). Prints the id, or with --lines the number of tasks put.
     """
     chosen = cast(PutOptions, {name: value for name, value in options.items() if value is not None})
     check_timeout(timeout)

@@ -76,8 +76,8 @@ def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
 @click.command()
 @given.tube_argument
 @click.option("--status", help="ready, taken, delayed or buried; or its letter.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
-@click.option("--after", metavar="ID", help="Go on after this one.")
+@click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
+@click.option("--after", metavar="ID", help="Continue after this one.")
 @shown.json_option
 @click.pass_obj
 def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
@@ -118,7 +118,7 @@ def peek(url: str, tube: str, id: str, as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def why(url: str, tube: str, id: str, as_json: bool) -> None:
-    """Say why a task is not running.
+    """Explain why a task is not running.
 
     \b
     penstock why mail 1
@@ -141,8 +141,8 @@ def stats(url: str, tube: str, as_json: bool) -> None:
     \b
     penstock stats mail
 
-    Under tasks: what is in it now, and how many ever left it (done). Under calls: how many tasks each verb and each
-    deadline has met since the tube was created.
+    Under tasks: what is in it now, and how many ever left it (done). Under calls: the number of tasks for each verb and
+    each deadline since the tube was created.
     """
     with given.opened(url, tube) as opened:
         found = opened.stats()
@@ -157,10 +157,10 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 
 @click.command()
 @given.tube_argument
-@click.option("--start", metavar="GROUP", help="Let this group's work be taken.")
-@click.option("--cancel", metavar="GROUP", help="Remove all work of this group, also what is taken.")
-@click.option("--limit", type=int, default=100, show_default=True, help="At most so many.")
-@click.option("--after", metavar="NAME", default="", help="Go on after this one.")
+@click.option("--start", metavar="GROUP", help="Start this group: its work can be taken.")
+@click.option("--cancel", metavar="GROUP", help="Cancel this group: remove all its work, also taken tasks.")
+@click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
+@click.option("--after", metavar="NAME", default="", help="Continue after this one.")
 @shown.json_option
 @click.pass_obj
 def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: int, after: str, as_json: bool) -> None:
@@ -170,7 +170,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
     penstock groups render
     penstock groups render --start page-7
 
-    After a start or a cancel, those that are left are listed.
+    After a start or cancel it lists the remaining groups.
     """
     with given.opened(url, tube) as opened:
         for name, verb in ((start, Group.start), (cancel, Group.cancel)):
@@ -190,7 +190,7 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
 @shown.json_option
 @click.pass_obj
 def sessions(url: str, as_json: bool) -> None:
-    """List who takes tasks, and what they hold.
+    """List who takes tasks and what they hold.
 
     \b
     penstock sessions

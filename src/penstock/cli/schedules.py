@@ -19,9 +19,9 @@ _NONE = "no schedules: a worker that has one brings it"
 
 @click.command()
 @click.option("--run", metavar="NAME", help="Put its work now.")
-@click.option("--pause", metavar="NAME", help="Put no more of its ticks.")
-@click.option("--resume", metavar="NAME", help="End a pause.")
-@click.option("--forget", metavar="NAME", help="Show it no more, because no worker has it any more.")
+@click.option("--pause", metavar="NAME", help="Stop its ticks.")
+@click.option("--resume", metavar="NAME", help="Resume after a pause.")
+@click.option("--forget", metavar="NAME", help="Remove it from the list, if no worker has it any more.")
 @shown.json_option
 @click.pass_obj
 def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
@@ -32,7 +32,8 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
     penstock schedules --run shop.make_report
     penstock schedules --pause shop.make_report
 
-    NAME is the function's, or the key where it has several. A schedule appears once a worker that has it was started.
+    NAME is the function's, or the schedule's key if the function has several. A schedule appears once a worker has
+    started with it.
     """
     verbs: dict[str, Callable[[Tube, str], object]] = {
         "run": cards.run_now, "pause": cards.pause, "resume": cards.resume, "forget": cards.forget,

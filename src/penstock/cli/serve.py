@@ -12,13 +12,15 @@ from penstock.cli.callback_options import callback_options, callback_settings
 
 
 @click.command()
-@click.option("--http", metavar="HOST:PORT", help="HTTP API and dashboard; 127.0.0.1:8080 when nothing is given.")
-@click.option("--resp", metavar="HOST:PORT", help="The Redis protocol; 127.0.0.1:7379 when nothing is given.")
-@click.option("--token-file", type=click.Path(path_type=Path), help="Tokens with roles; PENSTOCK_TOKEN is one admin's.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="HTTP: a name it is called by; may be repeated.")
+@click.option("--http", metavar="HOST:PORT", help="HTTP API and dashboard; 127.0.0.1:8080 if neither is given.")
+@click.option("--resp", metavar="HOST:PORT", help="The Redis protocol; 127.0.0.1:7379 if neither is given.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="Tokens with roles; PENSTOCK_TOKEN is one admin token."
+)
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="HTTP: a host name of this server; repeatable.")
 @click.option("--tls-cert", type=click.Path(path_type=Path), help="TLS for both: the certificate, in PEM.")
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, if not in the same file.")
-@click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is believed.")
+@click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is trusted.")
 @callback_options
 @shown.json_option
 @click.pass_obj
@@ -31,12 +33,12 @@ def serve(
 
     \b
     penstock --url sqlite:///jobs.db serve
-    penstock serve --resp 127.0.0.1:7379        that alone
+    penstock serve --resp 127.0.0.1:7379        only the Redis protocol
     penstock serve --callbacks --callback-allow hooks.example.org
     redis-cli -p 7379 MQ.PUSH mail hello
 
-    Without a token only loopback addresses are listened on. SIGTERM ends it: what was asked is answered, and what its
-    connections held is ready again. Once all listen, it prints where; with --json as one line.
+    Without a token it listens on loopback addresses only. SIGTERM stops it: calls in flight are answered, and tasks
+    that its connections held are ready again. It prints its addresses once it listens; with --json as one line.
     """
     # Imported here, because they take longer to load than most other commands to run.
     import asyncio

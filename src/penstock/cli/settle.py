@@ -18,12 +18,12 @@ from penstock.errors import BadValue, NotTaken
 @click.command()
 @given.tube_argument
 @given.id_argument
-@click.option("--result", metavar="DATA", help="Kept for whoever waits for its address: JSON, else a string.")
+@click.option("--result", metavar="DATA", help="Its result, kept if it has an address: JSON, else a string.")
 @given.session_option
 @shown.json_option
 @click.pass_obj
 def ack(url: str, tube: str, id: str, result: str | None, session: str | None, as_json: bool) -> None:
-    """A taken task is done: it leaves its tube.
+    """Acknowledge a taken task: it is done and leaves its tube.
 
     \b
     penstock ack mail 1 --session ID
@@ -40,12 +40,12 @@ def ack(url: str, tube: str, id: str, result: str | None, session: str | None, a
 @given.tube_argument
 @given.id_argument
 @click.argument("error")
-@click.option("--code", help="A short word or number beside the error.")
+@click.option("--code", help="An error code: a short text or a number.")
 @given.session_option
 @shown.json_option
 @click.pass_obj
 def fail(url: str, tube: str, id: str, error: str, code: str | None, session: str | None, as_json: bool) -> None:
-    """A taken task failed for good: it leaves its tube.
+    """Fail a taken task for good: it leaves its tube.
 
     \b
     penstock fail mail 1 "no such user" --code 550 --session ID
@@ -60,14 +60,14 @@ def fail(url: str, tube: str, id: str, error: str, code: str | None, session: st
 @given.tube_argument
 @click.argument("id", required=False)
 @click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
-@click.option("--all", "everything", is_flag=True, help="Every taken task, whoever holds it.")
+@click.option("--all", "everything", is_flag=True, help="Every taken task, whichever session holds it.")
 @given.session_option
 @shown.json_option
 @click.pass_obj
 def release(
     url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, as_json: bool
 ) -> None:
-    """Give taken tasks back, at their old place.
+    """Give a taken task back, at its old place.
 
     \b
     penstock release mail 1 --session ID
@@ -94,10 +94,10 @@ def release(
 @shown.json_option
 @click.pass_obj
 def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_json: bool) -> None:
-    """More time for a taken task.
+    """Give a taken task more time.
 
     \b
-    penstock touch mail 1 30 --session ID      30 seconds more until its ttr
+    penstock touch mail 1 30 --session ID      30 seconds more
     """
     with given.opened(url, tube, session) as opened, _held(session):
         number = given.task_id(opened, id)
@@ -126,15 +126,15 @@ def bury(url: str, tube: str, id: str, reason: str | None, as_json: bool) -> Non
 @click.command()
 @given.tube_argument
 @click.argument("count", type=int, required=False)
-@click.option("--id", help="This one alone.")
+@click.option("--id", help="Only this task.")
 @shown.json_option
 @click.pass_obj
 def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) -> None:
-    """Buried tasks are ready again.
+    """Make buried tasks ready again.
 
     \b
     penstock kick mail              the first
-    penstock kick mail 100          up to so many
+    penstock kick mail 100          up to 100
     penstock kick mail --id 7
     """
     if id is not None and count is not None:
@@ -153,12 +153,12 @@ def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) 
 @shown.json_option
 @click.pass_obj
 def retry(url: str, tube: str, id: str, as_json: bool) -> None:
-    """Let a task run again now, whoever holds it.
+    """Make a task ready now, in any state.
 
     \b
     penstock retry mail 7
 
-    A buried one is kicked, the delay of a delayed one ends; a taken one is released, and its holder's ack is refused.
+    A buried task is kicked, a delay ends, and a taken task is released: its holder's ack is refused.
     """
     with given.opened(url, tube) as opened:
         number = given.task_id(opened, id)
@@ -172,7 +172,7 @@ def retry(url: str, tube: str, id: str, as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def delete(url: str, tube: str, id: str, as_json: bool) -> None:
-    """Remove a task, whatever its state.
+    """Remove a task, in any state.
 
     \b
     penstock delete mail 1

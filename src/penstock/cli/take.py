@@ -17,25 +17,25 @@ EXIT_NOTHING = 3
 
 @click.command()
 @click.argument("tubes", metavar="TUBE...", nargs=-1, required=True)
-@click.option("--timeout", type=float, help="Seconds to wait for a task; without it, as long as it takes.")
-@click.option("--hold", type=float, default=60, show_default=True, help="Seconds that its session is kept.")
-@click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent ones.")
-@click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_NOTHING} when nothing came.")
+@click.option("--timeout", type=float, help="Seconds to wait for a task; default: no limit.")
+@click.option("--hold", type=float, default=60, show_default=True, help="Seconds to keep its session.")
+@click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent.")
+@click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_NOTHING} if nothing came.")
 @shown.json_option
 @click.pass_obj
 def take(
     url: str, tubes: tuple[str, ...], timeout: float | None, hold: float, max_pri: int | None, exit_code: bool,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Take the next task, and hold it for a while.
+    """Take the next task and hold it for a while.
 
     \b
     penstock take mail --timeout 5
     penstock take urgent mail --timeout 0      the first tube that has one
     penstock ack mail 1 --session ID           with the session that take printed
 
-    The task stays taken for --hold seconds after this command ends, or until its ttr; in that time ack, release,
-    touch and fail go on with its session. Then it is ready for others again.
+    The task stays taken for --hold seconds after this command ends, or until its ttr. Use its session with ack,
+    release, touch and fail in that time. Then it is ready for others again.
     """
     hold_ms = span_ms("hold", hold)
     with penstock.connect(url) as broker, broker.session(ttr=hold) as session:
@@ -67,7 +67,7 @@ def _end_now(session: penstock.Session, hold_ms: int) -> None:
 @click.command()
 @given.tube_argument
 @click.argument("address")
-@click.option("--timeout", type=float, help="Seconds to wait; without it, as long as it takes.")
+@click.option("--timeout", type=float, help="Seconds to wait; default: no limit.")
 @shown.json_option
 @click.pass_obj
 def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool) -> None:
@@ -77,7 +77,7 @@ def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool
     penstock put render '{"page": 7}' --address page-7
     penstock wait render page-7 --timeout 60
 
-    Prints how it ended, with its result or error. Exit code 1 unless it is done.
+    Prints the outcome with its result or error. Exit code 1 unless it is done.
     """
     with given.opened(url, tube) as opened:
         outcome = opened.wait(address, timeout)

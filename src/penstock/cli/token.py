@@ -16,8 +16,8 @@ ROLES = [role.name.lower() for role in Role]
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="What it allows.")
-@click.option("--name", default="", help="For people, so that they know which line to remove.")
+@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="Its role.")
+@click.option("--name", default="", help="A name that shows which line to remove.")
 @shown.json_option
 def token(file: Path, role: str, name: str, as_json: bool) -> None:
     """Make a token, add its hash to FILE, and print it.
@@ -28,7 +28,7 @@ def token(file: Path, role: str, name: str, as_json: bool) -> None:
     penstock token tokens --role read --name grafana
     penstock serve --token-file tokens
 
-    Remove its line from the file to take it back; a running server notices.
+    To revoke it, remove its line from the file; a running server notices.
     """
     if not name.isprintable():
         raise BadValue("the name has a line break or another character that cannot be seen: leave it out")

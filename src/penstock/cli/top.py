@@ -34,19 +34,21 @@ class Row(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--interval", type=given.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between looks.")
-@click.option("--looks", type=click.IntRange(1), metavar="N", help="End after so many; without it, at Ctrl-C.")
+@click.option(
+    "--interval", type=given.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between updates."
+)
+@click.option("--looks", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at Ctrl-C.")
 @shown.json_option
 @click.pass_obj
 def top(url: str, interval: float, looks: int | None, as_json: bool) -> None:
-    """Watch the tubes: depths and rates, every second.
+    """Watch depths and rates of the tubes, every second.
 
     \b
     penstock top
     penstock top --interval 5
     penstock top --looks 1 --json
 
-    With --json, a line a look.
+    With --json, prints one line per update.
     """
     with penstock.connect(url) as broker:
         views = islice(watch(broker, interval), looks)

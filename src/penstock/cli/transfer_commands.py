@@ -28,18 +28,19 @@ _WAIT_SECONDS = 60.0
 
 @click.command(name="export")
 @given.tube_argument
-@click.option("--out", default="-", metavar="FILE", help="Where to; - is standard output, which is the default.")
+@click.option("--out", default="-", metavar="FILE", help="The file; - (default) is standard output.")
 @shown.json_option
 @click.pass_obj
 def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
-    """Write a tube into a file.
+    """Write a tube to a file.
 
     \b
     penstock export mail --out mail.jsonl
     penstock export mail | gzip > mail.jsonl.gz
 
-    The file has everything: tasks in every state, groups, outcomes, counters. What programs change meanwhile may be in
-    it or not; pause the tube first, and let its takers finish, for one moment of it. FILE is there when it is whole.
+    The file has everything: tasks in every state, groups, outcomes, counters. Changes during the export may or may not
+    be in it; for a consistent snapshot pause the tube first and let its takers finish. FILE appears when it is
+    complete.
     """
     with (
         given.opened(url, tube) as opened, _written(out) as file,
@@ -54,8 +55,8 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
 
 @click.command(name="import")
 @click.argument("file")
-@click.option("--tube", metavar="NAME", help="Its name here; else that which it had.")
-@click.option("--anew", is_flag=True, help="Remove first what an import that was killed has left.")
+@click.option("--tube", metavar="NAME", help="Its new name; default: its own name.")
+@click.option("--anew", is_flag=True, help="First remove what a killed import has left.")
 @shown.json_option
 @click.pass_obj
 def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool) -> None:
@@ -65,8 +66,8 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
     penstock import mail.jsonl
     gunzip < mail.jsonl.gz | penstock import - --tube mail-copy
 
-    All of it or nothing: nobody sees the tube before it is whole, and a file that is damaged leaves nothing. A tube
-    that is there and not empty is not touched. FILE is - for standard input.
+    All or nothing: nobody sees the tube before it is complete, and a damaged file leaves nothing. An existing tube that
+    is not empty is refused. FILE is - for standard input.
     """
     with (
         penstock.connect(url) as broker, _source(file) as source,
@@ -83,21 +84,22 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
 @click.command()
 @click.argument("source", metavar="FROM")
 @click.argument("target", metavar="TO")
-@click.option("--tube", "tubes", multiple=True, metavar="NAME", help="A tube to move; may be given again. Else all.")
+@click.option("--tube", "tubes", multiple=True, metavar="NAME", help="A tube to move; repeatable. Default: all.")
 @click.option(
     "--wait", type=float, default=_WAIT_SECONDS, show_default=True, metavar="SECONDS",
-    help="How long whoever holds a task may take to finish it.",
+    help="How long holders have to finish their tasks.",
 )  # fmt: skip
 @shown.json_option
 def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json: bool) -> None:
-    """Move tubes to another store, while programs use them.
+    """Move tubes to another store while programs use them.
 
     \b
     penstock move sqlite:///jobs.db postgresql://me@db.example/jobs
     penstock move sqlite:///jobs.db redis://localhost/0 --tube mail --tube crawl
 
-    Ids, order, delays, attempts, groups and outcomes are kept. Whoever uses a moved tube in the old store is told the
-    new URL. Killed in between, the same command goes on. A tube whose tasks stay taken for over --wait is not moved.
+    Ids, order, delays, attempts, groups and outcomes are kept. Programs that use a moved tube in the old store get an
+    error with the new URL. If it is killed, run the same command again and it continues. A tube whose tasks stay taken
+    longer than --wait is not moved.
     """
     seconds = span_ms("wait", wait) / 1000
     for url in (source, target):

@@ -14,27 +14,27 @@ from penstock.cli import params as given
 from penstock.core.options import TubeOptions
 from penstock.errors import BadValue
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask; only a terminal is asked anyway.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (asked on a terminal only).")
 
 
 @click.command()
 @given.tube_argument
 @click.argument("kind", default=DEFAULT_KIND)
-@click.option("--ttl", type=float, help="Seconds until a task is gone.")
-@click.option("--ttr", type=float, help="Seconds a taker has.")
-@click.option("--pri", type=int, help="Priority of tasks that are put without one.")
-@click.option("--callback", metavar="URL", help="Called with every task.")
-@click.option("--capacity", type=int, help="Most tasks that fit in.")
-@click.option("--temporary", is_flag=True, default=None, help="Faster, and not durable.")
-@click.option("--max-attempts", type=int, help="Tasks are buried after so many.")
-@click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Waits between attempts, such as 1,2,300,0.1.")
-@click.option("--period", type=float, help="Seconds between two hand-outs of an element, in kind round.")
+@click.option("--ttl", type=float, help="Seconds until a task expires.")
+@click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
+@click.option("--pri", type=int, help="Default priority of its tasks.")
+@click.option("--callback", metavar="URL", help="A URL to POST every task to.")
+@click.option("--capacity", type=int, help="The most tasks it holds.")
+@click.option("--temporary", is_flag=True, default=None, help="Faster but not durable.")
+@click.option("--max-attempts", type=int, help="Bury tasks after this many attempts.")
+@click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Delays between attempts, such as 1,2,300,0.1.")
+@click.option("--period", type=float, help="Least seconds between two hand-outs of an element (kind round).")
 @click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
 @click.option("--fair", is_flag=True, default=None, help="Micro-queues take turns.")
 @click.option("--aging", type=float, help="Seconds of waiting that are worth one step of priority.")
-@click.option("--retention", type=float, help="Seconds that outcomes are kept.")
-@click.option("--max-payload", type=int, help="Most bytes of a task's data.")
-@click.option("--shards", type=int, help="Parts that may stand on nodes of their own, on Redis Cluster.")
+@click.option("--retention", type=float, help="Seconds to keep outcomes.")
+@click.option("--max-payload", type=int, help="The most bytes of a task's data.")
+@click.option("--shards", type=int, help="Parts to spread over the nodes of a Redis Cluster.")
 @shown.json_option
 @click.pass_obj
 def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool, **options: object) -> None:
@@ -45,7 +45,7 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
     penstock create crawl utubettl --fair
     penstock create feeds round --period 300
 
-    KIND is fifottl unless given: fifo, fifottl, utube, utubettl, round or reliable.
+    KIND is fifo, fifottl (default), utube, utubettl, round or reliable.
     """
     chosen = {name: value for name, value in options.items() if value is not None}
     if backoff is not None:
@@ -63,7 +63,7 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
 @shown.json_option
 @click.pass_obj
 def pause(url: str, tube: str, as_json: bool) -> None:
-    """Takes get nothing from now on; puts go on.
+    """Pause a tube: takes get nothing, puts still work.
 
     \b
     penstock pause mail
@@ -78,7 +78,7 @@ def pause(url: str, tube: str, as_json: bool) -> None:
 @shown.json_option
 @click.pass_obj
 def resume(url: str, tube: str, as_json: bool) -> None:
-    """End a pause.
+    """Resume after a pause.
 
     \b
     penstock resume mail

@@ -33,18 +33,25 @@ from penstock.worker.worker import Worker
 @click.command()
 @click.argument("target", metavar="[MODULE:APP]", required=False)
 @click.option("--url", "own_url", metavar="URL", help="The store; else PENSTOCK_URL, else the app's.")
-@click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; else all of the app, in turns.")
+@click.option("--tubes", metavar="A,B", help="Only these, earlier ones first; default: all of the app, in turns.")
 @click.option(
     "--concurrency", type=int, metavar="N", help=f"Handlers that run at once. [default: {DEFAULT_CONCURRENCY}]"
 )
-@click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one a core]")
-@click.option("--limit", "limits", multiple=True, metavar="P=N", help="Priority P and below start below N running.")
+@click.option("--processes", type=int, metavar="N", help="Processes for executor=process. [default: one per core]")
 @click.option(
-    "--grace", type=float, default=DEFAULT_GRACE, show_default=True, metavar="S", help="Seconds to finish at a stop."
+    "--limit", "limits", multiple=True, metavar="P=N", help="Start priority P and below only while fewer than N run."
 )
-@click.option("--reload", is_flag=True, help="Start anew when a .py file below this folder changes.")
+@click.option(
+    "--grace",
+    type=float,
+    default=DEFAULT_GRACE,
+    show_default=True,
+    metavar="S",
+    help="Seconds to finish when stopping.",
+)
+@click.option("--reload", is_flag=True, help="Restart when a .py file below this folder changes.")
 @callback_options
-@click.option("--json-logs", is_flag=True, help="Log one JSON object a line.")
+@click.option("--json-logs", is_flag=True, help="Log one JSON object per line.")
 @shown.json_option
 @click.pass_context
 def worker(
@@ -60,8 +67,8 @@ def worker(
     penstock worker shop:app --limit 0=16 --limit 5=4     room for urgent work
     penstock worker --callbacks --callback-allow hooks.example.org
 
-    The first signal: take no more, finish what runs within --grace. The second: give it back at once. --json prints a
-    line once it works, and one with its counts when it has stopped.
+    The first signal stops taking and gives running handlers --grace seconds; the second releases them at once. --json
+    prints one line when it is ready and one with its counts when it has stopped.
     """
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     settings = make_settings(
