@@ -136,7 +136,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "outcomes_after": (NAMED, ("INTEGER PRIMARY KEY (rowid>? AND rowid<?)",)),
 }
 # These sort, but never more than a tube's leases: the index finds exactly those.
-BOUNDED_SORTS = {"taken_after": _HELD, "find_taken": _HELD, "holders": _HELD}
+BOUNDED_SORTS = {"find_taken": _HELD, "holders": _HELD}
 
 
 def plan(db: apsw.Connection, query: str, parameters: Values) -> list[str]:

@@ -86,7 +86,7 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
     with closing(database_of(broker).connections.connect()) as stopped:
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
-        opening = database_of(broker).queries.all.open_one
+        opening = database_of(broker).queries.all.open
         packed = Packed(opening, {"tube": tube._stored.no})
         pgconn.send_query_params(opening.sent, packed.given, None, packed.formats, Format.BINARY)
         pgconn.send_flush_request()

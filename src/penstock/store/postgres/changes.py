@@ -1,86 +1,247 @@
-"""What was decided, written as one transaction in one round trip: rows that changed, new tasks, groups, and acks."""
+"""What is written: new tasks, acks, and what was decided, each as one transaction in one round trip."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from penstock.core.ending import SUPERSEDED_MS, Ending
+from penstock.core.entry import new_record, stands_alone
 from penstock.core.group import OVER
+from penstock.core.ids import shown_mark
+from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER
-from penstock.core.task import NO_UTUBE, Entry
-from penstock.engine.port import Acked, Delta, Flushed, GroupRow, Row
-from penstock.store.postgres.puts import bounded, made, put_calls
-from penstock.store.postgres.wire import Call
+from penstock.core.task import NO_UTUBE, Entry, Record
+from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed, GroupRow
+from penstock.engine.port import Row as Changed
+from penstock.store.postgres.schema import ENTRY_FIELDS, WEIGHTS
+from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.queries import ID_MASK
 from penstock.store.sql.step import first_pk
 
 if TYPE_CHECKING:
+    from penstock.store.postgres.database import PostgresDatabase
     from penstock.store.postgres.step import PostgresStep
 
-# What a class of changes adds to each counter, in the order of the statement.
-_WEIGHTS = (
-    "ready", "taken", "delayed", "buried", "done", "release", "ttr", "ttl", "bury", "delay", "touch", "ack", "fail",
-    "delete", "kick",
+
+def bounded(tube: Tube) -> bool:
+    """Whether all tasks of a tube rank from 0 on, in the order of their ids, so that takes know where to begin."""
+    kind = tube.kind
+    return kind.leased and not kind.per_utube and kind.order in (("id",), ("pri", "id")) and tube.aging is None
+
+
+# new tasks
+
+
+def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
+    """Store tasks in order; TubeFull where there is no room."""
+    if not entries:
+        return []
+    opening = step.opened(tube)
+    try:
+        found = step.run([*opening, *_put_calls(step, tube, entries, tube.capacity)])[len(opening)]
+    except Conflict:
+        stored = 0 if tube.capacity is None else step.tally(tube).counts.stored
+        if tube.capacity is not None and stored + len(entries) > tube.capacity:
+            raise tube_full(tube, stored, len(entries)) from None
+        raise
+    if not found:
+        raise step.no_such_tube(tube)
+    if found[0][5] is None:
+        raise tube_full(tube, found[0][1], len(entries))
+    step.count_changes()
+    return _stored(step, tube, entries, found[0])
+
+
+def _put_calls(
+    step: PostgresStep, tube: Tube, entries: Sequence[Entry], capacity: int | None, *, strict: bool = False
+) -> list[Call]:
+    """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
+    if `strict`, as a conflict."""
+    on, kind = step.on(tube), tube.kind
+    query = on.insert_queued if kind.per_utube else on.insert_marked if kind.hand_out == DELIVER else on.insert
+    calls = [
+        step.call(
+            query, tube=tube.no, process=step.db.notifier.name, capacity=capacity, limit=tube.utube_limit,
+            strict=strict and capacity is not None, named=kind.hand_out == CLOCK, fair=tube.fair, **_fields(entries),
+        )
+    ]  # fmt: skip
+    if kind.per_utube and kind.order[0] != "id":  # else an arrival overtakes nobody
+        calls.append(_heads(step, tube))
+    addresses = [entry.address for entry in entries if entry.address is not None]
+    if addresses and kind.leased:
+        calls.append(step.call(step.Q.supersede, tube=tube.no, texts=addresses, later=SUPERSEDED_MS))
+    if capacity is not None:  # one caller after the other looks whether the tube holds no more than it may
+        calls.append(step.call(step.Q.lock_capacity, tube=tube.no))
+        calls.append(step.call(step.Q.admit, tube=tube.no, capacity=capacity))
+    return calls
+
+
+def _heads(step: PostgresStep, tube: Tube) -> Call:
+    return step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair)
+
+
+def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) -> list[Record]:
+    """The tasks as they were stored."""
+    clock, _, notified, _, _, ids, ms, seq, states, ranks = row
+    step.heard(clock)
+    if notified:
+        step.db.notifier.sent()
+    records = [new_record(entry, id, clock) for entry, id in zip(entries, ids, strict=True)]
+    if states is not None:
+        placed = zip(records, states, ranks, strict=True)
+        return [replace(record, state=state, rank2=rank2) for record, state, rank2 in placed]
+    if ms is not None:
+        return [replace(record, address=shown_mark((ms, seq + place))) for place, record in enumerate(records, 1)]
+    if tube.kind.hand_out == CLOCK:
+        return [replace(record, address=record.address or f"reply-{record.id}") for record in records]
+    return records
+
+
+# The values of `ENTRY_FIELDS`, in that order.
+_shape = attrgetter(
+    "rank1.base", "rank1.clock", "rank1.newest", "rank2.base", "rank2.clock", "rank2.newest", "pri", "utube", "ttl",
+    "ttr", "delay", "max_attempts", "callback", "reply_to", "group", "group_no", "unstarted",
 )  # fmt: skip
 
 
+def _fields(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Each field once, where all entries have the same, else as a list."""
+    shapes = [_shape(entry) for entry in entries]
+    alike = shapes.count(shapes[0]) == len(shapes)
+    columns = zip(*(shapes[:1] if alike else shapes), strict=True)
+    values: dict[str, Any] = {"datas": [entry.payload for entry in entries]}
+    values["addresses"] = _column([entry.address for entry in entries])
+    for name, first, column in zip(ENTRY_FIELDS, shapes[0], columns, strict=True):
+        same = alike or column.count(first) == len(column)
+        values[name], values[f"{name}s"] = (first, []) if same else (None, list(column))
+    return values
+
+
+def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
+    """Stores a payload each time it is called; None where its place depends on more, or nothing can be prepared."""
+    connections, notifier, clock = database.connections, database.notifier, database.clock
+    if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:
+        return None
+    query, open_query = database.queries.durable.put_plain, database.queries.all.open
+    opening: Call = open_query, Packed(open_query, {"tube": tube.no})
+    shape = {
+        "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
+        "max_attempts": entry.max_attempts, "callback": entry.callback, "data": None, "process": None, "now": None,
+    }  # fmt: skip
+    packed = Packed(query, shape)
+
+    def put(payload: bytes) -> Record | None:
+        values = packed.replace(data=payload, process=notifier.name, now=None if clock is None else clock())
+        rows = connections.run([opening, (query, values)])[1]
+        if not rows:
+            return None
+        id, created, notified = rows[0]
+        if notified is not None:
+            notifier.sent()
+        database.fold_sometimes()
+        return new_record(replace(entry, payload=payload), id, created)
+
+    return put
+
+
+# acks
+
+
+def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
+    """Ack what needs no rule."""
+    on, queued, calls = step.on(tube), tube.kind.per_utube, step.opened(tube)
+    at = len(calls)
+    values: dict[str, Any] = {"tube": tube.no, "process": step.db.notifier.name, "bounded": tube.capacity is not None}
+    if not tube.kind.leased:
+        calls.append(step.call(on.ack_named, texts=[move.name for move in moves], **values))
+        acked = Acked({row[0] for row in step.run(calls)[at]})
+        step.count_changes()
+        return acked
+    held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=attrgetter("id"))
+    if not held:
+        return Acked(set())
+    base = first_pk(tube)
+    values |= {
+        "pks": [base | move.id for move in held], "leases": [move.lease or 0 for move in held],
+        "sessions": [move.session for move in held], "results": _column([move.result for move in held]),
+        "retention": tube.retention, "fair": tube.fair,
+    }  # fmt: skip
+    calls.append(step.call(on.ack_queued if queued else on.ack, **values))
+    if queued:
+        calls += [_heads(step, tube), *step.notify_call(tube, ready=True)]
+    answers = step.run(calls)[at:]
+    gone, kept, notified, *_ = answers[0][0]
+    if notified or (len(answers) > 2 and answers[2]):
+        step.db.notifier.sent()
+    step.count_changes()
+    return Acked(
+        {pk & ID_MASK for pk in gone or ()}, answers[1][0][0] if queued else 0, [pk & ID_MASK for pk in kept or ()]
+    )
+
+
+# decisions
+
+
 def flush(step: PostgresStep, delta: Delta) -> Flushed:
-    """Write a decision. What locks tasks stands first, and groups, which many share, last."""
+    """Write a decision. What locks tasks comes first, and groups, which many share, last."""
     tube, works = delta.tube, delta.works
     calls = step.opened(tube, *(other for other, _ in works))
     if delta.whole:
         calls.append(step.call(step.Q.must_live, tubes=sorted({tube.no, *(other.no for other, _ in works)})))
-    rows_at = heads_at = tell_at = None
     if delta.rows:
         calls += _lowered(step, tube, delta.rows)
-        rows_at = len(calls)
+    rows_at = len(calls)
+    if delta.rows:
         calls.append(_rows_call(step, delta))
         if tube.kind.per_utube:
-            heads_at = len(calls)
-            calls.append(step.call(step.on(tube).heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair))
+            calls.append(_heads(step, tube))
     puts: list[tuple[int, Tube, list[Entry]]] = []
     for place, (into, entries) in enumerate(((tube, delta.fresh), *works)):
         if entries:
             puts.append((len(calls), into, entries))
-            calls += put_calls(step, into, entries, capacity=tube.capacity if place == 0 else None, strict=True)
+            calls += _put_calls(step, into, entries, tube.capacity if place == 0 else None, strict=True)
     if delta.erase_upto is not None:
         base = first_pk(tube)
         calls.append(step.call(step.on(tube).erase, low=base, high=base | delta.erase_upto))
     if delta.groups:
         calls.append(_groups_call(step, delta.groups))
-    telling = _telling(step, delta)
-    if telling is not None:
-        tell_at = len(calls)
-        calls.append(telling)
+    notify_at = len(calls)
+    calls += _notify_call(step, delta)
     answers = step.run(calls, twice=step.passing and not delta.whole)
     flushed = Flushed()
-    if rows_at is not None:
-        clock, pks, *_ = answers[rows_at][0] if answers[rows_at] else (step.now, None)
-        step.now = clock
+    if delta.rows:
+        clock, pks, *_ = answers[rows_at][0]
+        step.heard(clock)
         changed = {pk & ID_MASK for pk in pks or ()}
         step.moved = step.moved or (step.passing and bool(changed))
         flushed.missed = {row.before.id for row in delta.rows} - changed
-        flushed.readied[tube.no] = answers[heads_at][0][0] if heads_at is not None else _readied(delta.rows, changed)
+        readied = [row for row in delta.rows if row.before.id in changed]
+        flushed.readied[tube.no] = (
+            answers[rows_at + 1][0][0]
+            if tube.kind.per_utube
+            else sum((row.after.state == "r") - (row.before.state == "r") for row in readied)
+        )
     for at, into, entries in puts:
-        records = made(step, into, entries, answers[at][0])
+        records = _stored(step, into, entries, answers[at][0])
         flushed.readied[into.no] = flushed.readied.get(into.no, 0) + sum(record.state == "r" for record in records)
         if entries is delta.fresh:
             flushed.fresh = records
         else:
             flushed.works.append((into, records))
-    if tell_at is not None and answers[tell_at]:
-        step.db.teller.told()
+    if answers[notify_at:] and answers[notify_at]:
+        step.db.notifier.sent()
     step.count_changes()
     return flushed
 
 
-def _readied(rows: Sequence[Row], changed: set[int]) -> int:
-    return sum((row.after.state == "r") - (row.before.state == "r") for row in rows if row.before.id in changed)
-
-
-def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Row]) -> list[Call]:
+def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Changed]) -> list[Call]:
     """What makes takes begin to look at these again, in a tube that knows where they begin."""
     if not bounded(tube):
         return []
@@ -90,66 +251,50 @@ def _lowered(step: PostgresStep, tube: Tube, rows: Sequence[Row]) -> list[Call]:
 
 
 def _rows_call(step: PostgresStep, delta: Delta) -> Call:
-    tube = delta.tube
-    base, queued = first_pk(tube), tube.kind.per_utube
-    rows = sorted(delta.rows, key=_id_of)
+    tube, on, queued = delta.tube, step.on(delta.tube), delta.tube.kind.per_utube
+    base = first_pk(tube)
+    rows = sorted(delta.rows, key=lambda row: row.before.id)
     before, after = [row.before for row in rows], [row.after for row in rows]
     classes: dict[tuple[str, str, tuple[str, ...]], int] = {}
-    values: dict[str, Any] = {
-        "keys": [base | record.id for record in before],
+    endings = [
+        row.ending if row.before.address and row.after.state == "-" and tube.kind.leased else None for row in rows
+    ]
+    rewritten = [row.after if _rewritten(row) else None for row in rows]
+    columns: dict[str, list[Any]] = {
+        "key": [base | record.id for record in before],
         "was": ["r" if record.state == "q" else record.state for record in before],
         "held": [record.lease for record in before],
-        "due": _column([record.at for record in before]),
+        "due": [record.at for record in before],
         "rank": [record.rank1 for record in before],
-        "until": _column([row.until for row in rows]),
-        "class": [classes.setdefault(_class_of(row), len(classes)) for row in rows],
+        "until": [row.until for row in rows],
+        "class": [classes.setdefault(_class(row), len(classes)) for row in rows],
+        **{field: [getattr(record, field) for record in after] for field in CHANGED},
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
-        "at": _column([record.at for record in after]),
-        "expires": _column([record.expires for record in after]),
-        "weights": [weight for events in classes for weight in _weights(*events)],
-        "tube": tube.no, "queued": queued, "fair": tube.fair, "whole": delta.whole,
-        "queues": _queues(delta) if queued else [],
-    }  # fmt: skip
-    on = step.on(tube)
-    if any(row.after.created != row.before.created or row.after.payload is not row.before.payload for row in rows):
-        values |= {
-            "rank1": [record.rank1 for record in after],
-            "rank2": [record.rank2 for record in after],
-            "pri": [record.pri for record in after],
-            "created": [record.created for record in after],
-            "datas": [row.after.payload for row in rows],
-        }
-        return step.call(on.flush_content, **values)
-    values |= {
-        "attempts": [record.attempts for record in after],
-        "owner": _column([record.owner for record in after]),
-        "reason": _column([record.reason for record in after]),
-        "progress": _column([record.progress for record in after]),
+        "data": [record and record.payload for record in rewritten],
+        "address": [row.before.address if ending else None for row, ending in zip(rows, endings, strict=True)],
     }
-    endings = [
-        row.ending if row.after.state == "-" and row.before.address is not None and tube.kind.leased else None
-        for row in rows
-    ]
-    if endings.count(None) == len(endings):
-        return step.call(on.flush_passing if step.passing else on.flush, **values)
-    values |= {
-        "retention": tube.retention,
-        "addresses": [row.before.address if ending else None for row, ending in zip(rows, endings, strict=True)],
-        "statuses": [ending and ending.status for ending in endings],
-        "results": _column([ending and ending.result for ending in endings]),
-        "errors": _column([ending and ending.error for ending in endings]),
-        "codes": _column([ending and ending.code for ending in endings]),
-    }
-    return step.call(on.flush_ends_passing if step.passing else on.flush_ends, **values)
+    for field in ("rank1", "rank2", "pri", "created"):
+        columns[field] = [record and getattr(record, field) for record in rewritten] if any(rewritten) else []
+    for field in Ending.__struct_fields__:
+        columns[field] = [ending and getattr(ending, field) for ending in endings] if any(endings) else []
+    query = on.flush_ends if any(endings) else on.flush
+    if step.passing:
+        query = on.flush_ends_passing if any(endings) else on.flush_passing
+    return step.call(
+        query, tube=tube.no, queued=queued, fair=tube.fair, whole=delta.whole, retention=tube.retention,
+        queues=_queues(delta) if queued else [], weights=[weight for events in classes for weight in _weights(*events)],
+        **{name: _column(items) for name, items in columns.items()},
+    )  # fmt: skip
 
 
-def _class_of(row: Row) -> tuple[str, str, tuple[str, ...]]:
+def _rewritten(row: Changed) -> bool:
+    """Whether a task got new content."""
+    return row.after.created != row.before.created or row.after.payload is not row.before.payload
+
+
+def _class(row: Changed) -> tuple[str, str, tuple[str, ...]]:
     """What rows that count alike have in common."""
     return STATE_COUNTER[row.before.state], STATE_COUNTER[row.after.state], row.events
-
-
-def _id_of(row: Row) -> int:
-    return row.before.id
 
 
 def _column(items: list[Any]) -> list[Any]:
@@ -158,9 +303,8 @@ def _column(items: list[Any]) -> list[Any]:
 
 
 def _weights(before: str, after: str, events: tuple[str, ...]) -> list[int]:
-    return [(name == after) - (name == before) + events.count(name) for name in _WEIGHTS[:5]] + [
-        events.count(name) for name in _WEIGHTS[5:]
-    ]
+    """What a class of changes adds to each counter."""
+    return [(name == after) - (name == before) + events.count(name) for name in WEIGHTS]
 
 
 def _queues(delta: Delta) -> list[str]:
@@ -174,9 +318,9 @@ def _queues(delta: Delta) -> list[str]:
 
 def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
     pairs = [(row.before, row.after) for row in groups]
-    query = step.Q.change_groups_passing if step.passing else step.Q.change_groups
     return step.call(
-        query, nos=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
+        step.Q.change_groups_passing if step.passing else step.Q.change_groups,
+        no=[before.no for before, _ in pairs], was=[before.state for before, _ in pairs],
         had=[before.left for before, _ in pairs], exact=[int(row.exact) for row in groups],
         state=[after.state for _, after in pairs], total=[after.total - before.total for before, after in pairs],
         remaining=[after.left - before.left for before, after in pairs],
@@ -185,55 +329,11 @@ def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
     )  # fmt: skip
 
 
-def _telling(step: PostgresStep, delta: Delta) -> Call | None:
-    """A hint to other processes, where something may have become takeable or have ended; new tasks tell themselves."""
-    name, tube = step.db.teller.name, delta.tube
-    if name is None:
-        return None
-    queued = tube.kind.per_utube
-    ready = any(row.after.state in "r~" or (queued and row.after.state in "!-") for row in delta.rows)
-    gone = any(row.after.state == "-" for row in delta.rows)
-    ended = any(row.ending is not None and row.before.address is not None for row in delta.rows)
+def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
+    """A hint to other processes, where something may have become takeable or have ended. New tasks have their own."""
+    tube, rows = delta.tube, delta.rows
+    ready = any(row.after.state in "r~" or (tube.kind.per_utube and row.after.state in "!-") for row in rows)
+    ended = any(row.ending is not None and row.before.address is not None for row in rows)
     ended = ended or any(row.after.state in OVER for row in delta.groups)
-    always = gone and tube.capacity is not None
-    if not (ready or ended or always):
-        return None
-    values = {"process": name, "tube": tube.no, "tubes": [tube.no]}
-    return step.call(step.Q.tell, always=always, ready=ready, ended=ended, **values)
-
-
-def ack(step: PostgresStep, tube: Tube, moves: Sequence[Move]) -> Acked:
-    """Ack what needs no rule."""
-    on, process = step.on(tube), step.db.teller.name
-    values: dict[str, object] = {"tube": tube.no, "process": process, "bounded": tube.capacity is not None}
-    if not tube.kind.leased:
-        named = step.call(on.ack_named, texts=[move.name for move in moves], **values)
-        acked = Acked({row[0] for row in step.run([*step.opened(tube), named])[-1]})
-        step.count_changes()
-        return acked
-    held = sorted((move for move in moves if 0 < move.id <= ID_MASK), key=lambda move: move.id)
-    if not held:
-        return Acked(set())
-    base, queued = first_pk(tube), tube.kind.per_utube
-    values |= {
-        "pks": [base | move.id for move in held], "leases": [move.lease or 0 for move in held],
-        "sessions": [move.session for move in held], "results": _column([move.result for move in held]),
-        "retention": tube.retention,
-    }  # fmt: skip
-    calls = step.opened(tube)
-    at = len(calls)
-    if queued:
-        calls.append(step.call(on.ack_queued, fair=tube.fair, **values))
-        calls.append(step.call(on.heads, tube=tube.no, limit=tube.utube_limit, fair=tube.fair))
-        if process is not None:
-            tells = {"process": process, "tube": tube.no, "tubes": [tube.no]}
-            calls.append(step.call(step.Q.tell, always=False, ready=True, ended=False, **tells))
-    else:
-        calls.append(step.call(on.ack, **values))
-    answers = step.run(calls)
-    gone, kept, said, *_ = answers[at][0]
-    if said or (queued and len(answers) > at + 2 and answers[at + 2]):
-        step.db.teller.told()
-    step.count_changes()
-    keys = {pk & ID_MASK for pk in gone or ()}
-    return Acked(keys, answers[at + 1][0][0] if queued else 0, [pk & ID_MASK for pk in kept or ()])
+    room = tube.capacity is not None and any(row.after.state == "-" for row in rows)
+    return step.notify_call(tube, always=room, ready=ready, ended=ended)

@@ -1,55 +1,61 @@
-"""Connections to the server: the driver's pool, calls that are made again when that is safe, and what a fork does."""
+"""Connections to the server: calls, made again where that is safe, forks, and psycopg's errors as penstock's."""
 
 from __future__ import annotations
 
 import ctypes
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import psycopg
+from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from penstock.engine.port import Conflict
-from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.errors import (
+    OutcomeUnknown,
+    PenstockError,
+    StoreBusy,
+    StoreCorrupt,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
 from penstock.store.forks import reset_in_child
-from penstock.store.postgres import faults
 from penstock.store.postgres.location import Location
 from penstock.store.postgres.wire import Call, Link, Query, Row
+from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
 # How long a call waits for a connection: a server that restarts is back by then.
 WAIT_SECONDS = 5.0
-# A call on a connection that broke is made again so often.
+# How often a call is made on connections that break.
 TRIES = 6
 # How long a statement waits for what others have locked; then the call looks again.
 PATIENCE = "2s"
 
-_NOTHING: Call = Query(""), {}
+# The whole transaction was undone, and may be tried again.
+_AGAIN = (pg.DeadlockDetected, pg.SerializationFailure)
+# The same, of a call on the engine, which looks again: also where a guard failed (1 / 0), an address or a name has come
+# into use, or somebody held what it needs for two seconds.
+CONFLICTS = (*_AGAIN, pg.DivisionByZero, pg.UniqueViolation, pg.LockNotAvailable)
 
 
 class Connections:
-    """The pool of one store."""
+    """The connections of one store."""
 
-    #: Whether a call may say that it does not wait for the disk, and may add up counters.
+    #: Whether a call may say that it does not wait for the disk, and may do what others have left.
     relaxes = True
 
     def __init__(
-        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Call = _NOTHING
+        self, location: Location, begin: Callable[[Link], None] = lambda db: None, each: Sequence[Call] = ()
     ) -> None:
         self.location = location
         self._begin = begin  # what is done first with a new connection
-        self._each = each  # what is sent first with every call, where a connection keeps nothing
-        self._lock = threading.Lock()
-        self._pool: ConnectionPool[Link] | None = None
-        # What was given back last: a lone caller passes the pool by, which takes a fifth of the time of a put.
-        self._at_hand: list[Link] = []
-        self._asking = 0  # callers who ask the pool
-        self._closed = False
+        self._each = each  # what is sent first with every call
+        self._pool = Pool(self.connect, location.pool_size, location.place)
         reset_in_child(self)
 
     @property
@@ -57,30 +63,34 @@ class Connections:
         """Whether statements may be prepared; behind a proxy that pools transactions the next server knows none."""
         return self.location.notify
 
-    def connect(self) -> Link:
-        """A connection of its own, outside the pool."""
-        try:
-            return Link.connect(self.location.conninfo, **self._settings())  # type: ignore[arg-type]
-        except psycopg.Error as error:
-            raise faults.translated(error, self.location.place) from error
+    def connect(self, seconds: float = 0) -> Link:
+        """A new connection. With `seconds`, it is tried for so long: a server that is away may come back."""
+        ends, prepare = time.monotonic() + seconds, 1 if self.prepares else None
+        settings: dict[str, Any] = {"autocommit": True, "fallback_application_name": "penstock"}
+        if seconds:
+            settings["connect_timeout"] = max(round(seconds), 2)
+        while True:
+            try:
+                return Link.connect(self.location.conninfo, prepare_threshold=prepare, **settings)
+            except psycopg.Error as error:
+                if time.monotonic() + 0.1 > ends:
+                    raise translated(error, self.location.place) from error
+            time.sleep(0.1)
 
     def run(self, calls: Sequence[Call], *, twice: bool = False, patience: float | None = None) -> list[list[Row]]:
-        """Send statements at once, as one transaction; what each answers. Conflict where a guard failed.
+        """Send statements at once, as one transaction, and return the rows of each. Conflict where a guard failed.
 
-        `twice`: it may be made again although it may have been done. `patience`: so many seconds to wait for a
-        connection, if not the usual.
+        `twice`: it may be made again although it may have been done. `patience`: seconds to wait for a connection.
         """
-        return self._made(lambda db: self.run_in(self._begun(db), calls), twice, patience)
+        return self.attempt(lambda db: self.run_in(self._begun(db), calls), twice=twice, patience=patience)
 
     def run_in(self, db: Link, calls: Sequence[Call]) -> list[list[Row]]:
         """The same on one connection, as part of its transaction if it is in one; raises as the driver does."""
-        if self.prepares:
-            return db.run(calls, prepare=True)
-        return db.run([self._each, *calls], prepare=False)[1:]
+        return db.run([*self._each, *calls], prepare=self.prepares)[len(self._each) :]
 
     @contextmanager
     def session(self, *, snapshot: bool) -> Iterator[Link]:
-        """One transaction of several round trips. `snapshot`: it reads, and sees one moment.
+        """One transaction of several round trips. `snapshot`: it only reads, and sees one moment.
 
         A client that stops meanwhile does not keep its locks for long: the server ends the transaction.
         """
@@ -110,28 +120,23 @@ class Connections:
             db.ready = True
         return db
 
-    def call(self, query: str, values: Sequence[object] = ()) -> list[Row]:
-        """The rows of one statement as psycopg sends it, which may be made twice."""
-        return self._made(lambda db: db.execute(query, values, binary=True).fetchall(), True, None)
-
     def transact(self, work: Callable[[psycopg.Connection], T]) -> T:
         """Do the work in one transaction; it is done again after a deadlock or on a connection that broke."""
-        failures = 0
-        while True:
-            db = self._borrow(None)
-            try:
-                with db.transaction():
-                    return work(db)
-            except psycopg.Error as error:
-                failures += 1
-                if failures >= TRIES or not (db.broken or isinstance(error, faults.AGAIN)):
-                    raise faults.translated(error, self.location.place) from error
-            finally:
-                self._return(db)
-            time.sleep(random.random() * 0.02 * failures)
 
-    def _made(self, make: Callable[[Link], T], twice: bool, patience: float | None) -> T:
-        """What a call answers, made again where that is safe."""
+        def make(db: Link) -> T:
+            with db.transaction():
+                return work(db)
+
+        try:
+            return self.attempt(make, twice=True, again=_AGAIN)
+        except Conflict as error:
+            raise StoreBusy(f"{self.location.place}: others were faster {TRIES} times: try again") from error
+
+    def attempt(
+        self, make: Callable[[Link], T], *, twice: bool, patience: float | None = None,
+        again: tuple[type[Exception], ...] = (),
+    ) -> T:  # fmt: skip
+        """What a call answers; it is made again where that is safe, and after the errors `again`."""
         failures = 0
         while True:
             db = self._borrow(patience)
@@ -139,108 +144,62 @@ class Connections:
                 return make(db)
             except psycopg.Error as error:
                 failures += 1
-                if not (twice and db.broken and failures < TRIES):
+                if failures == TRIES or not (isinstance(error, again) or (twice and db.broken)):
                     raise self._failed(db, error, done=not twice) from error
             finally:
                 self._return(db)
             time.sleep(random.random() * 0.02 * failures)
 
-    def _failed(self, db: Link, error: psycopg.Error, *, done: bool = True) -> Exception:
-        """What to raise: `done`, where the call may have been done before the connection broke."""
-        if isinstance(error, faults.CONFLICTS):
+    def _failed(self, db: Link, error: psycopg.Error, *, done: bool) -> Exception:
+        """What to raise. `done`: the call may have been done before the connection broke."""
+        place = self.location.place
+        if isinstance(error, CONFLICTS):
             return Conflict()
         if not db.broken:
-            return faults.translated(error, self.location.place)
-        return faults.unknown(self.location.place) if done else faults.lost(self.location.place)
+            return translated(error, place)
+        if done:
+            return OutcomeUnknown(
+                f"the connection to {place} broke during the call: it may be stored or not; look first"
+            )
+        return StoreUnavailable(f"the connection to {place} broke: check that it runs")
+
+    def _borrow(self, patience: float | None) -> Link:
+        return self._pool.borrow(WAIT_SECONDS if patience is None else patience)
+
+    def _return(self, db: Link) -> None:
+        self._pool.give_back(db, usable=db.pgconn.transaction_status == TransactionStatus.IDLE)
 
     def close(self) -> None:
         """Close for good."""
-        with self._lock:
-            self._closed = True
-            pool, self._pool = self._pool, None
-        while (db := self._found()) is not None:
-            db.close()
-        if pool is not None:
-            pool.close()
+        self._pool.close()
 
     def after_fork(self) -> None:
         """In a forked child: the parent's connections must not be used, nor even closed, here."""
-        self._lock = threading.Lock()
-        for parents in (self._pool, self._at_hand):
-            # Never freed, so never closed: that would end the parent's sessions in the server.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(parents))
-        self._pool, self._at_hand, self._asking = None, [], 0
+        # Never freed, so never closed: that would end the parent's sessions in the server.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._pool.idle))
+        self._pool.reset()
 
-    def _settings(self) -> dict[str, object]:
-        prepare = 1 if self.prepares else None
-        return {"autocommit": True, "prepare_threshold": prepare, "fallback_application_name": "penstock"}
 
-    def _open(self) -> ConnectionPool[Link]:
-        with self._lock:
-            if self._closed:
-                raise StoreUnavailable(f"this broker on {self.location.place} is closed: connect again")
-            if self._pool is None:
-                self._pool = ConnectionPool(
-                    self.location.conninfo,
-                    connection_class=Link,
-                    kwargs=self._settings(),
-                    min_size=0,
-                    max_size=self.location.pool_size,
-                    timeout=WAIT_SECONDS,
-                    reconnect_timeout=WAIT_SECONDS,  # then the next caller's attempt begins at once
-                    num_workers=1,
-                    open=True,
-                    name="penstock",
-                )
-            return self._pool
-
-    def _borrow(self, patience: float | None) -> Link:
-        while True:
-            db = self._found() or self._asked(WAIT_SECONDS if patience is None else patience)
-            if not db.hung_up():
-                return db
-            db.close()
-            self._return(db)
-
-    def _found(self) -> Link | None:
-        try:
-            return self._at_hand.pop()
-        except IndexError:
-            return None
-
-    def _asked(self, seconds: float) -> Link:
-        pool = self._pool or self._open()
-        with self._lock:
-            self._asking += 1
-        try:
-            # Whoever gave one back before this was counted did not bring it to the pool.
-            return self._found() or pool.getconn(seconds)
-        except PoolTimeout as error:
-            raise self._none_left(pool) from error
-        except psycopg.Error as error:
-            raise faults.translated(error, self.location.place) from error
-        finally:
-            with self._lock:
-                self._asking -= 1
-
-    def _return(self, db: Link) -> None:
-        if not self._at_hand and db.pgconn.transaction_status == TransactionStatus.IDLE:
-            self._at_hand.append(db)
-            if self._pool is not None and not self._asking:
-                return
-            found = self._found()
-            if found is None:  # another caller has it
-                return
-            db = found
-        pool = self._pool
-        if pool is None:
-            db.close()
-        else:
-            pool.putconn(db)
-
-    def _none_left(self, pool: ConnectionPool[Link]) -> StoreBusy | StoreUnavailable:
-        stats = pool.get_stats()
-        place = self.location.place
-        if stats.get("connections_lost", 0) + stats.get("connections_errors", 0) and stats["pool_size"] < pool.max_size:
-            return StoreUnavailable(f"{place} cannot be reached: check that it runs")
-        return StoreBusy(f"all {pool.max_size} connections to {place} were busy for {WAIT_SECONDS} s: raise pool_size")
+def translated(error: psycopg.Error, place: str) -> PenstockError:
+    """The error to raise instead when the connection lives or was never made, saying what to do next."""
+    text = str(error).strip().partition("\n")[0]
+    match error:
+        case pg.LockNotAvailable() | pg.QueryCanceled() | pg.DeadlockDetected() | pg.SerializationFailure():
+            return StoreBusy(f"{place}: somebody held what this call needs for too long ({text}): try again")
+        case pg.TooManyConnections():
+            return StoreBusy(f"{place} takes no more connections: raise max_connections, or lower pool_size")
+        case pg.SequenceGeneratorLimitExceeded():
+            return StoreFull(f"{place} has used up the ids of a tube ({text}): use another tube")
+        case pg.DiskFull() | pg.OutOfMemory() | pg.ConfigurationLimitExceeded():
+            return StoreFull(f"{place} has no room left ({text}): free some; deletes and acks may still work")
+        case pg.DataCorrupted() | pg.IndexCorrupted():
+            return StoreCorrupt(f"{place} is damaged ({text}): it was left as it is; restore a backup")
+        case pg.ReadOnlySqlTransaction():
+            return StoreUnavailable(f"{place} is read-only, a standby perhaps: connect to the primary")
+        case pg.InsufficientPrivilege():
+            return StoreUnavailable(f"{place} refuses this user ({text}): grant it the schema")
+        case pg.UndefinedTable() | pg.UndefinedFunction() | pg.InvalidSchemaName() | pg.UndefinedObject():
+            return StoreCorrupt(f"{place} lost a part of its schema ({text}): restore a backup")
+        case psycopg.OperationalError():
+            return StoreUnavailable(f"{place} cannot be reached ({text}): check that it runs and accepts this user")
+    return StoreError(f"{place}: {text}")

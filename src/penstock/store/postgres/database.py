@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
-
-import psycopg
 
 from penstock.core.options import Tube
 from penstock.core.results import Description
@@ -14,22 +13,21 @@ from penstock.core.task import Entry, Record
 from penstock.engine.port import Conflict
 from penstock.engine.store import EngineStore
 from penstock.errors import PenstockError
-from penstock.store.postgres import connection
 from penstock.store.postgres.bound import BoundConnection
+from penstock.store.postgres.changes import plain_put
 from penstock.store.postgres.connection import Connections
-from penstock.store.postgres.describe import describe
-from penstock.store.postgres.listener import PROCESS, BoundTeller, Listener, Teller
-from penstock.store.postgres.location import locate
-from penstock.store.postgres.puts import plain_put
-from penstock.store.postgres.queries import Queries, queries
-from penstock.store.postgres.schema import migrate
+from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
+from penstock.store.postgres.location import Location, locate
+from penstock.store.postgres.schema import Queries, migrate, queries, settings_call
 from penstock.store.postgres.step import PostgresStep
-from penstock.store.postgres.takes import Lost
-from penstock.store.postgres.wire import Link
+from penstock.store.postgres.takes import LostTake
+from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.waiters import Waiters
 
 # Counters are added up once in so many calls, so that stats and capacity add up a thousand rows or so.
 _FOLD_CHANCE = 0.002
+# From here on an open transaction keeps so many dead rows that takes become slow.
+_LONG_SECONDS = 300
 
 
 class PostgresDatabase:
@@ -40,21 +38,17 @@ class PostgresDatabase:
 
     def __init__(
         self, connections: Connections, asked: Queries, identity: str, clock: Callable[[], int] | None,
-        teller: Teller, listener: Listener | None,
+        notifier: Notifier, listener: Listener | None,
     ) -> None:  # fmt: skip
         self.connections = connections
         self.queries = asked
         self.identity = identity
         self.clock = clock
-        self.teller = teller
+        self.notifier = notifier
         self.listener = listener
         self.waiters = Waiters()
-        self.lost: list[Lost] = []  # takes without an answer
-
-    @property
-    def watcher(self) -> str | None:
-        """The process that is told of ends from now on, while it looks for one now and then; None where none can be."""
-        return PROCESS.name if self.listener is not None else None
+        self.lost: list[LostTake] = []
+        self._offset: float | None = None  # the server's clock less ours, in milliseconds
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
@@ -67,7 +61,7 @@ class PostgresDatabase:
         return plain_put(self, tube, entry)
 
     def fold_sometimes(self) -> None:
-        """Now and then, add the counters up. What fails here, another call does."""
+        """Now and then, add the counters up. If that fails, another call does it."""
         if random.random() < _FOLD_CHANCE and self.connections.relaxes:
             try:
                 self.connections.run([(self.queries.all.fold, {})], twice=True)
@@ -76,16 +70,24 @@ class PostgresDatabase:
 
     def bind(self, connection: object) -> PostgresDatabase:
         bound = BoundConnection(self.connections, connection, self.queries.all, self.identity)
-        return PostgresDatabase(bound, self.queries, self.identity, self.clock, BoundTeller(self.teller.on), None)
+        return PostgresDatabase(bound, self.queries, self.identity, self.clock, BoundNotifier(self.notifier.on), None)
 
     def describe(self) -> Description:
         row = self.connections.run([(self.queries.all.describe, {})], twice=True)[0][0]
-        return describe(row, self.connections.location)
+        return _described(row, self.connections.location)
 
     def now(self) -> int:
         if self.clock is not None:
             return self.clock()
         return int(self.connections.run([(self.queries.all.clock, {"now": None})], twice=True)[0][0][0])
+
+    def heard(self, now: int) -> None:
+        """An answer told the server's clock."""
+        self._offset = now - time.monotonic() * 1000
+
+    def estimated_now(self) -> int | None:
+        """The server's clock as its last answer tells it, without asking."""
+        return None if self._offset is None else round(time.monotonic() * 1000 + self._offset)
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self.listener is not None:
@@ -103,22 +105,24 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> EngineSto
     """The store in a schema, created or brought up to date."""
     location = locate(url)
     asked = queries(location)
-    settings = asked.all.settings, {"local": not location.notify, "patience": connection.PATIENCE}
+    ask = asked.all
+    settings = settings_call(ask, local=not location.notify)
 
     def begin(db: Link) -> None:
-        """What is done with a new connection: it gets its settings, and temporary tubes are as a crash left them."""
+        """Give a new connection its settings, and mend temporary tubes whose tasks a crash of the server removed."""
         if location.notify:
             db.run([settings], prepare=False)
-        for (no,) in db.run([(asked.all.broken, {})], prepare=False)[0]:
-            _mend(db, asked, no)
+        for (no,) in db.run([(ask.broken, {})], prepare=False)[0]:
+            with db.transaction():
+                if db.run([(ask.mend, {"tube": no})], prepare=False)[0]:
+                    db.run([(ask.empty, {"tube": no})], prepare=False)
 
-    connections = Connections(location, begin, settings)
+    connections = Connections(location, begin, () if location.notify else (settings,))
     listener = Listener(connections) if location.notify else None
     try:
         with connections.connect() as db:
             identity = f"postgresql:{migrate(db, location)}"
-        database = PostgresDatabase(connections, asked, identity, clock, Teller(location.notify), listener)
-        store = EngineStore(database)
+        store = EngineStore(PostgresDatabase(connections, asked, identity, clock, Notifier(location.notify), listener))
         store.finish_drops()
     except BaseException:
         connections.close()
@@ -126,9 +130,32 @@ def open_postgres(url: str, clock: Callable[[], int] | None = None) -> EngineSto
     return store
 
 
-def _mend(db: psycopg.Connection, asked: Queries, no: int) -> None:
-    """Put right what is kept of a temporary tube whose tasks are gone; the first to come does it."""
-    assert isinstance(db, Link)
-    with db.transaction():
-        if db.run([(asked.all.mend, {"tube": no})], prepare=False)[0]:
-            db.run([(asked.all.empty, {"tube": no})], prepare=False)
+def _described(row: Row, location: Location) -> Description:
+    """What the store promises by the server's settings, and what should be done about them."""
+    version, fsync, commit, pages, vacuum, connections, schema, oldest, queue = row
+    advice = []
+    if fsync != "on" or pages != "on":
+        advice.append("fsync or full_page_writes is off: a crash can destroy the database; switch both on")
+    if vacuum != "on":
+        advice.append("autovacuum is off: the queue's dead rows stay for ever; switch it on")
+    if location.pool_size >= connections:
+        advice.append(
+            f"pool_size is {location.pool_size}, max_connections {connections}: lower the one, raise the other"
+        )
+    if oldest is not None and oldest > _LONG_SECONDS:
+        advice.append(f"a transaction is open for {oldest} s and keeps dead rows from being removed: end it")
+    if queue > 50:
+        advice.append(f"the notification queue is {queue} % full: end the listener that does not read")
+    where = f"{location.place} schema {location.schema}"
+    return Description("PostgreSQL", version, where, promise(fsync, commit), schema, advice)
+
+
+def promise(fsync: str, commit: str) -> str:
+    """What the two settings mean for a put that returned."""
+    returned = "a put that returned survives"
+    if fsync != "on":
+        return f"{returned} the end of any client; a crash of the server may lose everything (fsync=off)"
+    if commit == "off":
+        lost = "may lose the last moments (synchronous_commit=off)"
+        return f"{returned} the end of any client; a crash of the server {lost}"
+    return f"{returned} a power cut (synchronous_commit={commit})"

@@ -1,4 +1,4 @@
-"""Notifications of other processes: a thread with a connection of its own, while somebody watches."""
+"""Notifications between processes: when to send them, and a thread that receives them while somebody waits."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from penstock.store.wake import tell
 
 log = logging.getLogger("penstock")
 
-# The thread ends when nobody watched for so long.
+# The thread ends when nobody has waited for so long.
 UNWATCHED_SECONDS = 20.0
-# After a notification its sender is silent for a while (`Teller`): so much later a second look finds what came then.
+# After a notification its sender is silent for a while (`Notifier`): a second look, this much later, finds the rest.
 SECOND_LOOK_SECONDS = 0.025
 _FIRST_PAUSE, _LAST_PAUSE = 0.1, 5.0
 
@@ -40,7 +40,7 @@ class _Process:
 PROCESS = _Process()
 
 
-class Teller:
+class Notifier:
     """Whether the next call may notify: at most once in 10 ms by one broker, because each takes a global lock."""
 
     _SILENCE = 0.01
@@ -54,15 +54,15 @@ class Teller:
         """What a call is given: this process's name, or None when it must be silent."""
         return PROCESS.name if self.on and time.monotonic() >= self._until else None
 
-    def told(self) -> None:
+    def sent(self) -> None:
         """A call has notified."""
         self._until = time.monotonic() + self._SILENCE
 
 
-class BoundTeller(Teller):
-    """Of a caller's transaction: it notifies at the commit, when nobody here is left to wake this process's waiters.
+class BoundNotifier(Notifier):
+    """Of a caller's transaction: it notifies at the commit, when no call is left to wake this process's waiters.
 
-    So these must hear it too. The server sends one of several equal ones, so that it needs no silence.
+    So this process must hear it too. The server sends one of several equal notifications: no silence is needed.
     """
 
     @property
@@ -72,24 +72,23 @@ class BoundTeller(Teller):
 
 
 class Listener:
-    """Hints the waiters, or wakes `wait`, at a notification. What this process itself has sent is passed over."""
+    """Wakes waiters at a notification of another process."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
-        self._begin()
+        self.after_fork()
         reset_in_child(self)
 
-    def _begin(self) -> None:
+    def after_fork(self) -> None:
+        """Begin without a thread."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._ring: socket.socket | None = None
+        self._stop: socket.socket | None = None  # closed to end the thread
         self._wake: threading.Event | None = None
         self._heard = False
         self._closed = False
         self._watched = 0.0
         self._look_at: float | None = None
-
-    after_fork = _begin
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """As the contract says."""
@@ -118,9 +117,9 @@ class Listener:
         """End the thread and its connection."""
         with self._lock:
             self._closed = True
-            thread, ring = self._thread, self._ring
-        if ring is not None:
-            ring.close()
+            thread, stop = self._thread, self._stop
+        if stop is not None:
+            stop.close()
         if thread is not None and thread is not threading.current_thread():
             thread.join()
 
@@ -129,59 +128,56 @@ class Listener:
             self._wake = wake
             self._watched = time.monotonic()
             if self._thread is None and not self._closed:
-                if self._ring is not None:
-                    self._ring.close()
-                self._ring, theirs = socket.socketpair()
-                self._thread = threading.Thread(target=self._run, args=(theirs,), name="penstock-listener", daemon=True)
+                if self._stop is not None:
+                    self._stop.close()
+                self._stop, stopped = socket.socketpair()
+                self._thread = threading.Thread(
+                    target=self._run, args=(stopped,), name="penstock-listener", daemon=True
+                )
                 self._thread.start()
 
-    def _run(self, ring: socket.socket) -> None:
+    def _run(self, stopped: socket.socket) -> None:
         pause = _FIRST_PAUSE
-        with ring:
+        with stopped:
             while not self._over():
                 try:
                     with self._connections.connect() as db:
                         db.execute(f"LISTEN {self._connections.location.channel}")
                         pause = _FIRST_PAUSE
-                        self._hear()  # what was said while nobody listened
-                        self._listen(db, ring)
+                        self._hear()  # what was sent while nobody listened
+                        self._listen(db, stopped)
                 except (psycopg.Error, PenstockError) as error:
                     log.warning("notifications are interrupted (%s); listening again in %s s", error, pause)
-                    select.select([ring], [], [], pause)
+                    select.select([stopped], [], [], pause)
                     pause = min(pause * 2, _LAST_PAUSE)
 
     def _over(self) -> bool:
-        """Whether to end: the store was closed, or nobody watches."""
+        """Whether to end: the store was closed, or nobody waits."""
         with self._lock:
             over = self._closed or time.monotonic() - self._watched > UNWATCHED_SECONDS
             if over:
                 self._thread = None
             return over
 
-    def _listen(self, db: psycopg.Connection, ring: socket.socket) -> None:
+    def _listen(self, db: psycopg.Connection, stopped: socket.socket) -> None:
         second_look = False
         while not self._closed:
             timeout = SECOND_LOOK_SECONDS if second_look else UNWATCHED_SECONDS
-            readable, _, _ = select.select([db.fileno(), ring.fileno()], [], [], timeout)
-            if ring.fileno() in readable:
+            readable, _, _ = select.select([db.fileno(), stopped.fileno()], [], [], timeout)
+            if stopped.fileno() in readable:
                 return
-            if not readable:
-                if not second_look and time.monotonic() - self._watched > UNWATCHED_SECONDS:
-                    return
-                if second_look:
-                    self._hear()
-                second_look = False
-            elif self._others(db):
+            if readable:
+                db.pgconn.consume_input()
+                news = False
+                while (notification := db.pgconn.notifies()) is not None:
+                    news = news or notification.extra.decode() != PROCESS.name
+                second_look = second_look or news
+            elif not second_look and time.monotonic() - self._watched > UNWATCHED_SECONDS:
+                return
+            else:
+                news, second_look = second_look, False
+            if news:
                 self._hear()
-                second_look = True
-
-    def _others(self, db: psycopg.Connection) -> bool:
-        """Whether another process has sent what came in."""
-        db.pgconn.consume_input()
-        found = False
-        while (notification := db.pgconn.notifies()) is not None:
-            found = found or notification.extra.decode() != PROCESS.name
-        return found
 
     def _hear(self) -> None:
         if tell(self._wake):

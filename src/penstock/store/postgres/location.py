@@ -13,10 +13,13 @@ from psycopg.conninfo import conninfo_to_dict
 from penstock.core.names import shown
 from penstock.errors import BadValue
 
-_OWN = ("schema", "notify", "pool_size")
-# Short enough for the names derived from it, and safe between quotes.
-_SCHEMA = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}")
-DEFAULT_POOL = 10
+# Our own parameters: the default, what is allowed, and how to say that. A schema's name is short enough for the names
+# that are derived from it, and safe between quotes.
+_OWN = {
+    "schema": ("penstock", re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,47}"), "letters, digits and _, at most 48"),
+    "notify": ("on", re.compile(r"on|off"), "on or off"),
+    "pool_size": ("10", re.compile(r"[1-9][0-9]{0,2}|1000"), "a number from 1 to 1000"),
+}
 
 
 class Location(msgspec.Struct, frozen=True):
@@ -30,7 +33,7 @@ class Location(msgspec.Struct, frozen=True):
 
     @property
     def quoted(self) -> str:
-        """The schema as it stands in SQL."""
+        """The schema as SQL has it."""
         return f'"{self.schema}"'
 
     @property
@@ -43,30 +46,23 @@ def locate(url: str) -> Location:
     """The URL's parts; BadValue for one that the driver or we do not understand. Nothing is connected."""
     parts = urlsplit(url)
     given = parse_qsl(parts.query, keep_blank_values=True)
-    own = {name: value for name, value in given if name in _OWN}
     rest = urlencode([(name, value) for name, value in given if name not in _OWN], quote_via=quote)
     conninfo = _joined(parts._replace(query=rest))
-    where = f"store URL {shown(_without_password(parts))}"
+    user, _, host = parts.netloc.rpartition("@")
+    where = _joined(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host, query=""))
     try:
         known = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
-        raise BadValue(f"{where} is not understood ({str(error).strip()}): {', '.join(_OWN)} are penstock's") from error
-    schema = own.get("schema", "penstock")
-    if not _SCHEMA.fullmatch(schema):
-        raise BadValue(f"parameter schema={shown(schema)} of {where}: use letters, digits and _, at most 48")
-    notify = own.get("notify", "on")
-    if notify not in ("on", "off"):
-        raise BadValue(f"parameter notify={shown(notify)} of {where}: use on or off")
-    size = own.get("pool_size", str(DEFAULT_POOL))
-    if not (size.isascii() and size.isdigit() and 1 <= int(size) <= 1000):
-        raise BadValue(f"parameter pool_size={shown(size)} of {where}: use a number from 1 to 1000")
+        raise BadValue(
+            f"store URL {shown(where)} is not understood ({str(error).strip()}): {', '.join(_OWN)} are penstock's"
+        ) from error
+    own = {name: default for name, (default, _, _) in _OWN.items()}
+    own |= {name: value for name, value in given if name in _OWN}
+    for name, (_, allowed, wanted) in _OWN.items():
+        if not allowed.fullmatch(own[name]):
+            raise BadValue(f"parameter {name}={shown(own[name])} of store URL {shown(where)}: use {wanted}")
     place = f"PostgreSQL {known.get('host') or 'local socket'}:{known.get('port') or 5432}/{known.get('dbname') or ''}"
-    return Location(conninfo, place, schema, notify == "on", int(size))
-
-
-def _without_password(parts: SplitResult) -> str:
-    user, _, host = parts.netloc.rpartition("@")
-    return _joined(parts._replace(netloc=f"{user.partition(':')[0]}@{host}" if user else host, query=""))
+    return Location(conninfo, place, own["schema"], own["notify"] == "on", int(own["pool_size"]))
 
 
 def _joined(parts: SplitResult) -> str:

@@ -19,8 +19,8 @@ from penstock.core.task import Record
 from penstock.engine.port import Conflict, Handed, Request
 from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
+from penstock.store.postgres.changes import bounded
 from penstock.store.postgres.listener import PROCESS
-from penstock.store.postgres.puts import bounded
 from penstock.store.postgres.wire import Call, Row
 from penstock.store.sql.waiters import Waiter
 
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-# A waiting take tries so long to reach a server that is away, and so often.
+# How long a waiting take tries to reach a server that is away, and how much later it tries again.
 AWAY_SECONDS = 1.0
-# Above every rank, for a take without max_pri.
-_ANY_RANK = 2.0**62
-# Above every clock: what is delivered has no period.
-_NO_PERIOD = 2**62
+# Above every rank, for a take without max_pri; and above every clock: what is delivered has no period.
+_HIGHEST = 2**62
 # A put that was under way when a taker registered saw no one to notify: the taker looks once more, so much later.
 _SETTLING_MS = 25
-# What is due and was not done, others are at: the next look is so much later.
+# When others are at what is due, the next look is so much later.
 BUSY_MS = 20
 # Takes of one task that are sent at once, where each decides who is next.
 _SINGLY = 100
@@ -45,7 +43,7 @@ _SINGLY = 100
 _LOOKED = 9
 
 
-class Lost(msgspec.Struct, frozen=True):
+class LostTake(msgspec.Struct, frozen=True):
     """A take whose answer did not come."""
 
     tubes: Sequence[Tube]
@@ -64,49 +62,45 @@ def take(step: PostgresStep, request: Request) -> Handed:
     waiters, before = step.db.waiters, Effects()
     waiter = waiters.find(request.handle, numbers, blocked)
     try:
-        handed = _taken_surely(step, request, waiter, before)
+        handed = _take_surely(step, request, waiter, before)
     except StoreUnavailable as error:
         if blocked != "stay":
             raise
         waiters.keep(request.handle, numbers, waiter, waiter.counted)
-        # Who waits goes on waiting: the server may be restarting. Whether its session lives, the next look tells.
-        log.warning("a waiting take cannot look now (%s); trying again", error)
+        # The call keeps waiting: the server may be restarting. The next look finds out whether its session lives.
+        log.warning("a waiting take cannot look now (%s); retrying", error)
         step.now = time.time_ns() // 1_000_000
         return Handed(next_at=step.now + int(AWAY_SECONDS * 1000), before=before)
     handed.before = before
     if handed.due is not None:
         if blocked in ("stay", "leave"):
             waiters.keep(request.handle, numbers, waiter, waiter.counted)
-        return handed
-    if blocked in ("enter", "stay") and not handed.records and handed.alive:
-        waiters.keep(request.handle, numbers, waiter)
-    if blocked == "enter" and not handed.records:
-        soon = step.now + _SETTLING_MS
-        handed.next_at = soon if handed.next_at is None else min(handed.next_at, soon)
-    if handed.records:
+    elif handed.records:
         step.count_changes()
+    elif handed.alive and blocked in ("enter", "stay"):
+        waiters.keep(request.handle, numbers, waiter)
+    if blocked == "enter" and handed.due is None and not handed.records:
+        handed.next_at = min(step.now + _SETTLING_MS, handed.next_at or _HIGHEST)
     return handed
 
 
-def _taken_surely(step: PostgresStep, request: Request, waiter: Waiter, before: Effects) -> Handed:
+def _take_surely(step: PostgresStep, request: Request, waiter: Waiter, before: Effects) -> Handed:
     patience = AWAY_SECONDS if request.blocked == "stay" else None
     while True:
         undo_lost(step, before, patience)
         call, number = random.getrandbits(62), waiter.number
         try:
-            return _taken(step, request, waiter.word(request.blocked), number, call, patience)
+            return _take(step, request, waiter.word(request.blocked), number, call, patience)
         except OutcomeUnknown:
-            step.db.lost.append(Lost(request.tubes, request.handle, call, waiter, number))
+            step.db.lost.append(LostTake(request.tubes, request.handle, call, waiter, number))
 
 
-def _taken(
+def _take(
     step: PostgresStep, request: Request, word: Blocked, number: int, call: int, patience: float | None
 ) -> Handed:
     tubes, handle = request.tubes, request.handle
     mark = str(call) if word is not None or len(tubes) > 1 else None
-    calls = [step.call(step.Q.open_for, tube=tube.no, handle=handle) for tube in sorted(tubes, key=_number)]
-    if all(tube.temporary for tube in tubes) and step.db.connections.relaxes:
-        calls.append(step.call(step.Q.relax))
+    calls = step.opened(*tubes, handle=handle)
     first = len(calls)
     calls += [_take_call(step, request, place, tube, mark, call) for place, tube in enumerate(tubes)]
     waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": number, "mark": mark}
@@ -114,31 +108,20 @@ def _taken(
         calls.append(step.call(step.Q.enter, process=PROCESS.name, **waits))
     elif word is not None:
         calls.append(step.call(step.Q.leave, always=word == "leave", **waits))
-    answers = step.run(calls, patience=patience)[first:]
-    handed = _handed(step, request, answers[: len(tubes)])
-    if handed.tube is not None and _singly(handed.tube) and len(handed.records) < request.count:
-        _take_more(step, request, handed, call, patience)
+    handed = _handed(step, request, step.run(calls, patience=patience)[first : first + len(tubes)])
+    if handed.tube is not None and _singly(handed.tube):
+        _take_more(step, request, handed, handed.tube, call, patience)
     return handed
 
 
-def _number(tube: Tube) -> int:
-    return tube.no
-
-
 def _take_call(step: PostgresStep, request: Request, place: int, tube: Tube, mark: str | None, call: int) -> Call:
-    on, count = step.on(tube), request.wanted(place)
-    values: dict[str, object] = {
-        "tube": tube.no, "handle": request.handle, "forced": place < request.forced, "mark": mark,
-    }  # fmt: skip
-    if not tube.kind.leased:
-        period = tube.period if tube.kind.hand_out == CLOCK else _NO_PERIOD
-        return step.call(on.hand_out, count=count, period=period, **values)
-    values |= {"call": call, "top": _ANY_RANK if request.max_pri is None else float(request.max_pri)}
-    if not tube.kind.per_utube:
-        return step.call(on.take, count=count, **values)
-    if _singly(tube):
-        return step.call(on.take_turns, count=min(count, 1), fair=True, **values)
-    return step.call(on.take_heads, count=count, fair=tube.fair, **values)
+    on, kind, count = step.on(tube), tube.kind, request.wanted(place)
+    query = on.take if not kind.per_utube else on.take_turns if _singly(tube) else on.take_heads
+    return step.call(
+        query if kind.leased else on.hand_out, tube=tube.no, handle=request.handle, forced=place < request.forced,
+        mark=mark, call=call, top=float(_HIGHEST if request.max_pri is None else request.max_pri), fair=tube.fair,
+        count=min(count, 1) if _singly(tube) else count, period=tube.period if kind.hand_out == CLOCK else _HIGHEST,
+    )  # fmt: skip
 
 
 def _singly(tube: Tube) -> bool:
@@ -146,15 +129,17 @@ def _singly(tube: Tube) -> bool:
     return tube.kind.per_utube and tube.fair and tube.utube_limit > 1
 
 
-def _take_more(step: PostgresStep, request: Request, handed: Handed, call: int, patience: float | None) -> None:
-    tube, alone = handed.tube, msgspec.structs.replace(request, blocked=None, forced=1)
-    assert tube is not None
-    opening = step.call(step.Q.open_for, tube=tube.no, handle=request.handle)
+def _take_more(
+    step: PostgresStep, request: Request, handed: Handed, tube: Tube, call: int, patience: float | None
+) -> None:
+    alone = msgspec.structs.replace(request, blocked=None, forced=1)
+    opening = step.opened(tube, handle=request.handle)
     while (left := request.count - len(handed.records)) > 0:
         size = min(left, _SINGLY)
-        calls = [opening, *[_take_call(step, alone, 0, tube, None, call)] * size]
-        found = [row for rows in step.run(calls, patience=patience)[1:] for row in rows if row[_LOOKED] is not None]
-        handed.records += [Record(*row[_LOOKED:]) for row in found]
+        calls = [*opening, *[_take_call(step, alone, 0, tube, None, call)] * size]
+        answers = step.run(calls, patience=patience)[len(opening) :]
+        found = [Record(*row[_LOOKED:]) for rows in answers for row in rows if row[_LOOKED] is not None]
+        handed.records += found
         if len(found) < size:
             return
 
@@ -163,15 +148,16 @@ def _handed(step: PostgresStep, request: Request, answers: Sequence[list[Row]]) 
     nexts: list[int] = []
     handed = Handed()
     for place, (tube, rows) in enumerate(zip(request.tubes, answers, strict=True)):
-        no, clock, next_at, moving, due, session, low, *_ = rows[0]
-        step.now = clock
+        no, clock, next_at, moving, due, session, low, _, first_rank, *_ = rows[0]
+        step.heard(clock)
         if no is None:
             raise step.no_such_tube(tube)
         if due:
             return Handed(due=tube)
-        busy = place < request.forced and (moving or (next_at is not None and next_at <= step.now))
-        if busy or next_at is not None:
-            nexts.append(step.soon if busy else next_at)
+        if place < request.forced and (moving or (next_at is not None and next_at <= step.now)):
+            nexts.append(step.soon)
+        elif next_at is not None:
+            nexts.append(next_at)
         if session is None:
             handed.alive = False
             break
@@ -180,18 +166,18 @@ def _handed(step: PostgresStep, request: Request, answers: Sequence[list[Row]]) 
             handed.tube = tube
             _raise_bounds(step, tube, handed.records, low)
             break
-        if tube.kind.hand_out == CLOCK and rows[0][_LOOKED - 1] is not None:
-            wait = clock_wait(tube, rows[0][_LOOKED - 1], step.now)
+        if tube.kind.hand_out == CLOCK and first_rank is not None:
+            wait = clock_wait(tube, first_rank, step.now)
             nexts.append(step.now + (BUSY_MS if wait is None else wait))
     handed.next_at = min(nexts, default=None)
     return handed
 
 
 def _records(tube: Tube, rows: list[Row]) -> list[Record]:
+    found = [row[_LOOKED:] for row in rows if row[_LOOKED] is not None]
     if not tube.kind.leased:
-        found = sorted((row for row in rows if row[_LOOKED] is not None), key=lambda row: int(row[_LOOKED]))
-        return [Record(*row[_LOOKED + 1 :]) for row in found]
-    records = [Record(*row[_LOOKED:]) for row in rows if row[_LOOKED] is not None]
+        return [Record(*row[1:]) for row in sorted(found, key=lambda row: int(row[0]))]
+    records = [Record(*row) for row in found]
     if len(records) > 1:
         records.sort(key=lambda record: (record.rank1, record.rank2, record.id))
     return records
@@ -209,8 +195,8 @@ def _raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low
     """
     distance = min(record.id for record in records) - low
     if bounded(tube) and step.db.connections.relaxes and random.random() < raise_chance(distance):
-        ttrs = [record.ttr for record in records if record.ttr is not None]
-        raising = step.call(step.on(tube).raise_bounds, tube=tube.no, due=step.now + min(ttrs, default=0))
+        due = step.now + min((record.ttr for record in records if record.ttr is not None), default=0)
+        raising = step.call(step.on(tube).raise_bounds, tube=tube.no, due=due)
         try:
             step.run([step.call(step.Q.open_alone_at_once, tube=tube.no), raising])
         except (PenstockError, Conflict):  # somebody is in the tube: another take does it
@@ -220,22 +206,21 @@ def _raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low
 def undo_lost(step: PostgresStep, effects: Effects, patience: float | None = None) -> None:
     """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not.
 
-    The lock of the handle is had alone, so that the take is not under way any more.
+    The lock of the handle is held alone, so that the take is not under way any more.
     """
     waiting = step.db.lost
     while waiting:
         lost = waiting.pop()
-        numbers = [tube.no for tube in lost.tubes]
-        leave = {"tubes": numbers, "handle": lost.handle, "number": lost.number, "always": True, "mark": ""}
-        calls = [step.call(step.Q.lock_handle, handle=lost.handle), step.call(step.Q.leave, **leave)]
-        calls += [
-            step.call(step.on(tube).by_call, tube=tube.no, handle=lost.handle, call=lost.call) for tube in lost.tubes
-        ]
+        leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.number, "always": True, "mark": ""}
+        calls = [step.call(step.Q.lock_handle, handle=lost.handle)]
+        calls.append(step.call(step.Q.leave, handle=lost.handle, **leave))
+        mine = {"handle": lost.handle, "call": lost.call}
+        calls += [step.call(step.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
         try:
             for tube, rows in zip(lost.tubes, step.run(calls, twice=True, patience=patience)[2:], strict=True):
                 work = Work(step, tube, effects)
                 for *fields, clock in rows:
-                    step.now = clock
+                    step.heard(clock)
                     record = Record(*fields)
                     work.change(record, came_back(record, step.now, "release", unstarted=True))
                 work.flush()
@@ -252,5 +237,5 @@ def recover(step: PostgresStep, tube: Tube, count: int, elapsed: int) -> list[Re
     rows = step.run(calls)[-1]
     if not rows:
         raise step.no_such_tube(tube)
-    step.now = rows[0][1]
+    step.heard(rows[0][1])
     return [Record(*row[3:]) for row in rows if row[2] is not None]

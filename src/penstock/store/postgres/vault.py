@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 import psycopg
 
 from penstock.store.postgres.connection import Connections
-from penstock.store.postgres.describe import promise
+from penstock.store.postgres.database import promise
 from penstock.store.postgres.location import locate
 from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
-# A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
-_MOST_BYTES = 2**30 - 2**20
 _OWN = load_queries("penstock.store.postgres", "vault.sql")
 
 
@@ -23,7 +21,7 @@ class _Session:
     def __init__(self, db: psycopg.Connection) -> None:
         self._db = db
 
-    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[object, ...]]:
+    def rows(self, sql: str, arguments: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         return self._db.execute(sql, arguments, binary=True).fetchall()
 
     def change(self, sql: str, arguments: Sequence[object] = ()) -> int:
@@ -37,25 +35,27 @@ class _Session:
 class PostgresVault:
     """Keeps the contract of `store.pool.vault.Database` in one schema of a database."""
 
+    # A value has 2^30 bytes at most; the server reads it from a message that is no longer, either.
+    most_bytes = 2**30 - 2**20
+
     def __init__(self, url: str) -> None:
         location = locate(url)
         self._connections = Connections(location)
         self._schema = location.quoted
         self.label = location.place
-        self.most_bytes = _MOST_BYTES
         self.own = SimpleNamespace(**{name: self.placed(sql) for name, sql in vars(_OWN).items()})
 
     def placed(self, sql: str) -> str:
         return sql.replace("penstock_pool_", f"{self._schema}.penstock_pool_").replace("{schema}", self._schema)
 
-    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
-        return self._connections.call(sql, arguments)
+    def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
+        return self._connections.attempt(lambda db: _Session(db).rows(sql, arguments), twice=True)
 
     def run(self, work: Callable[[_Session], T]) -> T:
         return self._connections.transact(lambda db: work(_Session(db)))
 
     def promise(self) -> str:
-        return promise(*cast("tuple[str, str]", self.read(self.own.durability, ())[0]))
+        return promise(*self.read(self.own.durability, ())[0])
 
     def close(self) -> None:
         self._connections.close()

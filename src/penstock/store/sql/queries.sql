@@ -83,10 +83,6 @@ SELECT $record FROM penstock_task WHERE tube = :tube AND address IN $texts;
 -- penstock_timer
 SELECT $record FROM penstock_task WHERE tube = :tube AND at <= $now ORDER BY at, pk LIMIT :limit;
 
--- name: taken_after
--- penstock_aside
-SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND pk > :after ORDER BY pk LIMIT :limit;
-
 -- name: buried
 -- penstock_buried
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = '!' ORDER BY rank1, rank2, pk LIMIT :limit;

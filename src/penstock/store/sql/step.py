@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,9 +20,10 @@ from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_missing
-from penstock.core.results import Lane, Presence, SessionRecord
+from penstock.core.results import STATE_COUNTER, Lane, Presence, SessionRecord
+from penstock.core.soundness import needed_mark
 from penstock.core.task import Record
-from penstock.core.transfer import Kept, Tally, arriving, gone, hidden
+from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
 from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
@@ -59,6 +61,13 @@ class SqlStep:
         """Run one statement; how many rows it changed."""
         raise NotImplementedError
 
+    def together(self) -> AbstractContextManager[None]:
+        """Make one transaction of what is done within. A step of a local database is one already."""
+        return nullcontext()
+
+    def lock_alone(self, tube: Tube) -> None:
+        """Within `together`: nobody else puts, takes or settles in the tube until the end."""
+
     def record(self, row: Row) -> Record:
         """The task of a row that has the columns of `queries.RECORD`."""
         return Record(*row)
@@ -88,14 +97,16 @@ class SqlStep:
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
-        self.must_live(tube)
-        taken = (waiting or tube.kind.leased) and bool(self.rows(self.Q.any_taken, tube=tube.no))
-        waits = waiting and bool(self.rows(self.Q.any_waiting, tube=tube.no))
-        moving = bool(self.rows(self.Q.any_moving, tube=tube.no))
-        if taken or waits or moving:
-            return taken, waits, moving
-        self.change(self.Q.hide_counter, tube=tube.no)
-        self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
+        with self.together():
+            self.lock_alone(tube)
+            self.must_live(tube)
+            taken = (waiting or tube.kind.leased) and bool(self.rows(self.Q.any_taken, tube=tube.no))
+            waits = waiting and bool(self.rows(self.Q.any_waiting, tube=tube.no))
+            moving = bool(self.rows(self.Q.any_moving, tube=tube.no))
+            if taken or waits or moving:
+                return taken, waits, moving
+            self.change(self.Q.hide_counter, tube=tube.no)
+            self.change(self.Q.hide_tube, tube=tube.no, name=name, options=encode_given(given).decode())
         return None
 
     def forget_tube(self, tube: Tube) -> None:
@@ -104,8 +115,9 @@ class SqlStep:
         self.change(self.Q.forget_tube, tube=tube.no)
 
     def clear_tube(self, tube: Tube) -> None:
-        self._forget_content(tube)
-        self.set_counts(tube, {}, done=0)
+        with self.together():
+            self._forget_content(tube)
+            self.set_counts(tube, {}, done=0)
 
     def _forget_content(self, tube: Tube) -> None:
         Q = self.Q  # noqa: N806
@@ -162,7 +174,7 @@ class SqlStep:
             case port.Due(limit):
                 return Q.due, {"tube": no, "limit": limit}
             case port.Taken(after, limit):
-                return Q.taken_after, {"tube": no, "after": first_pk(tube) | after, "limit": limit}
+                return Q.find_taken, {**span(tube, after), "tube": no, "limit": limit}
             case port.Buried(limit):
                 return Q.buried, {"tube": no, "limit": limit}
             case port.Members(group, limit):
@@ -381,7 +393,9 @@ class SqlStep:
 
     def set_mark(self, tube: Tube, audit: Audit) -> None:
         """Keep the newest message id, where the stored one is older."""
-        raise NotImplementedError
+        mark = needed_mark(audit.tally.mark, audit.newest)
+        if mark is not None:
+            self.change(self.Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
     def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
         self.change(self.Q.drop_outcomes, ids=[first_pk(tube) | id for id in ids])
@@ -396,6 +410,20 @@ class SqlStep:
     def tally(self, tube: Tube) -> Tally:
         """The last ids and the counters."""
         raise NotImplementedError
+
+
+def count_states(states: Mapping[str, int]) -> Counter[str]:
+    """How many tasks each counter of what is stored should have, by their states."""
+    stored = Counter[str]()
+    for state, count in states.items():
+        stored[STATE_COUNTER.get(state, "ready")] += count
+    return stored
+
+
+def imported_counts(new: Parcel, last: int, last_id: int) -> dict[str, int]:
+    """What the counters get by tasks from elsewhere, where the last id before was `last`."""
+    stored, put = count_states(Counter(record.state for record in new.records)), last_id - last
+    return {**stored, "put": put, "done": put - len(new.records), "delay": -new.due}
 
 
 def encoded_kind(kind: Kind) -> str:
