@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 import penstock
-from penstock.store.postgres.wire import Call, Link, Row
+from penstock.store.postgres.wire import Call, Row, Wire
 
 
 class Counted:
@@ -16,14 +16,14 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[list[str]] = []
-        run = Link._run
+        run = Wire._run
 
-        def counted(db: Link, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
-            assert db.autocommit  # else BEGIN and COMMIT would be round trips of their own
+        def counted(wire: Wire, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+            assert wire.connection.autocommit  # else BEGIN and COMMIT would be round trips of their own
             self.sent.append([query.called.decode().rpartition(".")[2] for query, _ in calls])
-            return run(db, calls, prepare)
+            return run(wire, calls, prepare)
 
-        monkeypatch.setattr(Link, "_run", counted)
+        monkeypatch.setattr(Wire, "_run", counted)
 
     @property
     def mine(self) -> list[list[str]]:

@@ -11,7 +11,7 @@ from psycopg.pq import Format
 
 import penstock
 from penstock.store.postgres.location import locate
-from penstock.store.postgres.wire import Call, Link, Packed, Row
+from penstock.store.postgres.wire import Call, Row, Wire, pack
 from tests.postgres.schemas import database_of
 
 # Row locks belong to a transaction that has a number.
@@ -21,22 +21,17 @@ LOCKS = "SELECT FROM pg_locks WHERE pid = %s AND locktype = 'transactionid'"
 def half_sent(call: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> list[Sequence[Call]]:
     """What a call sends before the longest of its statements, of each round trip."""
     sent: list[Sequence[Call]] = []
-    run = Link._run
+    run = Wire._run
 
-    def recorded(db: Link, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
-        sizes = [_size(*one) for one in calls]
+    def recorded(wire: Wire, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
+        sizes = [sum(len(value or b"") for value in pack(*one).given) for one in calls]
         sent.append(calls[: sizes.index(max(sizes))])
-        return run(db, calls, prepare)
+        return run(wire, calls, prepare)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Link, "_run", recorded)
+        patched.setattr(Wire, "_run", recorded)
         call()
     return [calls for calls in sent if calls]
-
-
-def _size(query: object, values: object) -> int:
-    packed = values if isinstance(values, Packed) else Packed(query, values)  # type: ignore[arg-type]
-    return sum(len(value or b"") for value in packed.given)
 
 
 VERBS: dict[str, Callable[[penstock.Tube, list[penstock.Task]], object]] = {
@@ -67,11 +62,11 @@ def test_what_comes_before_the_long_statement_locks_no_row(
                 pgconn = stopped.pgconn
                 pgconn.enter_pipeline_mode()
                 for query, values in calls:
-                    packed = values if isinstance(values, Packed) else Packed(query, values)
+                    packed = pack(query, values)
                     pgconn.send_query_params(query.sent, packed.given, None, packed.formats, Format.BINARY)
                 pgconn.send_flush_request()
                 for _ in calls:
-                    stopped._next()
+                    stopped.wire._next()
                     pgconn.get_result()
                 assert looking.execute(LOCKS, (stopped.info.backend_pid,)).fetchall() == []
                 task = tube.take(0)  # and nobody waits for it
@@ -87,8 +82,8 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.all.open
-        packed = Packed(opening, {"tube": tube._stored.no})
+        packed = pack(opening, {"tube": tube._stored.no})
         pgconn.send_query_params(opening.sent, packed.given, None, packed.formats, Format.BINARY)
         pgconn.send_flush_request()
-        stopped._next()
+        stopped.wire._next()
         assert [task.data for task in tube.take_many(40)] == list(range(40))

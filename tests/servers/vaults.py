@@ -17,7 +17,7 @@ from tests.servers.base import Server
 from tests.servers.kept import keep_connections
 from tests.servers.mariadb import Mariadb
 
-_TABLES = ("penstock_pool_link", "penstock_pool_task", "penstock_pool_tube", "penstock_pool_store")
+_TABLES = ("link", "task", "tube", "store")
 
 
 def bare_url(server: Server) -> str:
@@ -50,4 +50,5 @@ def _close(database: Database, pid: int) -> None:
 
 def _empty(database: Database, session: Session) -> None:
     for table in _TABLES:
-        session.change(database.placed(f"DELETE FROM {table}"))
+        created = str(getattr(database.queries, f"create_{table}"))
+        session.change(created.partition(" (")[0].replace("CREATE TABLE IF NOT EXISTS", "DELETE FROM"))

@@ -13,7 +13,7 @@ from penstock.store.mysql.server import Server
 from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
-_OWN = load_queries("penstock.store.mysql", "vault.sql")
+_QUERIES = load_queries("penstock.store.mysql", "vault.sql", shared=True, base="penstock.store.pool")
 
 
 class MysqlVault:
@@ -22,12 +22,9 @@ class MysqlVault:
     def __init__(self, url: str) -> None:
         self._database = Server(parse(url))
         self.label = f"MySQL {self._database.name}"
-        self.own: SimpleNamespace = _OWN
+        self.queries: SimpleNamespace = _QUERIES
         # Every byte may need two in a statement; the rest is for what stands beside the data.
         self.most_bytes = (self.run(lambda link: link.max_packet) - 2**16) // 2
-
-    def placed(self, sql: str) -> str:
-        return sql
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
         return self._database.run(lambda link: link.read(sql, arguments), safe=True, committed=True)
@@ -36,7 +33,7 @@ class MysqlVault:
         return self._database.run(work, safe=True)
 
     def promise(self) -> str:
-        return promise(self.read(self.own.flush, ())[0][0])
+        return promise(self.read(self.queries.flush, ())[0][0])
 
     def close(self) -> None:
         self._database.close()

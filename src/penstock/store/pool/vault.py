@@ -13,7 +13,6 @@ from uuid import uuid4
 import msgspec
 
 from penstock.errors import SchemaMismatch
-from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
 Rows = list[tuple[object, ...]]
@@ -21,7 +20,6 @@ Rows = list[tuple[object, ...]]
 FORMAT = 2
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
-_COMMON = load_queries("penstock.store.pool")
 
 
 class Session(Protocol):
@@ -44,11 +42,8 @@ class Database(Protocol):
     label: str
     #: The longest data that a row can have.
     most_bytes: int
-    #: The queries of its vault.sql; those named create_… are made at every open, in their order.
-    own: SimpleNamespace
-
-    def placed(self, sql: str) -> str:
-        """A common query as this database is told it."""
+    #: Those of its vault.sql and of our queries.sql.
+    queries: SimpleNamespace
 
     def read(self, sql: str, arguments: Sequence[object]) -> Rows:
         """The rows of one query, which waits for nobody."""
@@ -88,13 +83,12 @@ class Vault:
         self._db = database
         self.label = database.label
         self.most_bytes = database.most_bytes
-        common = {name: database.placed(sql) for name, sql in vars(_COMMON).items()}
-        self._ask = SimpleNamespace(**common, **vars(database.own))
+        self._ask = database.queries
         self.name = self._open()
 
     def _open(self) -> str:
         def create(session: Session) -> Rows:
-            for name, sql in vars(self._db.own).items():
+            for name, sql in vars(self._ask).items():
                 if name.startswith("create_"):
                     session.change(sql)
             session.change(self._ask.add_store, (uuid4().hex.encode(), FORMAT))

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import psycopg
-from psycopg.adapt import Dumper
-from psycopg.pq import Format, TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
 from penstock.core.names import kind_of
@@ -17,26 +16,7 @@ from penstock.engine.port import Conflict
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 from penstock.store.postgres.connection import CONFLICTS, Connections, translated
 from penstock.store.postgres.schema import settings_call
-from penstock.store.postgres.wire import Call, Row, adapt, pack
-
-
-class _Text(bytes):
-    """A parameter as it is sent, in the text format."""
-
-
-class _Binary(bytes):
-    """The same in the binary format."""
-
-
-class _TextDumper(Dumper):
-    format = Format.TEXT
-
-    def dump(self, obj: _Text) -> _Text:
-        return obj
-
-
-class _BinaryDumper(_TextDumper):
-    format = Format.BINARY
+from penstock.store.postgres.wire import Call, Row, Wire
 
 
 class BoundConnection(Connections):
@@ -52,6 +32,7 @@ class BoundConnection(Connections):
             )
         self.location = own.location
         self._db = connection
+        self._wire = Wire(connection)
         self._queries = queries
         try:
             found = self._joined()
@@ -66,7 +47,7 @@ class BoundConnection(Connections):
             return self.run_in(self._db, calls)
 
     def run_in(self, db: psycopg.Connection[Any], calls: Sequence[Call]) -> list[list[Row]]:
-        return [self._execute(call) for call in calls]
+        return self._wire.run(calls, prepare=False)
 
     @contextmanager
     def session(self, *, snapshot: bool) -> Iterator[psycopg.Connection[Any]]:  # type: ignore[override]
@@ -76,37 +57,26 @@ class BoundConnection(Connections):
         query, settings = settings_call(self._queries, local=True)
         try:
             with self._db.transaction():
-                before = self._execute((self._queries.settings_now, settings))[0][0]
-                self._execute((query, settings))
+                (before,), _ = self._wire.run(
+                    [(self._queries.settings_now, settings), (query, settings)], prepare=False
+                )
                 yield self._db
-                self._execute((query, {**settings, "setting": before}))
+                self._wire.run([(query, {**settings, "setting": before[0]})], prepare=False)
         except CONFLICTS as error:
             raise Conflict from error
         except psycopg.Error as error:
             raise translated(error, self.location.place) from error
 
-    def _execute(self, call: Call) -> list[Row]:
-        # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts. Not
-        # prepared: the connection may be behind a proxy.
-        packed = pack(*call)
-        cursor = psycopg.RawCursor(self._db, row_factory=tuple_row)
-        adapt(cursor)
-        cursor.adapters.register_dumper(_Text, _TextDumper)
-        cursor.adapters.register_dumper(_Binary, _BinaryDumper)
-        given = [
-            None if value is None else _Text(value) if form == Format.TEXT else _Binary(value)
-            for value, form in zip(packed.given, packed.formats, strict=True)
-        ]
-        cursor.execute(call[0].sent, given, binary=True, prepare=False)
-        return cursor.fetchall() if cursor.description else [(max(cursor.rowcount, 0),)]
-
     def _joined(self) -> object:
         """Join the caller's transaction, which begins here if its connection begins them by itself; the store's id."""
         if self._db.autocommit and self._db.info.transaction_status == TransactionStatus.IDLE:
             raise BadValue("the connection is in no transaction: bind inside `with connection.transaction():`")
+        if self._db.pgconn.pipeline_status != PipelineStatus.OFF:
+            raise BadValue("the connection is in a pipeline() block: end it before calling the bound broker")
         try:
-            meta: dict[str, object] = dict(self._execute((self._queries.meta, {})))
-            return meta.get("id")
+            # A cursor of our own: the connection's may bind on the client's side (Django) or give rows as dicts.
+            found = psycopg.RawCursor(self._db, row_factory=tuple_row).execute(self._queries.meta.sent, prepare=False)
+            return next((value for name, value in found if name == "id"), None)
         except psycopg.Error as error:
             raise translated(error, self.location.place) from error
 

@@ -65,10 +65,10 @@ def _put_calls(
     """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
     if `strict`, as a conflict."""
     on, kind = step.on(tube), tube.kind
-    query = on.insert_queued if kind.per_utube else on.insert_marked if kind.hand_out == DELIVER else on.insert
     calls = [
         step.call(
-            query, tube=tube.no, process=step.db.notifier.name, capacity=capacity, limit=tube.utube_limit,
+            on.insert_queued if kind.per_utube else on.insert, tube=tube.no, marked=kind.hand_out == DELIVER,
+            process=step.db.notifier.name, capacity=capacity, limit=tube.utube_limit,
             strict=strict and capacity is not None, named=kind.hand_out == CLOCK, fair=tube.fair, **_fields(entries),
         )
     ]  # fmt: skip

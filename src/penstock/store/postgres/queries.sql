@@ -216,21 +216,18 @@ SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::d
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: putting
--- An address that is in use is met before an id is drawn; and, where the put must be refused as a whole (`strict`), a
+-- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id is
+-- drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole (`strict`), a
 -- lack of room.
-n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, NULL::bigint AS ms, NULL::bigint AS seq,
+m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
+    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + cardinality(:datas::bytea[]) WHERE :marked
+    AND tube = :tube AND (:capacity::bigint IS NULL OR $stored + cardinality(:datas::bytea[]) <= :capacity)
+    RETURNING last_ms AS ms, last_seq - cardinality(:datas::bytea[]) AS seq),
+n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.*,
     1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
     THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END AS free,
-    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored FROM penstock_tube t WHERE t.no = :tube)
--- fragment: putting_marked
--- Messages with ids in the order of puts: the counter's lock is held before the first id is drawn.
-m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
-    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + cardinality(:datas::bytea[]) WHERE tube = :tube
-    AND (:capacity::bigint IS NULL OR $stored + cardinality(:datas::bytea[]) <= :capacity)
-    RETURNING last_ms, last_seq - cardinality(:datas::bytea[]) AS last_seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.last_ms AS ms, m.last_seq AS seq,
-    1 AS free, CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
+    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
     FROM penstock_tube t LEFT JOIN m ON true WHERE t.no = :tube)
 -- fragment: entries
 -- The new tasks (see changes.py), and their states and ranks.
@@ -249,18 +246,14 @@ penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube
 -- fragment: put_values
 e.clock, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri,
 e.max_attempts, e.utube, e.callback, e.data, e.reply_to, e.group_name, e.group_no
--- fragment: put_plainly
-$entries, soonest AS MATERIALIZED (SELECT n.dues, (
+-- name: insert
+WITH $putting, $entries, soonest AS MATERIALIZED (SELECT n.dues, (
     SELECT min(clock + CASE WHEN delay > 0 THEN delay ELSE ttl END) FROM e) AS at FROM n), $lower_dues, $counted_entries,
 new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.rank2, e.state::"char",
     coalesce(e.address, CASE WHEN :named THEN 'reply-' || e.id END), $put_values FROM e)
 SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM e),
 CASE WHEN n.told AND EXISTS (SELECT 1 FROM e) THEN $notify END, (SELECT count(*) FROM lowered),
-(SELECT array_agg(id) FROM e), n.ms, n.seq, NULL, NULL FROM n
--- name: insert
-WITH $putting, $put_plainly;
--- name: insert_marked
-WITH $putting_marked, $put_plainly;
+(SELECT array_agg(id) FROM e), n.ms, n.seq, NULL, NULL FROM n;
 -- name: insert_queued
 -- Into micro-queues, one after the other by name. Tasks that find room where none waits are heads at once; RETURNING
 -- tells of the newest row, whatever this statement sees otherwise.
@@ -277,12 +270,13 @@ came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
     turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
         ELSE l.turn END
     RETURNING utube, waiting, turn),
-p AS MATERIALIZED (SELECT r.*, CASE WHEN NOT :fair THEN r.rank2 WHEN r.placed = 'r' THEN r.turn ELSE 0 END AS placed2 FROM (
-    SELECT e.*, CASE WHEN e.state <> 'r' THEN e.state WHEN row_number() OVER (PARTITION BY e.utube, e.state
-        ORDER BY e.rank1, CASE WHEN :fair THEN 0 ELSE e.rank2 END, e.id) <= count(*) OVER (PARTITION BY e.utube, e.state)
-        - (w.waiting ->> e.utube)::integer THEN 'r' ELSE 'q' END AS placed, (w.turns ->> e.utube)::bigint AS turn
-    FROM e CROSS JOIN (SELECT jsonb_object_agg(utube, waiting) AS waiting, jsonb_object_agg(utube, turn) AS turns
-        FROM came) w) r),
+p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN r.number <= r.ready - w.waiting[r.queue] THEN 'r'
+        ELSE 'q' END AS placed, CASE WHEN NOT :fair THEN r.rank2 WHEN r.state = 'r'
+        AND r.number <= r.ready - w.waiting[r.queue] THEN w.turns[r.queue] ELSE 0 END AS placed2
+    FROM (SELECT e.*, row_number() OVER (q ORDER BY e.rank1, CASE WHEN :fair THEN 0 ELSE e.rank2 END, e.id) AS number,
+        count(*) OVER q AS ready, dense_rank() OVER (ORDER BY e.state <> 'r', e.utube COLLATE "C") AS queue
+        FROM e WINDOW q AS (PARTITION BY e.utube, e.state)) r
+    CROSS JOIN (SELECT array_agg(waiting ORDER BY utube) AS waiting, array_agg(turn ORDER BY utube) AS turns FROM came) w),
 new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.placed2, e.placed::"char", e.address,
     $put_values FROM p e)
 SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM p WHERE placed = 'r'),
@@ -577,7 +571,8 @@ SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);
 SELECT $record FROM penstock_task WHERE pk = ANY (:ids::bigint[]);
 -- name: by_names
 -- penstock_address
-SELECT $record FROM penstock_task WHERE tube = :tube AND address = ANY (:texts::text[]);
+SELECT $record FROM unnest(:texts::text[]) v(name) CROSS JOIN LATERAL (
+    SELECT * FROM penstock_task WHERE tube = :tube AND address = v.name LIMIT 1) k;
 -- name: due
 -- penstock_timer, from the tube's bound on
 WITH b AS MATERIALIZED (SELECT $bounds FROM penstock_tube WHERE no = :tube)

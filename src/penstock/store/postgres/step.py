@@ -17,13 +17,12 @@ from msgspec.structs import replace
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
-from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts, Presence
-from penstock.core.task import Entry, Record
+from penstock.core.task import Record
 from penstock.core.transfer import Parcel, Tally
 from penstock.engine import port
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Loaded, Request
+from penstock.engine.port import Audit, Conflict, HandleRow, Loaded
 from penstock.store.postgres import changes, takes
 from penstock.store.postgres.listener import PROCESS
 from penstock.store.postgres.schema import COUNTERS
@@ -336,20 +335,8 @@ class PostgresStep(SqlStep):
 
     # hot calls and changes
 
-    def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
-        return changes.insert(self, tube, entries)
-
-    def take(self, request: Request) -> Handed:
-        return takes.take(self, request)
-
-    def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
-        return takes.recover(self, tube, count, elapsed)
-
-    def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        return changes.ack(self, tube, moves)
-
-    def flush(self, delta: Delta) -> Flushed:
-        return changes.flush(self, delta)
+    insert, ack, flush = changes.insert, changes.ack, changes.flush
+    take, recover = takes.take, takes.recover
 
     # transfer
 

@@ -14,7 +14,7 @@ from penstock.store.postgres.location import locate
 from penstock.store.sql.queries import load_queries
 
 T = TypeVar("T")
-_OWN = load_queries("penstock.store.postgres", "vault.sql")
+_QUERIES = load_queries("penstock.store.postgres", "vault.sql", shared=True, base="penstock.store.pool")
 
 
 class _Session:
@@ -41,12 +41,10 @@ class PostgresVault:
     def __init__(self, url: str) -> None:
         location = locate(url)
         self._connections = Connections(location)
-        self._schema = location.quoted
         self.label = location.place
-        self.own = SimpleNamespace(**{name: self.placed(sql) for name, sql in vars(_OWN).items()})
-
-    def placed(self, sql: str) -> str:
-        return sql.replace("penstock_pool_", f"{self._schema}.penstock_pool_").replace("{schema}", self._schema)
+        texts = {name: sql.replace("{schema}", location.quoted) for name, sql in vars(_QUERIES).items()}
+        placed = f"{location.quoted}.penstock_pool_"
+        self.queries = SimpleNamespace(**{name: sql.replace("penstock_pool_", placed) for name, sql in texts.items()})
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[Any, ...]]:
         return self._connections.attempt(lambda db: _Session(db).rows(sql, arguments), twice=True)
@@ -55,7 +53,7 @@ class PostgresVault:
         return self._connections.transact(lambda db: work(_Session(db)))
 
     def promise(self) -> str:
-        return promise(*self.read(self.own.durability, ())[0])
+        return promise(*self.read(self.queries.durability, ())[0])
 
     def close(self) -> None:
         self._connections.close()

@@ -10,8 +10,8 @@ from struct import Struct
 from typing import Any
 
 import psycopg
-from psycopg.abc import AdaptContext, Buffer
-from psycopg.adapt import Loader, Transformer
+from psycopg.abc import Buffer
+from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
@@ -102,29 +102,25 @@ _DUMPS: dict[type, Callable[[Any], tuple[bytes | None, Format]]] = {
 
 
 class _LetterLoader(Loader):
+    """Reads states, which are single letters, as text."""
+
     format = _BINARY
 
     def load(self, data: Buffer) -> str:
         return bytes(data).decode()
 
 
-def adapt(context: AdaptContext) -> None:
-    """Read states, which are single letters, as text."""
-    assert context.adapters is not None
-    context.adapters.register_loader(_LETTER_OID, _LetterLoader)
+class Wire:
+    """Sends statements through a psycopg connection; it knows which of them were prepared there."""
 
-
-class Link(psycopg.Connection[Row]):
-    """A connection that knows which statements were prepared on it."""
-
-    def __init__(self, pgconn: PGconn) -> None:
-        super().__init__(pgconn)
-        adapt(self)
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.pgconn: PGconn = connection.pgconn
+        self.connection = connection
+        self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's, which may be the caller's
+        self.adapters.register_loader(_LETTER_OID, _LetterLoader)
         self.prepared: set[bytes] = set()
-        self.ready = False  # whether it has its settings
-        self.returned = 0.0  # when it became idle
         self._readable = select.poll()
-        self._readable.register(pgconn.socket, select.POLLIN)
+        self._readable.register(self.pgconn.socket, select.POLLIN)
         self._rows = Transformer(self)
 
     def hung_up(self) -> bool:
@@ -196,3 +192,14 @@ class Link(psycopg.Connection[Row]):
             return [(result.command_tuples or 0,)]
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
+
+
+class Link(psycopg.Connection[Row]):
+    """A connection of our own."""
+
+    def __init__(self, pgconn: PGconn) -> None:
+        super().__init__(pgconn)
+        self.wire = Wire(self)
+        self.run, self.hung_up = self.wire.run, self.wire.hung_up
+        self.ready = False  # whether it has its settings
+        self.returned = 0.0  # when it became idle

@@ -27,12 +27,13 @@ _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
 def load_queries(
-    package: str, file: str = "queries.sql", *, shared: bool = False, fragments: dict[str, str] | None = None
-) -> SimpleNamespace:
-    """The queries of a package's file as attributes; with `shared`, also those that all SQL stores have."""
+    package: str, file: str = "queries.sql", *, shared: bool = False, base: str = "penstock.store.sql",
+    fragments: dict[str, str] | None = None,
+) -> SimpleNamespace:  # fmt: skip
+    """The queries of a package's file as attributes; with `shared`, also those that all stores have, from `base`."""
     queries: dict[str, str] = {}
     known = {"record": RECORD, "mutable": _MUTABLE, "group": _GROUP, **(fragments or {})}
-    texts = [(package, file)] + ([("penstock.store.sql", "queries.sql")] if shared else [])
+    texts = [(package, file)] + ([(base, "queries.sql")] if shared else [])
     for place, name in texts:
         for role, section, body in _sections(files(place).joinpath(name).read_text()):
             into = queries if role == "name" else known

@@ -16,7 +16,7 @@ from penstock.store.sqlite.describe import PROMISES
 T = TypeVar("T")
 # SQLite's own limit of a row, less what stands beside the data.
 _MOST_BYTES = 10**9 - 10**6
-_OWN = load_queries("penstock.store.sqlite", "vault.sql")
+_QUERIES = load_queries("penstock.store.sqlite", "vault.sql", shared=True, base="penstock.store.pool")
 
 
 class _Session:
@@ -41,11 +41,8 @@ class SqliteVault:
         self._connection = Connection(os.path.abspath(path), durable=durable)
         self._synchronous = "FULL" if durable else "NORMAL"
         self.label = f"SQLite {self._connection.path}"
-        self.own: SimpleNamespace = _OWN
+        self.queries: SimpleNamespace = _QUERIES
         self.most_bytes = _MOST_BYTES
-
-    def placed(self, sql: str) -> str:
-        return sql
 
     def read(self, sql: str, arguments: Sequence[object]) -> list[tuple[object, ...]]:
         with self._connection.reading as db:
