@@ -26,6 +26,8 @@ from penstock.store.sql.waiters import Waiters
 
 # Counters are added up once in so many calls, so that stats and capacity add up a thousand rows or so.
 _FOLD_CHANCE = 0.002
+# An answer that is older than this does not tell the server's clock any more.
+_CLOCK_SECONDS = 10.0
 # From here on an open transaction keeps so many dead rows that takes become slow.
 _LONG_SECONDS = 300
 
@@ -48,7 +50,7 @@ class PostgresDatabase:
         self.listener = listener
         self.waiters = Waiters()
         self.lost: list[LostTake] = []
-        self._offset: float | None = None  # the server's clock less ours, in milliseconds
+        self._heard: tuple[int, float] | None = None  # what the server's clock said, and when
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
@@ -83,11 +85,15 @@ class PostgresDatabase:
 
     def heard(self, now: int) -> None:
         """An answer told the server's clock."""
-        self._offset = now - time.monotonic() * 1000
+        self._heard = now, time.monotonic()
 
     def estimated_now(self) -> int | None:
-        """The server's clock as its last answer tells it, without asking."""
-        return None if self._offset is None else round(time.monotonic() * 1000 + self._offset)
+        """The server's clock by its last answer, unless that is old; never ahead of it."""
+        if self._heard is None:
+            return None
+        now, heard = self._heard
+        passed = time.monotonic() - heard
+        return now + int(passed * 1000) if passed < _CLOCK_SECONDS else None
 
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         if self.listener is not None:

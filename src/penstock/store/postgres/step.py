@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from penstock.store.postgres.database import PostgresDatabase
 
 _FIELDS = len(Record.__struct_fields__)
-_SEQUENCES = ("ids", "serials", "heads", "dues")
 _CALLS = tuple(COUNTERS)[6:]  # all but put: those are counted by ids
 
 
@@ -143,27 +142,21 @@ class PostgresStep(SqlStep):
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         new = make_tube(0, name, kind, given)
-        needed = {
-            "ids": True,
-            "serials": kind.hand_out == DELIVER,
-            "heads": changes.bounded(new),
-            "dues": changes.bounded(new),
-        }
+        bounds = ("heads", "dues") if changes.bounded(new) else ()
+        sequences = ("ids", *bounds, *(("serials",) if kind.hand_out == DELIVER else ()))
         declared = {"name": name, "kind": encoded_kind(kind), "options": encode_given(given).decode()}
         with self.together():
             found = self.rows(self.Q.add_tube, temporary=new.temporary, **declared)
             if not found:
                 return None
             no = int(found[0][0])
-            self.run([self._sequence(self.Q.create_sequence, name, no) for name in _SEQUENCES if needed[name]])
+            self.run([self._sequence(self.Q.create_sequence, name, no) for name in sequences])
             self.change(self.Q.add_counter, tube=no, temporary=new.temporary)
         return make_tube(no, name, kind, given)
 
     def _sequence(self, query: str, sequence: str, no: int) -> Call:
-        most = ID_MASK if sequence == "ids" else 2**63 - 1
-        return Query(
-            query.replace("{sequence}", sequence).replace("{tube}", str(abs(no))).replace("{most}", str(most))
-        ), {}
+        text = query.replace("{sequence}", sequence).replace("{tube}", str(abs(no)))
+        return Query(text.replace("{most}", str(ID_MASK if sequence == "ids" else 2**63 - 1))), {}
 
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
@@ -184,7 +177,8 @@ class PostgresStep(SqlStep):
     def forget_tube(self, tube: Tube) -> None:
         with self.together():
             super().forget_tube(tube)
-            self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in _SEQUENCES])
+            sequences = ("ids", "serials", "heads", "dues")
+            self.run([self._sequence(self.Q.drop_sequence, name, tube.no) for name in sequences])
 
     def notify_call(self, tube: Tube, *, always: bool = False, ready: bool = False, ended: bool = False) -> list[Call]:
         """What hints other processes at a change of a tube; nothing while this one must be silent."""
