@@ -270,13 +270,13 @@ came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
     turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
         ELSE l.turn END
     RETURNING utube, waiting, turn),
+w AS MATERIALIZED (SELECT array_agg(waiting ORDER BY utube) AS waiting, array_agg(turn ORDER BY utube) AS turns FROM came),
 p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN r.number <= r.ready - w.waiting[r.queue] THEN 'r'
         ELSE 'q' END AS placed, CASE WHEN NOT :fair THEN r.rank2 WHEN r.state = 'r'
         AND r.number <= r.ready - w.waiting[r.queue] THEN w.turns[r.queue] ELSE 0 END AS placed2
     FROM (SELECT e.*, row_number() OVER (q ORDER BY e.rank1, CASE WHEN :fair THEN 0 ELSE e.rank2 END, e.id) AS number,
         count(*) OVER q AS ready, dense_rank() OVER (ORDER BY e.state <> 'r', e.utube COLLATE "C") AS queue
-        FROM e WINDOW q AS (PARTITION BY e.utube, e.state)) r
-    CROSS JOIN (SELECT array_agg(waiting ORDER BY utube) AS waiting, array_agg(turn ORDER BY utube) AS turns FROM came) w),
+        FROM e WINDOW q AS (PARTITION BY e.utube, e.state)) r CROSS JOIN w),
 new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.placed2, e.placed::"char", e.address,
     $put_values FROM p e)
 SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM p WHERE placed = 'r'),
