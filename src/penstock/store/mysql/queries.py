@@ -28,7 +28,7 @@ _INDEXES = {
     "penstock_timer": ["due"],
     "penstock_grouped": ["members"],
     "penstock_ready": [
-        "any_taken", "taken_after", "buried", "find_taken", "find_delivered", "find_delayed", "find_buried",
+        "any_taken", "buried", "find_taken", "find_delivered", "find_delayed", "find_buried",
         "find_unstarted", "holders", "undelivered", "undelivered_back", "delivered", "delivered_back",
     ],
 }  # fmt: skip
