@@ -1,23 +1,26 @@
 """The memory store's database: tubes and sessions of one process, behind one lock, gone with it.
 
 A step holds the lock, so nothing changes between what it loads and what it flushes, and no guard can fail. There is no
-undo either: a step that raises leaves nothing half done because everything that may be refused (a tube that is gone,
-a tube without room, a name in use) is looked at before the first write, in the engine and again at the top of `flush`
-and `insert`; what comes after is bookkeeping in dicts and heaps.
+undo either: whatever may be refused (a tube that is gone or full, a name in use) is looked at before the first write,
+in the engine and again at the top of `flush` and `insert`.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from threading import Event, Lock, RLock
 from types import TracebackType
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock.core.ending import Ending
 from penstock.core.group import OVER, Group
 from penstock.core.kind import Kind
+from penstock.core.lane import LaneState
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_missing
@@ -29,8 +32,9 @@ from penstock.engine.store import EngineStore
 from penstock.errors import UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.memory import looking
-from penstock.store.memory.sessions import Session, Sessions
 from penstock.store.memory.tube import TubeState
+
+_AHEAD_LIMIT = 1000
 
 
 def wall_clock() -> int:
@@ -38,8 +42,26 @@ def wall_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
+class Handle(msgspec.Struct):
+    """One handle of a session: lapsed from `until` on."""
+
+    presence: Presence
+    session: int
+    until: int
+
+
+class Session(msgspec.Struct):
+    """A session. `until` is its end, once no handle is left; `last` is the handle that joined or left last."""
+
+    no: int
+    id: str
+    ttr: int
+    until: int | None = None
+    last: Handle | None = None
+
+
 class MemoryDatabase:
-    """All that is kept. Steps read and write it while they hold its lock."""
+    """Everything that is stored. Steps read and write it while they hold its lock."""
 
     remote = False
     shared = False
@@ -49,11 +71,18 @@ class MemoryDatabase:
         self.now = clock
         self.openers = 0
         self.lock = RLock()
+        self.last_tube = self.last_session = 0
+        self.clear()
+        reset_in_child(self)
+
+    def clear(self) -> None:
+        """Forget everything."""
         self.tubes: dict[int, TubeState] = {}
         self.by_name: dict[str, TubeState] = {}
-        self.sessions = Sessions()
-        self.last_tube = 0
-        reset_in_child(self)
+        self.sessions: dict[int, Session] = {}
+        self.handles: dict[str, Handle] = {}
+        self.waits: dict[int, Counter[str]] = {}  # tube number -> blocked takes by handle
+        self.next_end: int | None = None  # when a handle lapses or a session ends next
 
     def after_fork(self) -> None:
         """A child has a copy of everything, and must not wait for a thread that only the parent has."""
@@ -80,7 +109,7 @@ class MemoryDatabase:
         return False
 
     def close(self) -> None:
-        """Once per opener; the last one takes the content with it."""
+        """Close it for one opener. The content goes with the last one."""
         with _opening:
             self.openers -= 1
             if self.openers > 0:
@@ -88,9 +117,7 @@ class MemoryDatabase:
             if opened.get(self.identity) is self:
                 del opened[self.identity]
         with self.lock:
-            self.tubes.clear()
-            self.by_name.clear()
-            self.sessions = Sessions()
+            self.clear()
 
 
 class MemoryStep:
@@ -136,7 +163,7 @@ class MemoryStep:
             return None
         db.last_tube += 1
         tube = make_tube(db.last_tube, name, kind, dict(given))
-        db.tubes[tube.no] = db.by_name[name] = TubeState(tube, db.sessions.held)
+        db.tubes[tube.no] = db.by_name[name] = TubeState(tube)
         return tube
 
     def write_tube(
@@ -159,7 +186,7 @@ class MemoryStep:
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
-        state, waits = self._tube(tube), self._db.sessions.waits
+        state, waits = self._tube(tube), self._db.waits
         taken = state.counts["taken"] > 0 and (waiting or tube.kind.leased)
         busy = (taken, waiting and tube.no in waits, bool(state.moving))
         if any(busy):
@@ -172,11 +199,11 @@ class MemoryStep:
         state = self._db.tubes.pop(tube.no, None)
         if state is not None:
             del self._db.by_name[state.tube.name]
-        self._db.sessions.waits.pop(tube.no, None)
+        self._db.waits.pop(tube.no, None)
 
     def clear_tube(self, tube: Tube) -> None:
         state = self._tube(tube)
-        self._db.tubes[tube.no] = self._db.by_name[state.tube.name] = TubeState(state.tube, self._db.sessions.held)
+        self._db.tubes[tube.no] = self._db.by_name[state.tube.name] = TubeState(state.tube)
 
     # looking
 
@@ -197,29 +224,30 @@ class MemoryStep:
         return [replace(state.groups[no]) for no in numbers[:limit] if no in state.groups]
 
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
-        return self._tube(tube).outcomes.of(id, address, self.now)
+        state = self._tube(tube)
+        kept = state.outcomes.get(state.last_outcome.get(address or "", 0) if id is None else id)
+        return None if kept is None or kept.until <= self.now else kept.ending
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
-        return self._tube(tube).outcomes.read(after, limit)
+        outcomes = self._tube(tube).outcomes
+        return [outcomes[id] for id in sorted(id for id in outcomes if id > after)[:limit]]
 
     def tally(self, tube: Tube) -> Tally:
         return self._tube(tube).tally()
 
     def queue(self, tube: Tube, utube: str) -> Lane:
-        queues = self._tube(tube).queues
-        there = None if queues is None else queues.by_name.get(utube)
-        if there is None:
-            return Lane(utube, 0, 0, 0)
-        return Lane(utube, there.taken, len(there.heads), there.waiting)
+        row = self._tube(tube).queues.get(utube, LaneState())
+        return Lane(utube, row.taken, row.heads, row.waiting)
 
     def ahead(self, tube: Tube, record: Record) -> int:
-        return looking.ahead(self._tube(tube), record)
+        place, ready = (record.rank1, record.rank2, record.id), self._tube(tube).by_state["r"]
+        return sum(key < place for key in islice(ready, _AHEAD_LIMIT))
 
     def next_at(self, tube: Tube) -> int | None:
         return self._next_at([self._tube(tube)])
 
     def _next_at(self, states: Sequence[TubeState]) -> int | None:
-        moments = [self._db.sessions.next_moment(), *[state.next_at(self.now) for state in states]]
+        moments = [self._db.next_end, *[state.next_at(self.now) for state in states]]
         return min([moment for moment in moments if moment is not None], default=None)
 
     # hot
@@ -228,36 +256,43 @@ class MemoryStep:
         state = self._tube(tube)
         state.must_hold(len(entries))
         records = state.insert(entries, self.now)
-        state.gained()
+        state.gained = 0
         return records
 
     def take(self, request: port.Request) -> port.Handed:
         states = [self._tube(tube) for tube in request.tubes]
-        sessions, now = self._db.sessions, self.now
-        moment = None if request.forced else sessions.next_moment()
-        if moment is not None and moment <= now:
+        db, now = self._db, self.now
+        if not request.forced and db.next_end is not None and db.next_end <= now:
             return port.Handed(due=request.tubes[0])
-        handle = sessions.handles.get(request.handle)
+        handle = db.handles.get(request.handle)
         if handle is None:
             return port.Handed(next_at=self._next_at(states), alive=False)
         handed = port.Handed()
         for place, state in enumerate(states):
-            forced = place < request.forced
-            if not forced and state.is_due(now):
+            if place >= request.forced and (moment := state.due_at()) is not None and moment <= now:
                 return port.Handed(due=request.tubes[place])
             wanted = request.wanted(place)
             if wanted and not state.paused:
-                handed.records = state.lease(wanted, handle.session, request.max_pri, now, forced=forced)
+                handed.records = state.take(wanted, handle.session, request.max_pri, now)
             if handed.records:
                 handed.tube = request.tubes[place]
                 break
         for tube in request.tubes if request.blocked is not None else ():
             if request.blocked == "enter" and handed.tube is None:
-                sessions.wait(request.handle, tube.no)
+                db.waits.setdefault(tube.no, Counter())[request.handle] += 1
             elif request.blocked == "leave" or (request.blocked == "stay" and handed.tube is not None):
-                sessions.stop_waiting(request.handle, tube.no)
+                self._stop_waiting(request.handle, tube.no)
         handed.next_at = self._next_at(states)
         return handed
+
+    def _stop_waiting(self, handle: str, tube: int, *, every: bool = False) -> None:
+        """Count one blocked take of a handle less, or none at all."""
+        waits = self._db.waits.get(tube, Counter[str]())
+        waits[handle] = 0 if every else waits[handle] - 1
+        if waits[handle] <= 0:
+            del waits[handle]
+        if not waits:
+            self._db.waits.pop(tube, None)
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         return self._tube(tube).recover(count, elapsed, self.now)
@@ -273,7 +308,7 @@ class MemoryStep:
             state.must_hold(len(delta.fresh) - sum(row.after.state == "-" for row in rows))
         for group in delta.groups:
             state.write_group(group.after)
-        if state.queues is not None and len(rows) > 1:  # those that wait first, so that none becomes a head on its way
+        if delta.tube.kind.per_utube and len(rows) > 1:  # waiting ones first, so that none becomes a head between
             rows = sorted(rows, key=lambda row: row.before.state != QUEUED)
         for row in rows:
             state.write(row, now)
@@ -283,10 +318,11 @@ class MemoryStep:
         if delta.fresh:
             flushed.fresh = state.insert(delta.fresh, now)
         for tube, entries in delta.works:
-            other = self._tube(tube)
-            flushed.works.append((tube, other.insert(entries, now)))
-            flushed.readied[tube.no] = other.gained()
-        flushed.readied[delta.tube.no] = flushed.readied.get(delta.tube.no, 0) + state.gained()
+            flushed.works.append((tube, self._tube(tube).insert(entries, now)))
+        for tube in (delta.tube, *(tube for tube, _ in delta.works)):
+            changed = self._tube(tube)
+            flushed.readied[tube.no] = flushed.readied.get(tube.no, 0) + changed.gained
+            changed.gained = 0
         return flushed
 
     def open_group(self, tube: Tube, name: str) -> Group:
@@ -311,64 +347,111 @@ class MemoryStep:
         self._set_row(state, tube.no, name, tube.given)
         return True
 
-    # sessions
+    # sessions: there are few, so they are searched
 
     def find_session(self, *, id: str | None = None, no: int | None = None) -> port.SessionRow | None:
-        sessions = self._db.sessions
-        found = sessions.by_no.get(no or 0) if id is None else sessions.by_id.get(id)
-        return None if found is None else found.row
+        for found in self._db.sessions.values():
+            if found.no == no or found.id == id:
+                lapse = max((handle.until for handle in self._handles_of(found)), default=0)
+                return port.SessionRow(found.no, found.id, found.ttr, found.until, lapse)
+        return None
+
+    def _handles_of(self, session: Session) -> list[Handle]:
+        return [handle for handle in self._db.handles.values() if handle.session == session.no]
 
     def add_session(self, id: str, ttr: int) -> int:
-        return self._db.sessions.add(id, ttr)
+        self._db.last_session = no = self._db.last_session + 1
+        self._db.sessions[no] = Session(no, id, ttr)
+        return no
 
     def add_handle(self, presence: Presence, session: int, until: int) -> None:
-        self._db.sessions.join(presence, session, until, self.now)
+        former = self._db.handles.get(presence.handle)
+        if former is not None and former.session != session:
+            self._leave(former, self.now)
+        handle = self._db.handles[presence.handle] = Handle(presence, session, until)
+        joined = self._db.sessions[session]
+        joined.until, joined.last = None, handle
+        self._find_next_end()
 
     def beat(self, handles: Sequence[str], lapse_ms: int) -> set[str]:
-        beat, now = self._db.sessions.beat, self.now
-        return {handle for handle in handles if beat(handle, now, now + lapse_ms)}
+        known = {name: handle for name in handles if (handle := self._db.handles.get(name)) is not None}
+        alive = {name: handle for name, handle in known.items() if handle.until > self.now}
+        for handle in alive.values():
+            handle.until = self.now + lapse_ms
+        self._find_next_end()
+        return set(alive)
+
+    def _find_next_end(self) -> None:
+        ends = [handle.until for handle in self._db.handles.values()]
+        ends += [session.until for session in self._db.sessions.values() if session.until is not None]
+        self._db.next_end = min(ends, default=None)
 
     def handles(self, ids: Sequence[str]) -> list[port.HandleRow]:
-        return self._db.sessions.rows(list(ids))
+        known = ((id, self._db.handles[id]) for id in ids if id in self._db.handles)
+        return [port.HandleRow(id, handle.session, handle.presence.locus, handle.until) for id, handle in known]
 
     def lapsed(self) -> tuple[list[port.HandleRow], list[int]]:
-        return self._db.sessions.lapsed(self.now)
+        db, now = self._db, self.now
+        if db.next_end is None or db.next_end > now:
+            return [], []
+        handles = sorted((handle.until, name) for name, handle in db.handles.items() if handle.until <= now)
+        ends = ((session.until, no) for no, session in db.sessions.items() if session.until is not None)
+        return self.handles([name for _, name in handles]), [no for until, no in sorted(ends) if until <= now]
 
     def remove_handle(self, handle: port.HandleRow, moment: int) -> None:
-        self._db.sessions.leave(handle.id, moment)
+        found = self._db.handles.get(handle.id)
+        if found is not None:
+            self._leave(found, moment)
+            self._find_next_end()
+
+    def _leave(self, handle: Handle, moment: int) -> None:
+        del self._db.handles[handle.presence.handle]
+        for tube in list(self._db.waits):
+            self._stop_waiting(handle.presence.handle, tube, every=True)
+        session = self._db.sessions[handle.session]
+        if not self._handles_of(session):
+            session.last, session.until = handle, moment + session.ttr
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, port.Loaded]]:
         found: dict[int, list[int]] = {}
-        for _, no, id in self._held(session)[:limit]:
-            found.setdefault(no, []).append(id)
+        for state, id in islice(self._held(session), limit):
+            found.setdefault(state.tube.no, []).append(id)
         states = [(self._db.tubes[no], ids) for no, ids in found.items()]
         return [(state.tube, looking.load(state, port.ByIds(ids), self.now)) for state, ids in states]
 
-    def _held(self, session: int) -> list[tuple[str, int, int]]:
-        tubes = self._db.tubes
-        return sorted((tubes[no].tube.name, no, id) for no, id in self._db.sessions.held.get(session, ()))
+    def _held(self, session: int) -> Iterator[tuple[TubeState, int]]:
+        for _, state in sorted(self._db.by_name.items()):
+            for id in sorted(key[-1] for key in state.by_state["t"].within(session)):
+                yield state, id
 
     def forget_session(self, session: int) -> None:
-        self._db.sessions.forget(session)
+        del self._db.sessions[session]
+        self._find_next_end()
 
     def sessions(self, no: int | None = None) -> list[SessionRecord]:
-        by_no = self._db.sessions.by_no
+        sessions = self._db.sessions
         if no is not None:
-            return [self._shown(by_no[no], closely=False)] if no in by_no else []
-        return [self._shown(session, closely=True) for session in by_no.values() if session.row.end > self.now]
+            return [self._shown(sessions[no], closely=False)] if no in sessions else []
+        rows = [(session, self.find_session(no=session.no)) for session in sessions.values()]
+        return [self._shown(session, closely=True) for session, row in rows if row is not None and row.end > self.now]
 
     def _shown(self, session: Session, *, closely: bool) -> SessionRecord:
-        newest = session.newest
+        handles = self._handles_of(session)
+        newest = max(handles, key=lambda handle: handle.until, default=session.last)
         assert newest is not None, "a session begins with a handle"
-        who, beat = newest.presence, newest.until - LAPSE_MS
-        held = [(name, id) for name, _, id in self._held(session.no)] if closely else []
-        waits = sorted(name for name, handle in self._waits() if handle in session.handles) if closely else []
-        return SessionRecord(session.id, who.host, who.pid, beat, held, list(dict.fromkeys(waits)))
+        held: list[tuple[str, int]] = []
+        waits: set[str] = set()
+        if closely:
+            names = {handle.presence.handle for handle in handles}
+            held = [(state.tube.name, id) for state, id in self._held(session.no)]
+            waits = {name for name, handle in self._waits() if handle in names}
+        who = newest.presence
+        return SessionRecord(session.id, who.host, who.pid, newest.until - LAPSE_MS, held, sorted(waits))
 
     def _waits(self) -> Iterator[tuple[str, str]]:
-        for no, handles in self._db.sessions.waits.items():
+        for no, handles in self._db.waits.items():
             state = self._db.tubes.get(no)
-            yield from ((state.tube.name if state is not None else "", handle) for handle in handles)
+            yield from (("" if state is None else state.tube.name, handle) for handle in handles)
 
     # integrity
 
@@ -376,7 +459,7 @@ class MemoryStep:
         return []
 
     def audit(self, tube: Tube) -> port.Audit:
-        return looking.audit(self._tube(tube), self._db.sessions.by_no)
+        return looking.audit(self._tube(tube), self._db.sessions)
 
     def restore(self, tube: Tube, record: Record) -> None:
         self._tube(tube).records[record.id] = record
@@ -386,14 +469,13 @@ class MemoryStep:
 
     def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
         for id in ids:
-            self._tube(tube).outcomes.drop(id)
+            self._tube(tube).drop_outcome(id)
 
     def stray_waiters(self, *, forget: bool) -> list[tuple[str, str]]:
-        sessions = self._db.sessions
-        stray = [waiter for waiter in self._waits() if waiter[1] not in sessions.handles]
+        stray = [(name, handle) for name, handle in self._waits() if handle not in self._db.handles]
         for _, handle in stray if forget else ():
-            for no in list(sessions.waits):
-                sessions.stop_waiting(handle, no, every=True)
+            for no in list(self._db.waits):
+                self._stop_waiting(handle, no, every=True)
         return stray
 
 
@@ -402,7 +484,7 @@ opened: dict[str, MemoryDatabase] = {}
 
 
 def open_memory(url: str, clock: Callable[[], int] | None = None) -> EngineStore:
-    """The store of that URL in this process, shared by all who opened it and not closed it yet.
+    """The store of that URL in this process, shared by all who opened it and have not closed it yet.
 
     The clock is that of the first opener.
     """

@@ -1,9 +1,11 @@
-"""One tube in memory: its tasks with their indexes and counters, its groups and its outcomes. It decides nothing."""
+"""One tube in memory: its tasks with their indexes and counters, its micro-queues, groups and outcomes.
+
+Every change of a task goes through `move`, which keeps all of these. Nothing is decided here.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from heapq import nsmallest
 from itertools import islice
 
 from msgspec.structs import replace
@@ -14,88 +16,208 @@ from penstock.core.entry import new_record
 from penstock.core.group import Group
 from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
 from penstock.core.ids import Mark, next_marks, shown_mark
-from penstock.core.kind import CLOCK, DELIVER
+from penstock.core.kind import CLOCK
+from penstock.core.lane import LaneState, next_turn
 from penstock.core.lifecycle import Move, expired, handed_out
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
 from penstock.core.soundness import needed_mark
-from penstock.core.task import QUEUED, UNSTARTED, Entry, Record
+from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
 from penstock.engine import port
-from penstock.store.memory.heap import Key, LazyHeap
-from penstock.store.memory.queues import MicroQueues
-
-# session number -> (tube number, task id) of what it holds
-Held = dict[int, set[tuple[int, int]]]
+from penstock.store.memory.ordered import Key, Ordered
 
 
 class TubeState:
-    """A tube's content. Every change of a task goes through `move`, which keeps all indexes and counters."""
+    """The content of a tube."""
 
-    def __init__(self, tube: Tube, held: Held) -> None:
+    def __init__(self, tube: Tube) -> None:
         self.tube = tube
         self.paused = False
         self.last_id = 0
         self.mark: Mark = (0, 0)  # of the newest message
         self.counts = dict.fromkeys(Counts.__struct_fields__, 0)
         self.records: dict[int, Record] = {}  # in id order: ids grow, and a record is replaced where it is
+        self.gained = 0  # tasks that became takeable; whoever reports them sets it back
         self.groups: dict[int, Group] = {}
         self.live: dict[str, int] = {}  # groups by name
         self.moving: set[int] = set()  # groups whose tasks must follow them
-        self.outcomes = Outcomes()
-        self._held = held
-        self._gained = 0
+        self.outcomes: dict[int, Kept] = {}
+        self.last_outcome: dict[str, int] = {}  # by address; earlier outcomes are found by id alone
+        self._outcome_ends = Ordered()  # (until, id)
         self._last_group = 0
         self._over: dict[int, None] = {}  # groups, in the order of their ends
-        self._index()
+        self._clear_indexes()
 
-    def _index(self) -> None:
-        """Empty indexes."""
-        self.by_state: dict[str, set[int]] = {"t": set(), "~": set(), "!": set(), UNSTARTED: set()}
+    def _clear_indexes(self) -> None:
+        self.by_state = {state: Ordered() for state in "rqt~!g"}  # `_key` has the order of each
         self.by_address: dict[str, int] = {}
         self.members: dict[int, dict[int, None]] = {}  # tasks of a group, in id order
-        self.unstarted: dict[int, LazyHeap[Key]] = {}
-        self.timer: LazyHeap[tuple[int, int]] = LazyHeap(self._awaits)
-        self.ready = self._heap("r")
-        self.buried = self._heap("!")
-        self.delivered = self._heap("t")
-        self._aside: list[Key] = []  # ready ones past their ttl, that takes have met
-        self._aside_until = 0
-        self.queues = MicroQueues(self.tube, self.records, self.ready) if self.tube.kind.per_utube else None
+        self.timer = Ordered()  # (at, id)
+        self.heads = Ordered()  # ready tasks in the order of waiting ones, if there are micro-queues
+        self.queues: dict[str, LaneState] = {}
+        self._idle = Ordered()  # (turn, micro-queue) of empty ones in a fair tube
 
-    def _heap(self, state: str) -> LazyHeap[Key]:
-        """The tasks in a state, in take order."""
-        records = self.records
+    def _key(self, record: Record) -> Key:
+        """The place of a task in the index of its state."""
+        match record.state:
+            case "t":
+                return (record.owner or 0, record.rank1, record.id)
+            case "q":
+                return self.queue_key(record)
+            case "~":
+                return (record.id,)
+            case "g":
+                return (record.group_no or 0, record.rank1, record.rank2, record.id)
+        return (record.rank1, record.rank2, record.id)
 
-        def is_there(key: Key) -> bool:
-            record = records.get(key[2])
-            return record is not None and record.state == state and record.rank1 == key[0] and record.rank2 == key[1]
+    def queue_key(self, record: Record) -> Key:
+        """Its place in its micro-queue. In a fair tube rank2 is the turn, which only orders the micro-queues."""
+        rank2 = 0 if self.tube.fair else record.rank2
+        return (record.utube or NO_UTUBE, record.rank1, rank2, record.id)
 
-        return LazyHeap(is_there)
+    # changes of a task
 
-    # tasks
+    def move(self, old: Record | None, new: Record | None, now: int) -> Record | None:
+        """Store a task in place of its old state, None if it is new or gone. Returns the record as it is stored."""
+        if self.tube.kind.per_utube:
+            return self._move_in_queue(old, new, now)
+        self._store(old, new)
+        return new
+
+    def _store(self, old: Record | None, new: Record | None) -> None:
+        counts = self.counts
+        if old is not None:
+            counts[STATE_COUNTER[old.state]] -= 1
+            self.by_state[old.state].discard(self._key(old))
+            if old.at is not None:
+                self.timer.discard((old.at, old.id))
+            if new is None:
+                self._forget(old)
+        if new is not None:
+            self.records[new.id] = new
+            counts[STATE_COUNTER[new.state]] += 1
+            self.by_state[new.state].add(self._key(new))
+            if new.at is not None:
+                self.timer.add((new.at, new.id))
+            if new.state == "r" and (old is None or old.state != "r"):
+                self.gained += 1
+
+    def _forget(self, record: Record) -> None:
+        del self.records[record.id]
+        self.counts["done"] += 1
+        if record.address is not None:
+            self.by_address.pop(record.address, None)
+        if record.group_no is not None:
+            self.members[record.group_no].pop(record.id, None)
+
+    def _move_in_queue(self, old: Record | None, new: Record | None, now: int) -> Record | None:
+        """The same in a micro-queue: a ready task is one of its heads or waits."""
+        fair, label = self.tube.fair, (new or old).utube or NO_UTUBE  # type: ignore[union-attr]
+        if fair and new is not None and new.rank2:
+            new = replace(new, rank2=0)
+        queue = self.queues.get(label) or LaneState()
+        was_empty = queue.empty  # before the task left its place: a release into it begins no new turn
+        if old is not None:
+            queue.taken -= old.state == "t"
+            queue.waiting -= old.state == QUEUED
+            if old.state == "r":
+                queue.heads -= 1
+                self.heads.discard(self.queue_key(old))
+        if new is not None and new.state == "r":
+            if fair and was_empty:
+                queue.turn = next_turn(queue.turn, now)
+            self._arrive_in_queue(queue, old, new)
+            new = self.records[new.id]
+        else:
+            self._store(old, new)
+            if new is not None and new.state == "t":
+                queue.taken += 1
+                if fair and old is not None and old.state == "r":
+                    self._end_turn(label, queue, now)
+        self._promote(label, queue)
+        if not queue.empty:
+            self.queues[label] = queue
+        elif label in self.queues:
+            self._rest(label, queue, now)
+        return new
+
+    def _arrive_in_queue(self, queue: LaneState, old: Record | None, new: Record) -> None:
+        if not queue.waiting and queue.room(self.tube.utube_limit) > 0:
+            self._store_head(queue, old, new)
+            return
+        waiting, key = replace(new, state=QUEUED), self.queue_key(new)
+        queue.waiting += 1
+        self._store(old, waiting)
+        heads = list(self.heads.within(key[0])) if queue.room(self.tube.utube_limit) <= 0 else []
+        if heads and key < heads[-1]:  # it comes before the last head, and takes its place
+            head = self.records[heads[-1][-1]]
+            self.heads.discard(heads[-1])
+            self._store(head, replace(head, state=QUEUED, rank2=0 if self.tube.fair else head.rank2))
+            self.gained -= 1
+            queue.heads -= 1
+            self._store_head(queue, waiting, new)
+
+    def _store_head(self, queue: LaneState, old: Record | None, new: Record) -> None:
+        queue.heads += 1
+        self.heads.add(self.queue_key(new))
+        self._store(old, replace(new, state="r", rank2=queue.turn) if self.tube.fair else replace(new, state="r"))
+
+    def _promote(self, label: str, queue: LaneState) -> None:
+        """Make heads of the first that wait, while there is room."""
+        room = min(queue.room(self.tube.utube_limit), queue.waiting)
+        for key in list(islice(self.by_state[QUEUED].within(label), room)) if room > 0 else ():
+            record = self.records[key[-1]]
+            queue.waiting -= 1
+            self._store_head(queue, record, record)
+
+    def _end_turn(self, label: str, queue: LaneState, now: int) -> None:
+        """A fair micro-queue was served: it goes behind the others, with the heads that are left."""
+        queue.turn = next_turn(queue.turn, now)
+        for key in self.heads.within(label) if queue.heads else ():
+            head = self.records[key[-1]]
+            self._store(head, replace(head, rank2=queue.turn))
+
+    def _rest(self, label: str, queue: LaneState, now: int) -> None:
+        """Forget an empty micro-queue once its turn is over: sooner, it could be served twice in a moment."""
+        if self.tube.fair and queue.turn >= now:
+            self._idle.add((queue.turn, label))
+        else:
+            del self.queues[label]
+        self._sweep_queues(now)
+
+    def _sweep_queues(self, now: int) -> None:
+        while (first := self._idle.first()) is not None and first[0] < now:
+            self._idle.discard(first)
+            queue = self.queues.get(first[1])
+            if queue is not None and queue.empty and queue.turn == first[0]:
+                del self.queues[first[1]]
+
+    # puts and changes
 
     def must_hold(self, more: int) -> None:
-        """TubeFull where there is no room for so many more."""
+        """TubeFull if there is no room for that many more."""
         if self.tube.capacity is not None and more > 0 and len(self.records) + more > self.tube.capacity:
             raise tube_full(self.tube, len(self.records), more)
 
     def insert(self, entries: Sequence[Entry], now: int) -> list[Record]:
-        """Store new tasks; the records are as they are after the last one."""
+        """Store new tasks. The records are as they are after the last put."""
         first = self.last_id + 1
         if not self.tube.kind.leased:
             entries = self._named(entries, first, now)
         for entry in entries:
             self.last_id += 1
-            if entry.address is not None:
-                self.outcomes.supersede(entry.address, now + SUPERSEDED_MS)
+            if entry.address is not None and (last := self.last_outcome.get(entry.address)) is not None:
+                kept = self.outcomes[last]
+                self.keep(replace(kept, until=min(kept.until, now + SUPERSEDED_MS)))
             self._arrive(new_record(entry, self.last_id, now), now)
         self.counts["put"] += len(entries)
-        return [self.records[id] for id in range(first, self.last_id + 1)]
+        records = self.records
+        return [records[id] for id in range(first, self.last_id + 1)]
 
     def _named(self, entries: Sequence[Entry], first: int, now: int) -> list[Entry]:
-        """Entries of an unleased kind with their ids; of elements, a reply alone comes without one."""
+        """Entries of an unleased kind with their ids. In a round tube, only a reply comes without one."""
         if self.tube.kind.hand_out == CLOCK:
             return [entry if entry.address else self._reply(entry, id) for id, entry in enumerate(entries, first)]
         marks = next_marks(self.mark, now, len(entries))
@@ -116,84 +238,19 @@ class TubeState:
         self.move(None, record, now)
 
     def write(self, row: port.Row, now: int) -> None:
-        """Bring one task from its state before to that after, and count it."""
-        old, new = self.records[row.before.id], row.after  # it may have become a head since it was loaded
+        """Change one task and count it."""
+        old = self.records[row.before.id]  # it may have become a head since it was loaded
         for event in row.events:
             if event != "put":  # new content for a task that is there is not one task more
                 self.counts[event] += 1
-        if new.state != "-":
-            self.move(old, new, now)
-            return
-        self.move(old, None, now)
-        if row.ending is not None and self.tube.kind.leased:
-            self._keep(old, row.ending, now)
+        self.move(old, None if row.after.state == "-" else row.after, now)
+        if row.ending is not None and row.after.state == "-" and self.tube.kind.leased:
+            self._end(old, row.ending, now)
 
-    def _keep(self, record: Record, ending: Ending, now: int) -> None:
+    def _end(self, record: Record, ending: Ending, now: int) -> None:
         if record.address is not None:
-            self.outcomes.keep(Kept(record.id, record.address, ending, now + self.tube.retention))
-            self.outcomes.sweep(now, 2)
-
-    def move(self, old: Record | None, new: Record | None, now: int) -> Record | None:
-        """Bring a task from one state to another, None where it is gone; the record as it is then."""
-        was = "" if old is None else old.state
-        if new is None:
-            assert old is not None
-            del self.records[old.id]
-            if old.address is not None:
-                self.by_address.pop(old.address, None)
-            if old.group_no is not None:
-                self.members[old.group_no].pop(old.id, None)
-        if self.queues is not None:
-            if new is not None and new.state != "r":
-                self.records[new.id] = new
-            elif new is not None and was in ("r", QUEUED):  # in no micro-queue while its place in there is found
-                self.records[new.id] = replace(new, state="~")
-            new = self.queues.moved(old, new, (new or old).utube or "", now)  # type: ignore[union-attr]
-        if old is not None:
-            self.counts[STATE_COUNTER[was]] -= 1
-            if was in self.by_state:
-                self.by_state[was].discard(old.id)
-                if was == "t" and old.owner in self._held:
-                    self._held[old.owner].discard((self.tube.no, old.id))
-        if new is None:
-            self.counts["done"] += 1
-            return None
-        self.records[new.id] = new
-        self._enter(new)
-        if new.state == "r" and was != "r":
-            self._gained += 1
-        return new
-
-    def _enter(self, record: Record) -> None:
-        """Count a task, and enter it into the indexes of its state; what they have of its past drops out later."""
-        state, id, total = record.state, record.id, len(self.records)
-        self.counts[STATE_COUNTER[state]] += 1
-        if state == "r":
-            self.ready.push((record.rank1, record.rank2, id), total)
-        elif state in self.by_state:
-            self.by_state[state].add(id)
-            if state == "t":
-                if record.owner in self._held:
-                    self._held[record.owner].add((self.tube.no, id))
-                elif self.tube.kind.hand_out == DELIVER:
-                    self.delivered.push((record.rank1, record.rank2, id), total)
-            elif state == "!":
-                self.buried.push((record.rank1, record.rank2, id), total)
-            elif state == UNSTARTED and record.group_no is not None:
-                waiting = self.unstarted.get(record.group_no)
-                if waiting is None:
-                    waiting = self.unstarted[record.group_no] = self._heap(UNSTARTED)
-                waiting.push((record.rank1, record.rank2, id), len(self.members[record.group_no]) + 1)
-        if record.at is not None:
-            self.timer.push((record.at, id), total)
-
-    def gained(self) -> int:
-        """How many tasks became takeable since this was asked last."""
-        gained, self._gained = self._gained, 0
-        if self.queues is not None:
-            gained += self.queues.gained
-            self.queues.gained = 0
-        return gained
+            self.keep(Kept(record.id, record.address, ending, now + self.tube.retention))
+            self._sweep_outcomes(now, 2)
 
     def erase(self, upto: int) -> None:
         """Remove all tasks up to an id, uncounted."""
@@ -202,34 +259,39 @@ class TubeState:
             if record.address is not None:
                 self.by_address.pop(record.address, None)
 
-    # hand-outs
+    # takes and acks
 
-    def lease(self, count: int, session: int, max_pri: int | None, now: int, *, forced: bool) -> list[Record]:
+    def take(self, count: int, session: int, max_pri: int | None, now: int) -> list[Record]:
         """Hand out up to count tasks, in order."""
-        if self._aside and (not forced or self._aside_until > now):  # gone by now, or the clock was set back
-            for key in self._aside:
-                self.ready.push(key, len(self.records))
-            self._aside, self._aside_until = [], 0
-        ready, records, hand_out = self.ready, self.records, self.tube.kind.hand_out
-        top = clock_limit(self.tube, now) if hand_out == CLOCK else max_pri
+        top = clock_limit(self.tube, now) if self.tube.kind.hand_out == CLOCK else max_pri
+        # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
+        turns, batch = (count, 1) if self.tube.fair and self.tube.utube_limit > 1 else (1, count)
         handed: list[Record] = []
-        while len(handed) < count and (first := ready.first()) is not None:
-            if top is not None and first[0] > top:
+        for _ in range(turns):
+            records = self._takeable(batch, top, now)
+            if not records:
                 break
-            ready.pop()
-            record = records[first[2]]
-            if expired(record, now):
-                self._aside.append(first)
-                self._aside_until = max(self._aside_until, record.expires or 0)
-            elif record.group_no is None or self.groups[record.group_no].state != rules.CANCELLING:
-                handed.append(self._hand_out(record, session, now))
+            handed += [self._hand_out(record, session, now) for record in records]
         return handed
+
+    def _takeable(self, count: int, top: int | None, now: int) -> list[Record]:
+        found: list[Record] = []
+        for key in self.by_state["r"]:
+            if top is not None and key[0] > top:
+                break
+            record = self.records[key[2]]
+            cancelled = record.group_no in self.moving and self.groups[record.group_no or 0].state == rules.CANCELLING
+            if not (cancelled or expired(record, now)):
+                found.append(record)
+                if len(found) == count:
+                    break
+        return found
 
     def recover(self, count: int, elapsed: int, now: int) -> list[Record]:
         """Hand out again the first delivered messages, up to one that is younger."""
-        keys = [] if self.paused else self.delivered.head(count)
         old: list[Record] = []
-        for record in (self.records[key[2]] for key in keys):
+        for key in () if self.paused else islice(self.by_state["t"].within(0), count):
+            record = self.records[key[-1]]
             if (record.taken or 0) + elapsed > now:
                 break
             old.append(record)
@@ -258,36 +320,35 @@ class TubeState:
                 self.move(record, None, now)
                 acked.add(move.shown)
                 if record.address is not None and move.name is None:
-                    self._keep(record, Ending("done", move.result), now)
+                    self._end(record, Ending("done", move.result), now)
                     kept.append(record.id)
         self.counts["ack"] += len(acked)
-        return port.Acked(acked, self.gained(), kept)  # type: ignore[arg-type]
+        gained, self.gained = self.gained, 0
+        return port.Acked(acked, gained, kept)  # type: ignore[arg-type]
 
     def _count_down(self, no: int) -> bool:
-        """One task less of a group; False where that is for the engine to do."""
+        """Count one task less in a group; False if the engine must do it."""
         group = self.groups[no]
         if group.state != rules.STARTED or group.left <= 1:
             return False
         group.left -= 1
         return True
 
-    def is_due(self, now: int) -> bool:
-        """Whether the clock or a group demands something of a task."""
-        return bool(self.moving) or ((first := self.timer.first()) is not None and first[0] <= now)
+    # looking
+
+    def due_at(self) -> int | None:
+        """When the clock or a group next demands something of a task."""
+        first = self.timer.first()
+        return 0 if self.moving else None if first is None else int(first[0])
 
     def next_at(self, now: int) -> int | None:
-        """The next moment at which something becomes due, or an element may be handed out."""
-        if self.moving:
-            return 0
-        first = self.timer.first()
-        moment = None if first is None else first[0]
-        if self.tube.kind.hand_out == CLOCK and (element := self.ready.first()) is not None:
+        """The same, or when the next element may be handed out."""
+        moment = self.due_at()
+        if self.tube.kind.hand_out == CLOCK and (element := self.by_state["r"].first()) is not None:
             wait = clock_wait(self.tube, element[0], now)
             if wait is not None and (moment is None or now + wait < moment):
                 return now + wait
         return moment
-
-    # looking
 
     def named(self, name: str) -> Record | None:
         """The task of an address."""
@@ -329,30 +390,45 @@ class TubeState:
         else:
             self._over.pop(group.no, None)
 
-    def sweep(self, now: int, limit: int) -> None:
-        """Forget some outcomes and groups past their retention, and micro-queues that had their turn.
+    def keep(self, kept: Kept) -> None:
+        """Keep an outcome."""
+        self.drop_outcome(kept.id)
+        self.outcomes[kept.id] = kept
+        self.last_outcome[kept.address] = kept.id
+        self._outcome_ends.add((kept.until, kept.id))
 
-        Whatever adds one forgets two, so that they do not pile up where nobody calls `advance`.
+    def drop_outcome(self, id: int) -> None:
+        """Forget an outcome, if there is one."""
+        kept = self.outcomes.pop(id, None)
+        if kept is not None:
+            self._outcome_ends.discard((kept.until, id))
+            if self.last_outcome.get(kept.address) == id:
+                del self.last_outcome[kept.address]
+
+    def _sweep_outcomes(self, now: int, limit: int) -> None:
+        for until, id in list(islice(self._outcome_ends, limit)):
+            if until <= now:
+                self.drop_outcome(id)
+
+    def sweep(self, now: int, limit: int) -> None:
+        """Forget some outcomes and groups past their retention, and micro-queues whose turn is over.
+
+        Whatever adds one forgets two, so that they do not pile up if nobody calls `advance`.
         """
-        self.outcomes.sweep(now, limit)
+        self._sweep_outcomes(now, limit)
         for no in list(islice(self._over, limit)):
             if not rules.forgotten(self.groups[no], now):
                 break
-            for kept in (self._over, self.groups, self.members, self.unstarted):
+            for kept in (self._over, self.groups, self.members):
                 kept.pop(no, None)
-        if self.queues is not None:
-            self.queues.sweep(now)
-
-    def _awaits(self, entry: tuple[int, int]) -> bool:
-        record = self.records.get(entry[1])
-        return record is not None and record.at == entry[0]
+        self._sweep_queues(now)
 
     # transfer and repair
 
     def import_batch(self, parcel: Parcel, now: int) -> None:
         """Store what comes from elsewhere."""
         for kept in parcel.outcomes:
-            self.outcomes.keep(kept)
+            self.keep(kept)
         new = parcel.above(self.last_id)
         for record in new.records:
             self._skip_to(record.id - 1)
@@ -367,7 +443,7 @@ class TubeState:
         self.counts["delay"] -= new.due
 
     def _skip_to(self, id: int) -> None:
-        """The ids up to here were put and are done, elsewhere."""
+        """Count the ids up to here as put and done, elsewhere."""
         skipped = max(0, id - self.last_id)
         self.last_id += skipped
         self.counts["put"] += skipped
@@ -379,60 +455,7 @@ class TubeState:
         self.mark = needed_mark(self.mark, audit.newest) or self.mark
         self.counts.update(dict.fromkeys(STATE_COUNTER.values(), 0), done=self.counts["put"] - len(records))
         self.records.clear()
-        self._index()
-        for name, queue in audit.queues.items() if self.queues is not None else ():
-            self.queues.begin(name, queue.turn)  # type: ignore[union-attr]
+        self._clear_indexes()
+        self.queues = {label: LaneState(turn=queue.turn) for label, queue in audit.queues.items()}
         for record in records:
             self._arrive(replace(record, state="r") if record.state == QUEUED else record, 0)
-
-
-class Outcomes:
-    """How addressed tasks ended. An address leads to its last outcome; those before it are found by id alone."""
-
-    def __init__(self) -> None:
-        self._kept: dict[int, Kept] = {}
-        self._last: dict[str, int] = {}
-        self._ends: LazyHeap[tuple[int, int]] = LazyHeap(self._ends_then)
-
-    def keep(self, kept: Kept) -> None:
-        """A task ended so."""
-        self._kept[kept.id] = kept
-        self._last[kept.address] = kept.id
-        self._ends.push((kept.until, kept.id), len(self._kept))
-
-    def supersede(self, address: str, until: int) -> None:
-        """The address was put again: its last outcome goes at that moment, if not sooner."""
-        id = self._last.get(address)
-        if id is not None and self._kept[id].until > until:
-            self.keep(replace(self._kept[id], until=until))
-
-    def of(self, id: int | None, address: str | None, now: int) -> Ending | None:
-        """How a task ended, or the last one of an address."""
-        kept = self._kept.get(self._last.get(address, 0) if id is None and address is not None else id or 0)
-        return None if kept is None or kept.until <= now else kept.ending
-
-    def has(self, id: int) -> bool:
-        """Whether there is one of a task."""
-        return id in self._kept
-
-    def drop(self, id: int) -> None:
-        """Forget one."""
-        kept = self._kept.pop(id)
-        if self._last.get(kept.address) == id:
-            del self._last[kept.address]
-
-    def read(self, after: int, limit: int) -> list[Kept]:
-        """Those of tasks above an id, in id order."""
-        return [self._kept[id] for id in nsmallest(limit, (id for id in self._kept if id > after))]
-
-    def sweep(self, now: int, limit: int) -> None:
-        """Forget some whose time is over."""
-        for _ in range(limit):
-            first = self._ends.first()
-            if first is None or first[0] > now:
-                return
-            self.drop(first[1])
-
-    def _ends_then(self, entry: tuple[int, int]) -> bool:
-        kept = self._kept.get(entry[1])
-        return kept is not None and kept.until == entry[0]
