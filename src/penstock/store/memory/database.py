@@ -20,10 +20,9 @@ from msgspec.structs import replace
 from penstock.core.ending import Ending
 from penstock.core.group import OVER, Group
 from penstock.core.kind import Kind
-from penstock.core.lane import LaneState
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, make_tube
-from penstock.core.refusals import tube_missing
+from penstock.core.refusals import tube_full, tube_missing
 from penstock.core.results import LAPSE_MS, STATE_COUNTER, Counts, Description, Lane, Presence, SessionRecord
 from penstock.core.task import QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
@@ -236,8 +235,8 @@ class MemoryStep:
         return self._tube(tube).tally()
 
     def queue(self, tube: Tube, utube: str) -> Lane:
-        row = self._tube(tube).queues.get(utube, LaneState())
-        return Lane(utube, row.taken, row.heads, row.waiting)
+        found = self._tube(tube).queues.get(utube)
+        return Lane(utube, *((0, 0, 0) if found is None else found.counted))
 
     def ahead(self, tube: Tube, record: Record) -> int:
         place, ready = (record.rank1, record.rank2, record.id), self._tube(tube).by_state["r"]
@@ -254,7 +253,7 @@ class MemoryStep:
 
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
         state = self._tube(tube)
-        state.must_hold(len(entries))
+        _must_hold(state, len(entries))
         records = state.insert(entries, self.now)
         state.gained = 0
         return records
@@ -281,18 +280,17 @@ class MemoryStep:
             if request.blocked == "enter" and handed.tube is None:
                 db.waits.setdefault(tube.no, Counter())[request.handle] += 1
             elif request.blocked == "leave" or (request.blocked == "stay" and handed.tube is not None):
-                self._stop_waiting(request.handle, tube.no)
+                self._stop_waiting(request.handle, tube.no, 1)
         handed.next_at = self._next_at(states)
         return handed
 
-    def _stop_waiting(self, handle: str, tube: int, *, every: bool = False) -> None:
-        """Count one blocked take of a handle less, or none at all."""
+    def _stop_waiting(self, handle: str, tube: int, takes: int | None = None) -> None:
+        """Count so many blocked takes of a handle less, or all of them."""
         waits = self._db.waits.get(tube, Counter[str]())
-        waits[handle] = 0 if every else waits[handle] - 1
-        if waits[handle] <= 0:
-            del waits[handle]
-        if not waits:
-            self._db.waits.pop(tube, None)
+        waits[handle] -= waits[handle] if takes is None else takes
+        self._db.waits[tube] = +waits  # without what is zero or below
+        if not self._db.waits[tube]:
+            del self._db.waits[tube]
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         return self._tube(tube).recover(count, elapsed, self.now)
@@ -305,15 +303,15 @@ class MemoryStep:
     def flush(self, delta: port.Delta) -> port.Flushed:
         state, now, rows = self._tube(delta.tube), self.now, delta.rows
         if delta.fresh:
-            state.must_hold(len(delta.fresh) - sum(row.after.state == "-" for row in rows))
+            _must_hold(state, len(delta.fresh) - sum(row.after.state == "-" for row in rows))
         for group in delta.groups:
             state.write_group(group.after)
         if delta.tube.kind.per_utube and len(rows) > 1:  # waiting ones first, so that none becomes a head between
             rows = sorted(rows, key=lambda row: row.before.state != QUEUED)
         for row in rows:
             state.write(row, now)
-        if delta.erase_upto is not None:
-            state.erase(delta.erase_upto)
+        for id in list(state.above(0, delta.erase_upto)) if delta.erase_upto is not None else ():
+            state.by_address.pop(state.records.pop(id).address or "", None)
         flushed = port.Flushed()
         if delta.fresh:
             flushed.fresh = state.insert(delta.fresh, now)
@@ -326,13 +324,31 @@ class MemoryStep:
         return flushed
 
     def open_group(self, tube: Tube, name: str) -> Group:
-        return replace(self._tube(tube).open_group(name, self.now))
+        state = self._tube(tube)
+        if name not in state.live:
+            state.sweep(self.now, 2)
+            state.last_group += 1
+            state.write_group(Group(state.last_group, name))
+        return replace(state.groups[state.live[name]])
 
     def sweep(self, tube: Tube, limit: int) -> None:
         self._tube(tube).sweep(self.now, limit)
 
     def import_batch(self, tube: Tube, parcel: Parcel) -> None:
-        self._tube(tube).import_batch(parcel, self.now)
+        state = self._tube(tube)
+        for kept in parcel.outcomes:
+            state.keep(kept)
+        new = parcel.above(state.last_id)
+        for record in new.records:
+            state.skip_to(record.id - 1)
+            state.last_id = record.id
+            state.counts["put"] += 1
+            state.add(record, self.now)
+        for no, count in new.members.items():
+            state.groups[no].total += count
+            state.groups[no].left += count
+        state.skip_to(parcel.upto)
+        state.counts["delay"] -= new.due
 
     def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
         state = self._tube(tube)
@@ -407,7 +423,7 @@ class MemoryStep:
     def _leave(self, handle: Handle, moment: int) -> None:
         del self._db.handles[handle.presence.handle]
         for tube in list(self._db.waits):
-            self._stop_waiting(handle.presence.handle, tube, every=True)
+            self._stop_waiting(handle.presence.handle, tube)
         session = self._db.sessions[handle.session]
         if not self._handles_of(session):
             session.last, session.until = handle, moment + session.ttr
@@ -475,8 +491,15 @@ class MemoryStep:
         stray = [(name, handle) for name, handle in self._waits() if handle not in self._db.handles]
         for _, handle in stray if forget else ():
             for no in list(self._db.waits):
-                self._stop_waiting(handle, no, every=True)
+                self._stop_waiting(handle, no)
         return stray
+
+
+def _must_hold(state: TubeState, more: int) -> None:
+    """TubeFull if there is no room for that many more tasks."""
+    capacity, stored = state.tube.capacity, len(state.records)
+    if capacity is not None and more > 0 and stored + more > capacity:
+        raise tube_full(state.tube, stored, more)
 
 
 _opening = Lock()

@@ -53,20 +53,20 @@ def _select(tube: TubeState, select: port.Select, now: int) -> Iterable[Record]:
             own = (record for record in taken if record.utube == utube)
             return nsmallest(limit, own, key=lambda record: (record.taken or 0, record.id))
         case port.Due(limit):
-            keys = (key for key in islice(tube.timer, limit) if key[0] <= now)
+            return [records[id] for at, id in islice(tube.timer, limit) if at <= now]
         case port.Buried(limit):
-            keys = islice(by_state["!"], limit)
+            return [records[key[-1]] for key in islice(by_state["!"], limit)]
         case port.Unstarted(group, limit):
-            keys = islice(by_state["g"].within(group), limit)
+            return [records[key[-1]] for key in islice(by_state["g"].within(group), limit)]
         case port.Deliveries(start, limit, delivered):
             keys = islice(by_state["t" if delivered else "r"], start, start + limit)
-    return [records[key[-1]] for key in keys]
+            return [records[key[-1]] for key in keys]
 
 
 def _in_states(tube: TubeState, states: str, after: int, limit: int, now: int = 0) -> Iterable[Record]:
     """Tasks in one of these states that are not past their ttl, above an id, in order."""
     ids = tube.above(after)
-    if 2 * sum(len(tube.by_state[state]) for state in states) < tube.last_id - after:
+    if "r" not in states and 2 * sum(len(tube.by_state[state]) for state in states) < tube.last_id - after:
         ids = sorted(key[-1] for state in states for key in tube.by_state[state] if key[-1] > after)
     found = (tube.records[id] for id in ids)
     return islice((record for record in found if record.state in states and not expired(record, now)), limit)
@@ -111,7 +111,7 @@ def _audit_queues(tube: TubeState, records: Iterable[Record]) -> dict[str, port.
         ready = sorted((record for record in own if record.state != "t"), key=tube.queue_key)
         audits[label] = port.QueueAudit(
             counted=(here["t"], here["r"], here[QUEUED]),
-            stored=(0, 0, 0) if row is None else (row.taken, row.heads, row.waiting),
+            stored=(0, 0, 0) if row is None else row.counted,
             turn=0 if row is None else row.turn,
             ready=[(record.id, record.state) for record in ready],
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice, takewhile
 from typing import Any
 
 # A tuple that ends with a task's id. All keys of one index have the same shape.
@@ -28,6 +28,9 @@ class Ordered:
 
     def __len__(self) -> int:
         return sum(map(len, self._lists))
+
+    def __bool__(self) -> bool:
+        return bool(self._lists)
 
     def add(self, key: Key) -> None:
         """Add a key; one that is there already stays alone."""
@@ -69,18 +72,15 @@ class Ordered:
         """The smallest key, or None."""
         return self._lists[0][0] if self._lists else None
 
-    def starting(self, key: Key) -> Iterator[Key]:
-        """The keys from this one on; a shorter tuple comes before all that begin with it."""
-        number = bisect_left(self._lasts, key)
-        if number == len(self._lasts):
-            return iter(())
-        keys = self._lists[number]
-        return chain(keys[bisect_left(keys, key) :], chain.from_iterable(self._lists[number + 1 :]))
+    def pop(self) -> Key:
+        """Remove the smallest key and return it."""
+        first = self._lists[0][0]
+        self.discard(first)
+        return first
 
     def within(self, *prefix: Any) -> Iterator[Key]:
         """The keys that begin with these values."""
-        size = len(prefix)
-        for key in self.starting(prefix):
-            if key[:size] != prefix:
-                return
-            yield key
+        number, size = bisect_left(self._lasts, prefix), len(prefix)
+        start = bisect_left(self._lists[number], prefix) if number < len(self._lists) else 0
+        keys = islice(chain.from_iterable(islice(self._lists, number, None)), start, None)
+        return takewhile(lambda key: key[:size] == prefix, keys)

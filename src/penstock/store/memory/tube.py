@@ -5,6 +5,7 @@ Every change of a task goes through `move`, which keeps all of these. Nothing is
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -17,16 +18,50 @@ from penstock.core.group import Group
 from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
 from penstock.core.ids import Mark, next_marks, shown_mark
 from penstock.core.kind import CLOCK
-from penstock.core.lane import LaneState, next_turn
+from penstock.core.lane import next_turn
 from penstock.core.lifecycle import Move, expired, handed_out
 from penstock.core.options import Tube
-from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
 from penstock.core.soundness import needed_mark
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import Kept, Parcel, Tally
+from penstock.core.transfer import Kept, Tally
 from penstock.engine import port
 from penstock.store.memory.ordered import Key, Ordered
+
+
+class MicroQueue:
+    """How many of its tasks are taken, its heads in order, those that wait, and its turn in a fair tube."""
+
+    __slots__ = ("heads", "taken", "turn", "waiting")
+
+    def __init__(self, turn: int = 0) -> None:
+        self.taken, self.turn = 0, turn
+        self.heads: list[Key] = []
+        self.waiting = Ordered()
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing of it is ready or taken."""
+        return not (self.taken or self.heads or self.waiting)
+
+    def precedes(self, key: Key) -> bool:
+        """Whether one that waits comes before this one."""
+        first = self.waiting.first()
+        return first is not None and first < key
+
+    def remove(self, key: Key, state: str) -> None:
+        """A task leaves the place that it has in this state."""
+        if state == "t":
+            self.taken -= 1
+        elif state == QUEUED:
+            self.waiting.discard(key)
+        elif state == "r" and key in self.heads:
+            self.heads.remove(key)
+
+    @property
+    def counted(self) -> tuple[int, int, int]:
+        """How many are taken, heads and waiting."""
+        return self.taken, len(self.heads), len(self.waiting)
 
 
 class TubeState:
@@ -46,17 +81,16 @@ class TubeState:
         self.outcomes: dict[int, Kept] = {}
         self.last_outcome: dict[str, int] = {}  # by address; earlier outcomes are found by id alone
         self._outcome_ends = Ordered()  # (until, id)
-        self._last_group = 0
+        self.last_group = 0
         self._over: dict[int, None] = {}  # groups, in the order of their ends
         self._clear_indexes()
 
     def _clear_indexes(self) -> None:
-        self.by_state = {state: Ordered() for state in "rqt~!g"}  # `_key` has the order of each
+        self.by_state = {state: Ordered() for state in "rt~!g"}  # `_key` has the order of each
         self.by_address: dict[str, int] = {}
         self.members: dict[int, dict[int, None]] = {}  # tasks of a group, in id order
         self.timer = Ordered()  # (at, id)
-        self.heads = Ordered()  # ready tasks in the order of waiting ones, if there are micro-queues
-        self.queues: dict[str, LaneState] = {}
+        self.queues: dict[str, MicroQueue] = {}
         self._idle = Ordered()  # (turn, micro-queue) of empty ones in a fair tube
 
     def _key(self, record: Record) -> Key:
@@ -64,8 +98,6 @@ class TubeState:
         match record.state:
             case "t":
                 return (record.owner or 0, record.rank1, record.id)
-            case "q":
-                return self.queue_key(record)
             case "~":
                 return (record.id,)
             case "g":
@@ -74,8 +106,7 @@ class TubeState:
 
     def queue_key(self, record: Record) -> Key:
         """Its place in its micro-queue. In a fair tube rank2 is the turn, which only orders the micro-queues."""
-        rank2 = 0 if self.tube.fair else record.rank2
-        return (record.utube or NO_UTUBE, record.rank1, rank2, record.id)
+        return (record.rank1, 0 if self.tube.fair else record.rank2, record.id)
 
     # changes of a task
 
@@ -90,7 +121,8 @@ class TubeState:
         counts = self.counts
         if old is not None:
             counts[STATE_COUNTER[old.state]] -= 1
-            self.by_state[old.state].discard(self._key(old))
+            if old.state != QUEUED:
+                self.by_state[old.state].discard(self._key(old))
             if old.at is not None:
                 self.timer.discard((old.at, old.id))
             if new is None:
@@ -98,7 +130,8 @@ class TubeState:
         if new is not None:
             self.records[new.id] = new
             counts[STATE_COUNTER[new.state]] += 1
-            self.by_state[new.state].add(self._key(new))
+            if new.state != QUEUED:
+                self.by_state[new.state].add(self._key(new))
             if new.at is not None:
                 self.timer.add((new.at, new.id))
             if new.state == "r" and (old is None or old.state != "r"):
@@ -117,69 +150,54 @@ class TubeState:
         fair, label = self.tube.fair, (new or old).utube or NO_UTUBE  # type: ignore[union-attr]
         if fair and new is not None and new.rank2:
             new = replace(new, rank2=0)
-        queue = self.queues.get(label) or LaneState()
+        queue = self.queues.get(label)
+        if queue is None:
+            queue = self.queues[label] = MicroQueue()
         was_empty = queue.empty  # before the task left its place: a release into it begins no new turn
         if old is not None:
-            queue.taken -= old.state == "t"
-            queue.waiting -= old.state == QUEUED
-            if old.state == "r":
-                queue.heads -= 1
-                self.heads.discard(self.queue_key(old))
+            queue.remove(self.queue_key(old), old.state)
         if new is not None and new.state == "r":
             if fair and was_empty:
                 queue.turn = next_turn(queue.turn, now)
-            self._arrive_in_queue(queue, old, new)
-            new = self.records[new.id]
+            new = self._arrive_in_queue(queue, old, new)
         else:
             self._store(old, new)
             if new is not None and new.state == "t":
                 queue.taken += 1
-                if fair and old is not None and old.state == "r":
-                    self._end_turn(label, queue, now)
-        self._promote(label, queue)
-        if not queue.empty:
-            self.queues[label] = queue
-        elif label in self.queues:
+                if fair and old is not None and old.state == "r":  # it goes behind the others, with the heads it has
+                    queue.turn = next_turn(queue.turn, now)
+                    for head in [self.records[key[2]] for key in queue.heads]:
+                        self._store(head, replace(head, rank2=queue.turn))
+        while queue.waiting and self._room(queue) > 0:
+            first = self.records[queue.waiting.pop()[2]]
+            self._store(first, self._head(queue, first))
+        if queue.empty:
             self._rest(label, queue, now)
         return new
 
-    def _arrive_in_queue(self, queue: LaneState, old: Record | None, new: Record) -> None:
-        if not queue.waiting and queue.room(self.tube.utube_limit) > 0:
-            self._store_head(queue, old, new)
-            return
-        waiting, key = replace(new, state=QUEUED), self.queue_key(new)
-        queue.waiting += 1
-        self._store(old, waiting)
-        heads = list(self.heads.within(key[0])) if queue.room(self.tube.utube_limit) <= 0 else []
-        if heads and key < heads[-1]:  # it comes before the last head, and takes its place
-            head = self.records[heads[-1][-1]]
-            self.heads.discard(heads[-1])
-            self._store(head, replace(head, state=QUEUED, rank2=0 if self.tube.fair else head.rank2))
+    def _arrive_in_queue(self, queue: MicroQueue, old: Record | None, new: Record) -> Record:
+        key, room = self.queue_key(new), self._room(queue)
+        if room <= 0 and queue.heads and key < queue.heads[-1]:  # it takes the place of the last head
+            last = self.records[queue.heads.pop()[2]]
+            self._store(last, self._waiting(queue, last))
             self.gained -= 1
-            queue.heads -= 1
-            self._store_head(queue, waiting, new)
+            room = 1
+        stored = self._head(queue, new) if room > 0 and not queue.precedes(key) else self._waiting(queue, new)
+        self._store(old, stored)
+        return stored
 
-    def _store_head(self, queue: LaneState, old: Record | None, new: Record) -> None:
-        queue.heads += 1
-        self.heads.add(self.queue_key(new))
-        self._store(old, replace(new, state="r", rank2=queue.turn) if self.tube.fair else replace(new, state="r"))
+    def _room(self, queue: MicroQueue) -> int:
+        return self.tube.utube_limit - queue.taken - len(queue.heads)
 
-    def _promote(self, label: str, queue: LaneState) -> None:
-        """Make heads of the first that wait, while there is room."""
-        room = min(queue.room(self.tube.utube_limit), queue.waiting)
-        for key in list(islice(self.by_state[QUEUED].within(label), room)) if room > 0 else ():
-            record = self.records[key[-1]]
-            queue.waiting -= 1
-            self._store_head(queue, record, record)
+    def _head(self, queue: MicroQueue, record: Record) -> Record:
+        insort(queue.heads, self.queue_key(record))
+        return replace(record, state="r", rank2=queue.turn if self.tube.fair else record.rank2)
 
-    def _end_turn(self, label: str, queue: LaneState, now: int) -> None:
-        """A fair micro-queue was served: it goes behind the others, with the heads that are left."""
-        queue.turn = next_turn(queue.turn, now)
-        for key in self.heads.within(label) if queue.heads else ():
-            head = self.records[key[-1]]
-            self._store(head, replace(head, rank2=queue.turn))
+    def _waiting(self, queue: MicroQueue, record: Record) -> Record:
+        queue.waiting.add(self.queue_key(record))
+        return replace(record, state=QUEUED, rank2=0 if self.tube.fair else record.rank2)
 
-    def _rest(self, label: str, queue: LaneState, now: int) -> None:
+    def _rest(self, label: str, queue: MicroQueue, now: int) -> None:
         """Forget an empty micro-queue once its turn is over: sooner, it could be served twice in a moment."""
         if self.tube.fair and queue.turn >= now:
             self._idle.add((queue.turn, label))
@@ -189,17 +207,12 @@ class TubeState:
 
     def _sweep_queues(self, now: int) -> None:
         while (first := self._idle.first()) is not None and first[0] < now:
-            self._idle.discard(first)
-            queue = self.queues.get(first[1])
-            if queue is not None and queue.empty and queue.turn == first[0]:
-                del self.queues[first[1]]
+            turn, label = self._idle.pop()
+            queue = self.queues.get(label)
+            if queue is not None and queue.empty and queue.turn == turn:
+                del self.queues[label]
 
     # puts and changes
-
-    def must_hold(self, more: int) -> None:
-        """TubeFull if there is no room for that many more."""
-        if self.tube.capacity is not None and more > 0 and len(self.records) + more > self.tube.capacity:
-            raise tube_full(self.tube, len(self.records), more)
 
     def insert(self, entries: Sequence[Entry], now: int) -> list[Record]:
         """Store new tasks. The records are as they are after the last put."""
@@ -211,7 +224,7 @@ class TubeState:
             if entry.address is not None and (last := self.last_outcome.get(entry.address)) is not None:
                 kept = self.outcomes[last]
                 self.keep(replace(kept, until=min(kept.until, now + SUPERSEDED_MS)))
-            self._arrive(new_record(entry, self.last_id, now), now)
+            self.add(new_record(entry, self.last_id, now), now)
         self.counts["put"] += len(entries)
         records = self.records
         return [records[id] for id in range(first, self.last_id + 1)]
@@ -230,7 +243,8 @@ class TubeState:
             name += "-"
         return replace(entry, address=name)
 
-    def _arrive(self, record: Record, now: int) -> None:
+    def add(self, record: Record, now: int) -> None:
+        """Store a new task."""
         if record.address is not None:
             self.by_address[record.address] = record.id
         if record.group_no is not None:
@@ -251,13 +265,6 @@ class TubeState:
         if record.address is not None:
             self.keep(Kept(record.id, record.address, ending, now + self.tube.retention))
             self._sweep_outcomes(now, 2)
-
-    def erase(self, upto: int) -> None:
-        """Remove all tasks up to an id, uncounted."""
-        for id in list(self.above(0, upto)):
-            record = self.records.pop(id)
-            if record.address is not None:
-                self.by_address.pop(record.address, None)
 
     # takes and acks
 
@@ -368,15 +375,6 @@ class TubeState:
 
     # groups and outcomes
 
-    def open_group(self, name: str, now: int) -> Group:
-        """The live group of that name, or a new one."""
-        no = self.live.get(name)
-        if no is None:
-            self.sweep(now, 2)
-            self._last_group = no = self.live[name] = self._last_group + 1
-            self.groups[no] = Group(no, name)
-        return self.groups[no]
-
     def write_group(self, group: Group) -> None:
         """Set a group's record."""
         self.groups[group.no] = group
@@ -425,24 +423,7 @@ class TubeState:
 
     # transfer and repair
 
-    def import_batch(self, parcel: Parcel, now: int) -> None:
-        """Store what comes from elsewhere."""
-        for kept in parcel.outcomes:
-            self.keep(kept)
-        new = parcel.above(self.last_id)
-        for record in new.records:
-            self._skip_to(record.id - 1)
-            self.last_id = record.id
-            self.counts["put"] += 1
-            if record.group_no is not None:
-                group = self.groups[record.group_no]
-                group.total += 1
-                group.left += 1
-            self._arrive(record, now)
-        self._skip_to(parcel.upto)
-        self.counts["delay"] -= new.due
-
-    def _skip_to(self, id: int) -> None:
+    def skip_to(self, id: int) -> None:
         """Count the ids up to here as put and done, elsewhere."""
         skipped = max(0, id - self.last_id)
         self.last_id += skipped
@@ -456,6 +437,6 @@ class TubeState:
         self.counts.update(dict.fromkeys(STATE_COUNTER.values(), 0), done=self.counts["put"] - len(records))
         self.records.clear()
         self._clear_indexes()
-        self.queues = {label: LaneState(turn=queue.turn) for label, queue in audit.queues.items()}
+        self.queues = {label: MicroQueue(queue.turn) for label, queue in audit.queues.items()}
         for record in records:
-            self._arrive(replace(record, state="r") if record.state == QUEUED else record, 0)
+            self.add(replace(record, state="r") if record.state == QUEUED else record, 0)
