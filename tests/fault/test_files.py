@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite import busy
+from penstock.store.sqlite import file
 from tests.support.sqlite_files import held
 
 PAGE = 2048
@@ -207,7 +207,7 @@ def test_a_broken_broker_can_be_closed(path: Path) -> None:
 def test_a_write_lock_held_for_too_long_is_busy(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
     tube = broker.tube("t")
     tube.put("before")
     with held(path):
@@ -223,7 +223,7 @@ def test_a_write_lock_held_for_too_long_is_busy(
 def test_a_busy_file_cannot_be_opened_anew_but_is_not_harmed(
     path: Path, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
     broker.tube("t").put("x")
     with held(path), pytest.raises(penstock.StoreBusy):
         connect(path)
@@ -243,7 +243,7 @@ def test_a_new_file_that_another_process_is_just_making_is_waited_for(
 
 
 def test_a_new_file_that_another_process_keeps_locked_is_busy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(busy, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(file, "BUSY_SECONDS", 0.05)
     with held(path), pytest.raises(penstock.StoreBusy):
         connect(path)
 

@@ -143,7 +143,7 @@ def look_at_schema(url: str) -> Schema:
         )
     scheme = url.partition("://")[0]
     if scheme == "sqlite":
-        from penstock.store.sqlite.schema import look as look_at_sqlite
+        from penstock.store.sqlite.database import look_at_sqlite
 
         return look_at_sqlite(_sqlite_file(url)[0])
     if scheme == "postgresql":

@@ -1,32 +1,29 @@
-"""The queries of the SQLite store."""
+"""The statements of the SQLite store."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from penstock.engine.port import CHANGED, MUTABLE
 from penstock.store.sql.queries import COLUMNS, load_queries
 
+# Counters by their columns. What is ready and what was put follow from the last id.
+STORED = ("taken", "delayed", "buried", "done")
+CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
+COUNTERS = {**{name: name for name in STORED}, **{name: f"{name}_calls" for name in CALLS}}
 # A ready task as it is once session ?5 has it at ?3.
 _HANDED_OUT = {
-    "state": "'t'",
-    "attempts": "attempts + 1",
-    "lease": "lease + 1",
-    "taken": "?3",
-    "at": "?3 + ttr",
-    "owner": "?5",
+    "state": "'t'", "attempts": "attempts + 1", "lease": "lease + 1", "taken": "?3", "at": "?3 + ttr", "owner": "?5",
     "progress": "NULL",
-}
+}  # fmt: skip
 _LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items())
-_STORED = [field for field in COLUMNS if field != "id"]
+_FIELDS = {field: column for field, column in COLUMNS.items() if field != "id"}
 
-Q = load_queries("penstock.store.sqlite", shared=True, fragments={"leased": _LEASED})
-
-#: Every field of a task, for those that are tied to something or come from elsewhere.
-INSERT_RECORD = (
-    f"INSERT INTO penstock_task (pk, tube, {', '.join(COLUMNS[field] for field in _STORED)}) "
-    f"VALUES (?, ?, {', '.join('?' * len(_STORED))})"
+Q = load_queries(
+    "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTERS.values())}
 )
+INSERT = f"INSERT INTO penstock_task (pk, tube, {', '.join(_FIELDS.values())}) VALUES (?, ?{', ?' * len(_FIELDS)})"
 
 
 def _update(fields: Sequence[str]) -> str:
@@ -36,3 +33,10 @@ def _update(fields: Sequence[str]) -> str:
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)
 UPDATE_RECORD = _update((*MUTABLE, "payload"))
+
+
+@cache
+def add_counts(*names: str) -> str:
+    """The statement that raises the last id and adds to these counters."""
+    sums = "".join(f", {COUNTERS[name]} = {COUNTERS[name]} + ?" for name in names)
+    return f"UPDATE penstock_counter SET last_id = max(last_id, ?){sums} WHERE tube = ?"

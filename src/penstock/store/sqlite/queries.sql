@@ -32,32 +32,12 @@ INSERT INTO penstock_counter (tube) VALUES (?1);
 SELECT last_id, (SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1)
 FROM penstock_counter WHERE tube = ?1;
 
--- name: bump
-UPDATE penstock_counter
-SET last_id = max(last_id, ?2), taken = taken + ?3, delayed = delayed + ?4, buried = buried + ?5, done = done + ?6,
-take_calls = take_calls + ?7, ack_calls = ack_calls + ?8, release_calls = release_calls + ?9,
-delete_calls = delete_calls + ?10, bury_calls = bury_calls + ?11, kick_calls = kick_calls + ?12,
-touch_calls = touch_calls + ?13, ttl_calls = ttl_calls + ?14, ttr_calls = ttr_calls + ?15,
-delay_calls = delay_calls + ?16, fail_calls = fail_calls + ?17
-WHERE tube = ?1;
+-- name: counts
+SELECT last_ms, last_seq, $counters FROM penstock_counter WHERE tube = ?1;
 
--- name: bump_take
-UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?2 WHERE tube = ?1;
-
--- name: bump_hand_outs
+-- name: count_deliveries
 -- The number of hand-outs is also the serial of the last one.
 UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHERE tube = ?1 RETURNING take_calls;
-
--- name: bump_ack
-UPDATE penstock_counter
-SET last_id = max(last_id, ?3), taken = taken - ?2, done = done + ?2, ack_calls = ack_calls + ?2 WHERE tube = ?1;
-
--- name: counts
-SELECT last_ms, last_seq, taken, delayed, buried, done, take_calls, ack_calls, release_calls, delete_calls, bury_calls,
-kick_calls, touch_calls, ttl_calls, ttr_calls, delay_calls, fail_calls FROM penstock_counter WHERE tube = ?1;
-
--- name: set_counts
-UPDATE penstock_counter SET taken = ?2, delayed = ?3, buried = ?4, done = ?5 WHERE tube = ?1;
 
 -- name: next_marks
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
@@ -67,15 +47,6 @@ last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
 UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
 
 -- put
-
--- name: insert
--- A task that is tied to nothing.
-INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback,
-data) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
-
--- name: insert_linked
-INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, utube, created, expires, at, ttr, max_attempts, callback,
-data, address, reply_to, group_name, group_no) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- fragment: moment
 coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
@@ -96,22 +67,21 @@ RETURNING pk, created;
 -- Before a take: is anything due (penstock_timer), has a session lapsed, does the caller's live, is it paused, must
 -- tasks follow their group (penstock_moving_group).
 SELECT (SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY at LIMIT 1),
-(SELECT min(until) FROM penstock_handle),
-(SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
+(SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
 (SELECT session FROM penstock_handle WHERE id = ?2), paused,
-EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1)
-FROM penstock_tube WHERE no = ?1;
+EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1) FROM penstock_tube WHERE no = ?1;
+
+-- fragment: takeable
+-- Expired tasks that advance has not reached yet are passed over.
+tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
 
 -- name: to_lease
--- penstock_ready, in order; an expired one that advance has not reached yet is passed over.
-SELECT $leased FROM penstock_task
-WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
-ORDER BY rank1, rank2, pk LIMIT ?4;
+-- penstock_ready, in order
+SELECT $leased FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
 
 -- name: to_lease_not_cancelled
 -- The same, while tasks of cancelled groups are still to be removed.
-SELECT $leased FROM penstock_task
-WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3) AND (group_no IS NULL
+SELECT $leased FROM penstock_task WHERE $takeable AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, pk LIMIT ?4;
 
@@ -119,15 +89,9 @@ ORDER BY rank1, rank2, pk LIMIT ?4;
 UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
 progress = NULL WHERE pk = ?1;
 
--- name: lease_many
-UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
-progress = NULL WHERE pk IN (SELECT value FROM json_each(?1));
-
 -- name: to_hand_out
--- penstock_ready, of a kind that leases nothing
-SELECT $record FROM penstock_task
-WHERE tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
-ORDER BY rank1, rank2, pk LIMIT ?4;
+-- penstock_ready, in a kind without leases
+SELECT $record FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
 
 -- name: hand_out
 UPDATE penstock_task SET state = ?2, rank1 = ?3, taken = ?4, attempts = attempts + 1 WHERE pk = ?1;
@@ -178,9 +142,8 @@ UPDATE penstock_group SET remaining = remaining - ?2 WHERE no = ?1;
 
 -- name: ack_named
 -- penstock_address
-DELETE FROM penstock_task
-WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't' AND owner IS NULL
-RETURNING address, pk;
+DELETE FROM penstock_task WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't'
+AND owner IS NULL RETURNING address, pk;
 
 -- changes
 
@@ -209,25 +172,19 @@ UPDATE penstock_group SET total = ?2 WHERE no = ?1;
 
 -- micro-queues
 
--- name: queue_named
-SELECT utube, taken, heads, waiting, turn FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
-
 -- name: queues_named
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube
 WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
 
--- name: add_queue_row
-INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
-
 -- name: set_queue
-UPDATE penstock_utube SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6 WHERE tube = ?1 AND utube = ?2;
+INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
 
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
 
--- name: serve_queues
-UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1
-WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
+-- name: pass_on
+UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1 WHERE tube = ?1 AND utube = ?2;
 
 -- name: forget_queue
 DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
@@ -242,25 +199,12 @@ WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT 
 UPDATE penstock_task SET state = 'r', rank2 = coalesce(?4, rank2) WHERE pk IN (SELECT pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT ?3);
 
--- name: promote_first
--- penstock_queued
-UPDATE penstock_task SET state = 'r' WHERE pk = (SELECT pk FROM penstock_task
-WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1);
-
--- name: pass_on
-UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1 WHERE tube = ?1 AND utube = ?2;
-
--- name: promote_each
--- penstock_queued: the first of each of several micro-queues that are not fair
-UPDATE penstock_task SET state = 'r' WHERE pk IN (SELECT (SELECT k.pk FROM penstock_task k
-WHERE k.tube = ?1 AND k.utube = j.value AND k.state = 'q' ORDER BY k.rank1, k.rank2, k.pk LIMIT 1) FROM json_each(?2) j);
-
 -- name: first_waiting
 -- penstock_queued
 SELECT rank1, rank2, pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1;
 
--- name: worst_head
+-- name: last_head
 -- penstock_queued
 SELECT rank1, rank2, pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1;

@@ -1,12 +1,10 @@
 """Micro-queues in SQLite: the rows that one step touches, and the heads that they must have.
 
 The rule: the first (limit - taken) ready tasks of a micro-queue are its heads. A step writes tasks that become ready as
-waiting, gathers here what came and went, and `settle` promotes and demotes.
+waiting, collects here what came and went, and `settle` promotes and demotes.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import apsw
 import msgspec
@@ -15,8 +13,6 @@ from penstock.core.lane import LaneState, next_turn
 from penstock.core.options import Tube
 from penstock.core.task import NO_UTUBE, QUEUED, Record
 from penstock.store.sqlite.queries import Q
-
-_encode = msgspec.json.Encoder().encode
 
 
 class Queues:
@@ -27,43 +23,30 @@ class Queues:
         self._tube = tube
         self._now = now
         self._rows: dict[str, LaneState] = {}
-        self._stored: set[str] = set()
         self._overtaken: set[str] = set()  # where a head may have to give way
-        self._promoted = 0
-        self._never_overtakes = tube.kind.order[0] == "id"
 
-    def know(self, records: Iterable[Record]) -> None:
-        """Read the rows of these tasks' micro-queues, in one query."""
-        self.know_labels({record.utube or NO_UTUBE for record in records})
-
-    def know_labels(self, names: set[str]) -> None:
-        """The same, of micro-queues by name."""
-        labels = list(names - self._rows.keys())
-        if labels:
-            if len(labels) == 1:
-                found = self._db.execute(Q.queue_named, (self._tube.no, labels[0]))
-            else:
-                found = self._db.execute(Q.queues_named, (self._tube.no, _encode(labels).decode()))
-            stored = {label: LaneState(*numbers) for label, *numbers in found}
-            self._stored.update(stored)
-            for label in labels:
-                self._rows[label] = stored.get(label) or LaneState()
+    def know(self, labels: set[str]) -> None:
+        """Read the rows of these micro-queues, in one query."""
+        names = msgspec.json.encode(list(labels)).decode()
+        found = self._db.execute(Q.queues_named, (self._tube.no, names))
+        stored = {label: LaneState(*numbers) for label, *numbers in found}
+        self._rows = {label: stored.get(label) or LaneState() for label in labels}
 
     def place(self, record: Record) -> Record:
-        """A new task becomes ready: as a head where there is room and nobody waits, else behind the others."""
-        label = record.utube or NO_UTUBE
+        """A new task becomes ready: as a head if there is room and nobody waits, else behind the others."""
+        label, fair = record.utube or NO_UTUBE, self._tube.fair
         row = self._rows[label]
         self._begin_turn(row)
         if row.waiting or row.room(self._tube.utube_limit) <= 0:
             row.waiting += 1
-            if not self._never_overtakes:
+            if self._tube.kind.order[0] != "id":  # else it never comes before another
                 self._overtaken.add(label)
-            return msgspec.structs.replace(record, state=QUEUED, rank2=0 if self._tube.fair else record.rank2)
+            return msgspec.structs.replace(record, state=QUEUED, rank2=0 if fair else record.rank2)
         row.heads += 1
-        return msgspec.structs.replace(record, rank2=row.turn) if self._tube.fair else record
+        return msgspec.structs.replace(record, rank2=row.turn) if fair else record
 
     def move(self, label: str, before: str, after: str) -> None:
-        """A task that is there went from one state to another; one that becomes ready was written as waiting."""
+        """A task that is there changed its state; if it becomes ready, it was written as waiting."""
         row = self._rows[label]
         if after == "r":
             self._begin_turn(row)
@@ -89,13 +72,14 @@ class Queues:
             self._db.execute(Q.turn_heads, (self._tube.no, label, row.turn))
 
     def pass_on(self, label: str) -> bool:
-        """Give the place of a taken task that is gone to the first that waits, if anybody does, without reading rows.
+        """Give the place of a taken task that is gone to the first that waits, without reading rows; False if none
+        waits, or the tube is fair.
 
         While somebody waits there was no room, so nothing else changes. It saves a third of an ack.
         """
         if self._tube.fair:
             return False
-        self._db.execute(Q.promote_first, (self._tube.no, label))
+        self._db.execute(Q.promote, (self._tube.no, label, 1, None))
         if not self._db.changes():
             return False
         self._db.execute(Q.pass_on, (self._tube.no, label))
@@ -103,64 +87,38 @@ class Queues:
 
     def settle(self) -> int:
         """Make heads of the first ready tasks and write the rows. Returns how many more can be taken than before."""
-        self._promote_each()
-        gained = sum([self._settle_one(label, row) for label, row in self._rows.items()]) + self._promoted
-        no, fair, now = self._tube.no, self._tube.fair, self._now
-        changed: dict[str, list[tuple[int | str, ...]]] = {Q.set_queue: [], Q.add_queue_row: [], Q.forget_queue: []}
+        no, fair, limit = self._tube.no, self._tube.fair, self._tube.utube_limit
+        gained = 0
+        promoted, changed, empty = [], [], []
         for label, row in self._rows.items():
-            stored = label in self._stored
-            if row.empty and (not fair or row.turn < now):
-                if stored:
-                    changed[Q.forget_queue].append((no, label))
+            room = min(row.room(limit), row.waiting)
+            if room > 0:
+                promoted.append((no, label, room, row.turn if fair else None))
+                row.heads += room
+                row.waiting -= room
+                gained += room
+            if row.empty and (not fair or row.turn < self._now):
+                empty.append((no, label))
             else:
-                values = (no, label, row.taken, row.heads, row.waiting, row.turn)
-                changed[Q.set_queue if stored else Q.add_queue_row].append(values)
-        for query, rows in changed.items():
-            if rows:
-                self._db.executemany(query, rows)
-        self._rows.clear()
-        self._stored.clear()
-        self._overtaken.clear()
+                changed.append((no, label, row.taken, row.heads, row.waiting, row.turn))
+        for query, values in ((Q.promote, promoted), (Q.set_queue, changed), (Q.forget_queue, empty)):
+            if values:
+                self._db.executemany(query, values)
+        for label in self._overtaken:
+            while self._rows[label].heads and self._rows[label].waiting and self._swap(label):
+                pass
         return gained
-
-    def _promote_each(self) -> None:
-        """The first that waits of every micro-queue with room, in one statement where there are several."""
-        self._promoted = 0
-        limit = self._tube.utube_limit
-        if self._tube.fair or len(self._rows) < 2:
-            return
-        labels = [label for label, row in self._rows.items() if row.waiting and row.room(limit) > 0]
-        if labels:
-            self._db.execute(Q.promote_each, (self._tube.no, _encode(labels).decode()))
-            for label in labels:
-                self._rows[label].heads += 1
-                self._rows[label].waiting -= 1
-            self._promoted = len(labels)
 
     def _begin_turn(self, row: LaneState) -> None:
         if self._tube.fair and row.empty:
             row.turn = next_turn(row.turn, self._now)
 
-    def _settle_one(self, label: str, row: LaneState) -> int:
-        room = min(row.room(self._tube.utube_limit), row.waiting)
-        if room > 0:
-            turn = row.turn if self._tube.fair else None
-            self._db.execute(Q.promote, (self._tube.no, label, room, turn))
-            row.heads += room
-            row.waiting -= room
-        if label in self._overtaken:
-            while row.heads and row.waiting and self._swap(label, row):
-                pass
-        return max(room, 0)
-
-    def _swap(self, label: str, row: LaneState) -> bool:
+    def _swap(self, label: str) -> bool:
         """Let the first that waits take the place of the last head, if it comes before it."""
-        fair = self._tube.fair
-        first, worst = (
-            self._db.execute(query, (self._tube.no, label)).get for query in (Q.first_waiting, Q.worst_head)
-        )
-        if (first[0], 0 if fair else first[1], first[2]) > (worst[0], 0 if fair else worst[1], worst[2]):
+        fair, place = self._tube.fair, (self._tube.no, label)
+        first, last = self._db.execute(Q.first_waiting, place).get, self._db.execute(Q.last_head, place).get
+        if (first[0], 0 if fair else first[1], first[2]) > (last[0], 0 if fair else last[1], last[2]):
             return False
-        self._db.execute(Q.set_head, (worst[2], QUEUED, 0 if fair else worst[1]))
-        self._db.execute(Q.set_head, (first[2], "r", row.turn if fair else first[1]))
+        self._db.execute(Q.set_head, (last[2], QUEUED, 0 if fair else last[1]))
+        self._db.execute(Q.set_head, (first[2], "r", self._rows[label].turn if fair else first[1]))
         return True

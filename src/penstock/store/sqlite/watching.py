@@ -1,8 +1,8 @@
-"""Sleeping until another process writes: the kernel tells of writes to the log (inotify), and looks do the rest.
+"""Sleep until another process writes: the kernel reports writes to the log (inotify), and polling does the rest.
 
-A commit can be seen a moment after its last write, when it is on disk. So a write begins a while of looks at the
-file's change counter, often at first and then ever less, unless another write begins it anew; our own ones do not.
-When nothing was written for a while, the kernel watches alone. Without inotify the looks go on.
+A commit can be seen a moment after its last write, when it is on disk. So a write of another process begins a period
+of polls of the file's change counter, frequent at first and then less and less. If nothing is written for a while, only
+the kernel watches. Without inotify the polls continue.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from contextlib import suppress
 from penstock.store.forks import reset_in_child
 from penstock.store.wake import Wake
 
-# Seconds between looks; one costs some 170 µs on an idle machine. A taker is woken within the last.
+# Seconds between polls; one costs some 170 µs on an idle machine. A taker is woken within the last.
 _FIRST_LOOK = 0.001
 _LAST_LOOK = 0.016
-# A pause of this length or more is cut short by a write: a long transaction is many, and each would cost a look.
+# A pause of this length or more is cut short by a write: a long transaction is many writes, and each would cost a poll.
 _HEEDFUL = 0.002
-# Looks go on for so long after a write. A commit that takes longer is found by the regular scan.
+# Polls continue for this long after a write. A commit that takes longer is found by the regular scan.
 _ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
 _IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
 
 
 class Watch:
-    """Of one store's file, for its keeper."""
+    """The watch of one store's file, for its background thread."""
 
     def __init__(self, path: str, version: Callable[[], int], writes: Callable[[], int]) -> None:
         self._log = f"{os.path.realpath(path)}-wal"  # a link is followed: the log lies beside the real file
@@ -49,7 +49,7 @@ class Watch:
         """True when another connection has committed; False when woken, or when the time is over."""
         ends = time.monotonic() + seconds
         while (left := ends - time.monotonic()) > 0:
-            if self._pause < _HEEDFUL or not self._hears(wake):
+            if self._pause < _HEEDFUL or not isinstance(wake, Wake) or not self._hears():
                 woken = wake.wait(min(left, self._pause))
             else:
                 alert = self._pause < _LAST_LOOK or time.monotonic() - self._written < _ALERT_SECONDS
@@ -63,28 +63,27 @@ class Watch:
         return False
 
     def close(self) -> None:
-        """Let go of the kernel's watch."""
+        """Give the kernel's watch back."""
         if self._fd is not None:
             os.close(self._fd)
         self._fd, self._blind = None, True
 
     def after_fork(self) -> None:
-        """The parent's watch would take its news away."""
+        """The parent's watch would take its events away."""
         blind = self._blind
         self.close()
         self._blind = blind
 
-    def _hears(self, wake: threading.Event) -> bool:
-        """Whether the kernel tells of writes."""
+    def _hears(self) -> bool:
+        """Whether the kernel reports writes."""
         if not self._blind and self._fd is None:
             self._fd = _watch_writes(self._log)
             self._blind = self._fd is None
-        return not self._blind and isinstance(wake, Wake)
+        return not self._blind
 
-    def _sleep(self, wake: threading.Event, seconds: float, *, alert: bool) -> bool:
-        """Until somebody writes, while looks go on: somebody else; True when woken."""
+    def _sleep(self, wake: Wake, seconds: float, *, alert: bool) -> bool:
+        """Sleep until somebody writes or, while polls continue, another process does. True when woken."""
         assert self._fd is not None
-        assert isinstance(wake, Wake)
         ends = time.monotonic() + seconds
         poll = select.poll()
         poll.register(wake.fileno(), select.POLLIN)
@@ -94,14 +93,14 @@ class Watch:
             with suppress(BlockingIOError):
                 os.read(self._fd, 4096)
             own, self._own = self._own, self._writes()
-            if alert and own != self._own:  # if others wrote as well, the next look finds it
+            if alert and own != self._own:  # if others wrote as well, the next poll finds it
                 return wake.wait(max(0.0, ends - time.monotonic()))
             self._written, self._pause = time.monotonic(), _FIRST_LOOK
         return wake.fileno() in ready
 
 
 def _watch_writes(path: str) -> int | None:
-    """A descriptor that is readable after a write; None where the kernel has no more of them."""
+    """A descriptor that is readable after a write; None if the kernel has no more of them."""
     libc = ctypes.CDLL(None, use_errno=True)
     fd = int(libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC))
     if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _IN_MODIFY) >= 0:

@@ -1,0 +1,157 @@
+"""The file: where it may be, how it is opened, how to wait for its lock, and its errors as penstock's."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+
+from penstock.errors import StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+
+T = TypeVar("T")
+
+# SQLite 3.7.0 to 3.51.2 can corrupt a WAL database when two connections write and checkpoint at once.
+_SAFE_SQLITE = (3, 51, 3)
+# Pages in memory; the system's own cache is behind them. A page that is split gets for a moment a number above all
+# others, and then the commit searches the whole cache: with 32 MiB of it, taking and acking batches from a million
+# tasks cost a third more than from ten thousand, with 4 MiB a tenth, and no other work became slower.
+_CACHE_KIB = 4 * 1024
+# Of a new file. A put writes two pages to the log: half the default saves a tenth of a put, a sixth of take and ack.
+_PAGE_BYTES = 2048
+
+# How long a transaction waits before StoreBusy.
+BUSY_SECONDS = 10.0
+# Seconds between two tries, at least and at most.
+Pause = tuple[float, float]
+EAGER = (0.0002, 0.002)
+# For steps that do more the later they begin: a process that takes or settles a batch lets others go first, and the
+# same tasks need fewer syncs. Four putting processes and four workers made 1,400 commits for 12,000 tasks instead of
+# 2,250, and twice as many tasks a second (`python -m bench --only crowd`).
+PATIENT = (0.002, 0.012)
+
+# WAL needs memory that all processes share, which these cannot give.
+_NETWORK = frozenset(
+    "9p afs beegfs ceph cifs coda gfs2 glusterfs lustre ncpfs nfs nfs4 smb3 smbfs fuse.sshfs fuse.glusterfs "
+    "fuse.cephfs fuse.rclone fuse.s3fs fuse.juicefs".split()
+)
+# How mountinfo writes the space, tab, newline and backslash of a path.
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+class BusyHandler:
+    """Waits in short steps of random length.
+
+    SQLite's own steps grow to 100 ms, and whoever has waited longest looks least often. Six processes that put at the
+    same time waited 229 ms at worst with growing steps, 119 ms with these.
+    """
+
+    def __init__(self, queue: Collection[Pause]) -> None:
+        self.pause = EAGER
+        self._queue = queue  # of the threads behind this one: it hurries if one of them does
+        self._began = 0.0
+
+    def __call__(self, tries: int) -> bool:
+        now = time.monotonic()
+        if tries == 0:
+            self._began = now
+        elif now - self._began > BUSY_SECONDS:
+            return False
+        time.sleep(random.uniform(*(EAGER if EAGER in self._queue else self.pause)))
+        return True
+
+
+def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
+    """A connection to the file, which is created if it is missing."""
+    if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < _SAFE_SQLITE:
+        raise StoreUnavailable(
+            f"SQLite {apsw.sqlite_lib_version()} can corrupt WAL databases: "
+            "install apsw 3.51.3 or later from its wheel, which carries its own SQLite"
+        )
+    refuse_network(Path(os.path.realpath(path)).parent)  # a link is followed: the log lies beside the real file
+    try:
+        db = apsw.Connection(path)
+        # Plans must not depend on bound values, else SQLite prepares hot queries anew at every call.
+        db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+        db.set_busy_handler(busy)
+        db.pragma("page_size", _PAGE_BYTES)
+        if _insist(lambda: db.pragma("journal_mode", "wal")) != "wal":  # two may be opening a new file at once
+            raise StoreUnavailable(
+                f"{path} cannot use write-ahead logging: use a local disk that supports shared memory"
+            )
+        db.execute(f"PRAGMA temp_store = MEMORY; PRAGMA cache_size = -{_CACHE_KIB}")
+    except apsw.Error as error:
+        raise translated(error, path) from error
+    return db
+
+
+def _insist(step: Callable[[], T]) -> T:
+    """Repeat a step while the file is busy: SQLite calls no handler if a step reads before it writes."""
+    ends = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            return step()
+        except apsw.BusyError:
+            if time.monotonic() >= ends:
+                raise
+        time.sleep(random.uniform(*EAGER))
+
+
+def inode(path: str) -> tuple[int, int]:
+    """What identifies the file at a path now."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise StoreUnavailable(
+            f"{path} is gone from under this broker ({error.strerror}): put it back, or close and connect anew"
+        ) from error
+    return found.st_dev, found.st_ino
+
+
+def refuse_network(path: Path) -> None:
+    """StoreUnavailable if the path is on a network file system."""
+    try:
+        mounts = os.fsdecode(Path("/proc/self/mountinfo").read_bytes())
+    except OSError:  # not Linux: nothing to read, so nothing is known
+        return
+    kind = file_system(mounts, os.path.realpath(path))
+    if kind in _NETWORK:
+        raise StoreUnavailable(
+            f"{path} is on a network file system ({kind}), where SQLite loses data: "
+            "use a local disk, or a server store (postgresql://, mysql://, redis://)"
+        )
+
+
+def file_system(mountinfo: str, path: str) -> str:
+    """The type of the file system that a path is on, from the text of /proc/self/mountinfo."""
+    best, kind = "", ""
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        if right:
+            point = _OCTAL.sub(lambda escape: chr(int(escape[1], 8)), left.split()[4])
+            inside = path == point or path.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):  # a later mount on the same point hides the earlier one
+                best, kind = point, right.split()[0]
+    return kind
+
+
+def translated(error: apsw.Error, path: str) -> StoreError:
+    """The error to raise instead of SQLite's, saying what to do next."""
+    if isinstance(error, (apsw.BusyError, apsw.LockedError)):
+        return StoreBusy(f"{path} was locked by another process for too long: try again, or end what holds it")
+    if isinstance(error, apsw.FullError):
+        return StoreFull(f"no space left for {path}: free some and try again; nothing was half done")
+    if isinstance(error, (apsw.CorruptError, apsw.NotADBError)):
+        return StoreCorrupt(f"{path} is damaged or no SQLite file ({error}): it was left as it is; restore a backup")
+    if isinstance(error, apsw.ReadOnlyError):
+        return StoreUnavailable(f"{path} or its folder is read-only: make both writable for this user")
+    if isinstance(error, apsw.CantOpenError):
+        return StoreUnavailable(f"{path} cannot be opened ({error}): check that its folder exists and is writable")
+    if isinstance(error, apsw.IOError):
+        return StoreUnavailable(f"reading or writing {path} failed ({error}): check the disk")
+    return StoreError(f"{path}: {error}")
