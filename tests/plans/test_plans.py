@@ -79,7 +79,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "pass_on": ((TUBE, "1"), (_QUEUE,)),
     "forget_queue": ((TUBE, "1"), (_QUEUE,)),
     "forget_idle_queues": ((TUBE, NOW, 1000), ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
-    "promote": ((TUBE, "1", 1, None), (_PK, _QUEUED)),
+    "promote": ((TUBE, "1", None), (_PK, _QUEUED)),
     "first_waiting": ((TUBE, "1"), (_QUEUED,)),
     "last_head": ((TUBE, "1"), (_QUEUED,)),
     "turn_heads": ((TUBE, "1", 0), (_QUEUED,)),

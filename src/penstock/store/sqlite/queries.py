@@ -18,18 +18,24 @@ _HANDED_OUT = {
     "progress": "NULL",
 }  # fmt: skip
 _LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items())
-_FIELDS = {field: column for field, column in COLUMNS.items() if field != "id"}
-
 Q = load_queries(
     "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTERS.values())}
 )
-INSERT = f"INSERT INTO penstock_task (pk, tube, {', '.join(_FIELDS.values())}) VALUES (?, ?{', ?' * len(_FIELDS)})"
+
+
+def _insert(fields: Sequence[str]) -> str:
+    columns = ", ".join(COLUMNS[field] for field in fields)
+    return f"INSERT INTO penstock_task (pk, tube, {columns}) VALUES (?, ?{', ?' * len(fields)})"
 
 
 def _update(fields: Sequence[str]) -> str:
     return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} WHERE pk = ?"
 
 
+#: Every field of a task beside its id; and those that a new one has, which saves a tenth of a put of 1,000.
+STORED_FIELDS = tuple(field for field in COLUMNS if field != "id")
+NEW_FIELDS = tuple(field for field in STORED_FIELDS if field not in {*_HANDED_OUT, "reason"} - {"state", "at"})
+INSERT, INSERT_NEW = _insert(STORED_FIELDS), _insert(NEW_FIELDS)
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)
 UPDATE_RECORD = _update((*MUTABLE, "payload"))

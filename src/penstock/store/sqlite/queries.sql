@@ -195,9 +195,9 @@ DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penst
 WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT ?3);
 
 -- name: promote
--- penstock_queued; ?4 is the turn of a fair tube's micro-queue, else NULL.
-UPDATE penstock_task SET state = 'r', rank2 = coalesce(?4, rank2) WHERE pk IN (SELECT pk FROM penstock_task
-WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT ?3);
+-- penstock_queued: the first that waits; ?3 is the turn of a fair tube's micro-queue, else NULL.
+UPDATE penstock_task SET state = 'r', rank2 = coalesce(?3, rank2) WHERE pk = (SELECT pk FROM penstock_task
+WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1);
 
 -- name: first_waiting
 -- penstock_queued

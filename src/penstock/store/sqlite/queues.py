@@ -79,7 +79,7 @@ class Queues:
         """
         if self._tube.fair:
             return False
-        self._db.execute(Q.promote, (self._tube.no, label, 1, None))
+        self._db.execute(Q.promote, (self._tube.no, label, None))
         if not self._db.changes():
             return False
         self._db.execute(Q.pass_on, (self._tube.no, label))
@@ -93,7 +93,7 @@ class Queues:
         for label, row in self._rows.items():
             room = min(row.room(limit), row.waiting)
             if room > 0:
-                promoted.append((no, label, room, row.turn if fair else None))
+                promoted += [(no, label, row.turn if fair else None)] * room
                 row.heads += room
                 row.waiting -= room
                 gained += room

@@ -29,8 +29,9 @@ from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Reque
 from penstock.errors import StoreFull
 from penstock.store.sql.queries import ID_BITS, ID_MASK
 from penstock.store.sql.step import SqlStep, encoded_kind, first_pk
+from penstock.store.sqlite import queries
 from penstock.store.sqlite.connection import Transaction
-from penstock.store.sqlite.queries import CALLS, COUNTERS, INSERT, STORED, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
+from penstock.store.sqlite.queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
 from penstock.store.sqlite.queues import Queues
 
 # Above every rank, for a take without max_pri.
@@ -38,6 +39,7 @@ _ANY_RANK = 2**62
 # Outcomes forgotten with each new one, so that they never outnumber what the retention asks for, even in a
 # tube that nobody ever advances.
 _SWEPT_PER_OUTCOME = 2
+_new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
 _ADD_TAKES = add_counts("taken", "take")
@@ -160,7 +162,7 @@ class SqliteStep(SqlStep):
         if tube.kind.per_utube:
             queues.know({record.utube or NO_UTUBE for record in records})
             records = [queues.place(record) if record.state == "r" else record for record in records]
-        self._write(INSERT, [(base | record.id, tube.no, *astuple(record)[1:]) for record in records])
+        self._write(queries.INSERT_NEW, [(base | record.id, tube.no, *_new(record)) for record in records])
         addresses = [record.address for record in records if record.address is not None] if tube.kind.leased else []
         if addresses:
             self.execute(Q.supersede_outcomes, (tube.no, _json(addresses), now + SUPERSEDED_MS))
@@ -424,8 +426,8 @@ class SqliteStep(SqlStep):
             else:
                 rewritten.append((*_rewritten(after), pk))
         self._write(Q.delete, deleted)
-        self._write(UPDATE_STATE, updated)
-        self._write(UPDATE_RECORD, rewritten)
+        self._write(queries.UPDATE_STATE, updated)
+        self._write(queries.UPDATE_RECORD, rewritten)
         self._keep(outcomes)
         self._count(tube, counts, highest)
         return self._move_queues(tube, rows) if laned else readied
@@ -443,7 +445,7 @@ class SqliteStep(SqlStep):
     def import_batch(self, tube: Tube, parcel: Parcel) -> None:
         last, base, no = self.last_id(tube), first_pk(tube), tube.no
         new = parcel.above(last)
-        self._write(INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
+        self._write(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
         self._write(Q.import_members, list(new.members.items()))
         outcomes = parcel.outcomes
         self._write(
