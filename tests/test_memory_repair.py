@@ -1,4 +1,4 @@
-"""check finds what must not exist in memory, and repair mends it: the damage of tests.support.corruption, done to the dicts."""
+"""check finds what must not exist in memory, and repair mends it: tests.support.corruption, done to the dicts."""
 
 from __future__ import annotations
 

@@ -13,14 +13,9 @@ import pytest
 import penstock
 from penstock.store.sqlite import connection as sharing
 from penstock.store.sqlite.connection import Connection
-<<<<<<< HEAD
+from penstock.store.sqlite.file import EAGER
 from tests.support.sqlite_files import connection_of, held
 from tests.support.threads import begin, until
-=======
-from penstock.store.sqlite.file import EAGER
-from tests.files import connection_of, held
-from tests.threads import begin, until
->>>>>>> 66ce50f (SQLite: fewer files and statements; counters by one built statement)
 
 T = TypeVar("T")
 
