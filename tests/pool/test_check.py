@@ -6,7 +6,7 @@ import pytest
 
 import penstock
 from penstock.core.options import Tube
-from penstock.store.pool.checks import Differences, differences
+from penstock.store.pool.index import Differences, differences
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.store import PoolStore

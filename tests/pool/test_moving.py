@@ -110,11 +110,11 @@ def test_who_meets_a_tube_that_was_closed_and_not_sealed_opens_it(connect: Conne
     store, tube = store_of(one), one.tube("t")
     for use in (lambda: other.tube("t").put("again"), lambda: other.tube("t").stats(), lambda: other.tube("t").pause()):
         tube.put("first")
-        store._close(tube._stored, store._runner.epoch)
+        store._close_index(tube._stored, store._runner.epoch)
         use()
     other.tube("t").resume()
     RedisStore.put(store, tube._stored, [plain_entry(tube._stored, b'"left"')])
-    store._close(tube._stored, store._runner.epoch)
+    store._close_index(tube._stored, store._runner.epoch)
     store._mirror.write(tube._stored, str(store._runner.epoch))
     assert [task.data for task in tube.take_many(9)] == ["first", "again", "first", "first", "left"]
 

@@ -36,7 +36,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     if pool is None:
         return opener(url, clock)
     database = _vault(url, pool)
-    from penstock.store.pool.open import open_pool
+    from penstock.store.pool.store import open_pool
 
     return open_pool(url, database, clock)
 
@@ -47,7 +47,7 @@ def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
     database = _vault(url, pool)
-    from penstock.store.pool.open import rebuild_pool
+    from penstock.store.pool.store import rebuild_pool
 
     rebuild_pool(url, database, progress)
 

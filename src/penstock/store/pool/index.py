@@ -12,15 +12,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import cast
 
+import msgspec
+
 from penstock.core.options import Tube
+from penstock.core.results import Finding
 from penstock.core.transfer import is_sealed
 from penstock.errors import BadValue
-from penstock.store.pool.closing import epoch_of, is_closed, is_sealed_in, was_sealed
-from penstock.store.pool.mirror import PAGE, read_beside
+from penstock.store.pool.mirror import PAGE, epoch_of, is_closed, is_sealed_in, read_beside, was_sealed
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
 from penstock.store.pool.vault import Shelf, Vault
 from penstock.store.redis.encoding import task_id, task_key
+from penstock.store.redis.queries import all_ids, scan
 from penstock.store.redis.runner import SESSIONS, TUBES
 from penstock.store.redis.tubes import make_declared
 
@@ -36,6 +39,8 @@ _SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends", "ended
 _SESSIONS_OF_EPOCH = 2**32
 # States of a group that is not over.
 _UNENDED = b"osx"
+# Looks at a tube that changes meanwhile, before it is left to the next check.
+_LOOKS = 5
 # Words of one command.
 _WORDS = 1000
 
@@ -195,3 +200,36 @@ class Index:
     def _write(self, command: bytes, key: bytes, *words: bytes | str | int) -> None:
         """A command that may be sent twice."""
         self._servers.command(key, command, key, *words)
+
+
+class Differences(msgspec.Struct, frozen=True):
+    """The tasks that only the index has, and those that only the vault has."""
+
+    tube: Tube
+    strange: list[int]
+    missing: list[int]
+
+    def findings(self) -> Iterator[Finding]:
+        """The same for people."""
+        for id in self.strange:
+            yield Finding(self.tube.name, id, "is in Redis, but not in the database of the pool", "repair removes it")
+        for id in self.missing:
+            what = "is in the database of the pool, but not in Redis"
+            yield Finding(self.tube.name, id, what, "repair builds the index anew")
+
+
+def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> Differences:
+    """What differs while nothing changes, but for what is marked: that is on its way to the vault."""
+    for _ in range(_LOOKS):
+        before = _version(runner, tube)
+        marked = {task_id(name) for name, _ in scan(runner, tube, "marks") if name[:1] == b"t"}
+        index = all_ids(runner, tube)
+        stored = {id for page in vault.tasks(tube.no, PAGE) for id, _ in page}
+        if index == stored or before == _version(runner, tube):
+            return Differences(tube, sorted(index - stored - marked), sorted(stored - index - marked))
+    return Differences(tube, [], [])
+
+
+def _version(runner: PoolRunner, tube: Tube) -> bytes | None:
+    meta = runner.keys.name(tube.no, "meta")
+    return cast("bytes | None", runner.servers.command(meta, b"HGET", meta, b"version"))

@@ -3,6 +3,10 @@
 Scripts mark what they change. Whoever made a change, or finds one left behind, locks the tube's row in the vault, reads
 what is marked and writes it in one commit; then the marks go, and so does the data in Redis. Of callers that come
 together, the first writes what all of them marked: their commits are one.
+
+A tube that leaves the pool is closed in the index, then sealed in the vault, both under the lock of its row. A closed
+tube has an epoch of its own, so that no call finds it; whoever reads it knows that epoch. If it is closed and not
+sealed, and nobody has the lock, a crash left it so, and the next caller opens it again.
 """
 
 from __future__ import annotations
@@ -18,13 +22,14 @@ from typing import cast
 import msgspec
 
 from penstock.core.options import Tube
+from penstock.core.transfer import is_sealed
 from penstock.errors import OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
-from penstock.store.pool.closing import is_closed, was_sealed
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import Interrupted
-from penstock.store.pool.vault import Changes, Session, Vault
+from penstock.store.pool.vault import Changes, Session, Shelf, Vault
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import decode, task_id
+from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
@@ -34,14 +39,9 @@ PAGE = 200
 _LOOK_SECONDS = 1.0
 _encode = msgspec.msgpack.Encoder().encode
 Before = Callable[[Session], object]
+#: What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox.
 Beside = tuple[list[bytes], list[bytes], list[bytes]]
-_decode = msgspec.msgpack.Decoder(Beside).decode
-
-
-def read_beside(stored: bytes) -> Beside:
-    """What a tube keeps beside its tasks: the words of its meta, its outbox and its inbox."""
-    meta, outbox, inbox = _decode(stored)
-    return meta, outbox, inbox
+read_beside = msgspec.msgpack.Decoder(Beside).decode
 
 
 class Mirror:
@@ -100,17 +100,29 @@ class Mirror:
                         return None  # whoever seals a tube writes what is marked
 
     def _write(self, tube: Tube, epoch: str, whole: bool, before: Before | None) -> None:
-        looks = _Look(self._runner, tube, epoch, whole)
+        version, found = 0, False
 
         def look(session: Session) -> Iterator[Changes]:
+            """What is marked in the tube at one moment, read in pages."""
+            nonlocal version, found
             if before is not None:
                 before(session)
-            yield from looks.changes()
+            after, upto = 0, ""
+            while True:
+                with self._runner.servers.strictly():
+                    reply = self._runner.in_epoch(epoch, "collect_changes", tube, after, upto, PAGE, idempotent=True)
+                version, marks = cast(int, reply[1]), reply[3:]
+                if marks or whole:
+                    found = found or bool(marks)
+                    yield _changes(cast("list[list[bytes]]", reply[2]), marks)
+                if len(marks) < 3 * PAGE:
+                    return
+                after, upto = cast(int, marks[-2]), str(version)
 
         if not self._vault.write(tube.no, look):
             raise self._runner.missing(tube)
-        if looks.found:
-            self._clear(tube, epoch, looks.version)
+        if found:
+            self._clear(tube, epoch, version)
 
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
         """Take the marks back. Those that stay are written once more, which changes nothing."""
@@ -131,46 +143,21 @@ class Mirror:
             log.warning("what was left behind in tube %s is written later (%s)", tube.name, error)
 
 
-class _Look:
-    """What is marked in a tube at one moment, read in pages."""
-
-    def __init__(self, runner: PoolRunner, tube: Tube, epoch: str, whole: bool) -> None:
-        self._runner = runner
-        self._tube = tube
-        self._epoch = epoch
-        self._whole = whole
-        self.version = 0
-        self.found = False
-
-    def changes(self) -> Iterator[Changes]:
-        after, upto = 0, ""
-        while True:
-            with self._runner.servers.strictly():
-                page = (after, upto, PAGE)
-                _, version, beside, *marks = self._runner.in_epoch(
-                    self._epoch, "collect_changes", self._tube, *page, idempotent=True
-                )
-            self.version = cast(int, version)
-            if marks or self._whole:
-                self.found = self.found or bool(marks)
-                yield _changes(cast("list[list[bytes]]", beside), marks)
-            if len(marks) < 3 * PAGE:
-                return
-            after, upto = cast(int, marks[-2]), str(version)
-
-
 def _changes(beside: list[list[bytes]], marks: list[Reply]) -> Changes:
     changes = Changes(_encode(beside))
     for place in range(0, len(marks), 3):
         name, value = cast(bytes, marks[place]), marks[place + 2]
         if name[:1] == b"t":
             _add_task(changes, task_id(name), cast(bytes, value))
-        elif name[:1] == b"o":
-            _add_link(changes, name, cast(bytes, value))
-        else:
-            for letter, part in zip((b"g", b"e", b"c"), cast("list[bytes]", value), strict=True):
-                _add_link(changes, letter + name[1:], part)
+            continue
+        links = [(name, cast(bytes, value))] if name[:1] == b"o" else _group_links(name, cast("list[bytes]", value))
+        changes.links += [link for link in links if link[1]]
+        changes.unlinked += [link for link, part in links if not part]
     return changes
+
+
+def _group_links(name: bytes, parts: list[bytes]) -> list[tuple[bytes, bytes]]:
+    return [(letter + name[1:], part) for letter, part in zip((b"g", b"e", b"c"), parts, strict=True)]
 
 
 def _add_task(changes: Changes, id: int, value: bytes) -> None:
@@ -179,13 +166,39 @@ def _add_task(changes: Changes, id: int, value: bytes) -> None:
         return
     try:
         data = decode(id, value).payload
-    except StoreCorrupt:  # another program wrote it: kept as it is, and buried by whoever meets it
+    except StoreCorrupt:  # another program wrote it: kept as it is, and buried by the next that meets it
         data = b""
     changes.tasks.append((id, value[: len(value) - len(data)], data or None))
 
 
-def _add_link(changes: Changes, name: bytes, value: bytes) -> None:
-    if value:
-        changes.links.append((name, value))
-    else:
-        changes.unlinked.append(name)
+def closed(epoch: int | str) -> str:
+    """The epoch of a tube that was closed in this one."""
+    return f"{epoch}>"
+
+
+def epoch_of(tube: Tube, epoch: int) -> str:
+    """The epoch of a tube that is whole in this one."""
+    return closed(epoch) if is_sealed(tube) else str(epoch)
+
+
+def is_closed(runner: PoolRunner, tube: Tube, epoch: int | str) -> bool:
+    """Whether it was closed in that epoch."""
+    meta = runner.keys.name(tube.no, "meta")
+    return runner.servers.command(meta, b"HGET", meta, b"epoch") == closed(epoch).encode()
+
+
+def was_sealed(runner: PoolRunner, vault: Vault, tube: Tube, epoch: int | str) -> bool:
+    """Whether a closed tube was sealed, once whoever closed it has ended; where it was not, it is open again."""
+
+    def open_again(shelf: Shelf) -> None:
+        if not is_sealed_in(shelf):
+            with runner.servers.strictly():
+                runner.on_tag("reopen_index", shelf.no, closed(epoch), epoch, idempotent=True)
+
+    shelf = vault.settle_down(tube.no, open_again)
+    return shelf is None or is_sealed_in(shelf)
+
+
+def is_sealed_in(shelf: Shelf) -> bool:
+    """Whether the vault says that a tube was moved away."""
+    return is_sealed(make_declared(shelf.no, shelf.declared))

@@ -1,4 +1,4 @@
-"""Tubes by name, as the vault has them; Redis knows their numbers alone."""
+"""Tubes by name, as the vault has them, and replies between them; Redis only knows the numbers of tubes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,12 @@ from collections.abc import Sequence
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_exists
+from penstock.core.results import Effects
 from penstock.core.transfer import arriving, gone, is_hidden, is_sealed, named, plain_name
+from penstock.store.pool.mirror import Mirror
+from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Shelf, Vault
+from penstock.store.redis.outbox import Outbox, OutboxEntry
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Declared, Shards, Tubes, encode_declared, make_declared
 
@@ -63,6 +67,23 @@ class PoolTubes(Tubes):
 
     def forget(self, tube: Tube) -> None:
         """A dropped tube loses its name with its row."""
+
+
+class PoolOutbox(Outbox):
+    """The outboxes of all tubes of one pool. An entry leaves its outbox once the vault has the reply."""
+
+    def __init__(self, runner: PoolRunner, tubes: Tubes, mirror: Mirror) -> None:
+        super().__init__(runner, tubes)
+        self._mirror = mirror
+        self._pool_runner = runner
+
+    def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
+        epoch = str(self._pool_runner.epoch)
+        super()._receive(source, name, batch, effects, now)
+        tube = self._by_name[name]
+        self._mirror.write_all({tube.no: (tube, epoch)})
+        if tube.no != source:
+            self._pool_runner.written(tube)
 
 
 def declaration(name: str, kind: Kind, given: dict[str, object]) -> bytes:
