@@ -3,19 +3,14 @@
 
 -- fragment: now
 :now
-
 -- fragment: ids
 (SELECT value FROM json_each(:ids))
-
 -- fragment: texts
 (SELECT value FROM json_each(:texts))
-
 -- name: get_meta
 SELECT value FROM penstock_meta WHERE name = ?1;
-
 -- name: set_meta
 INSERT INTO penstock_meta (name, value) VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET value = ?2;
-
 -- name: has_meta
 SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
 
@@ -23,26 +18,20 @@ SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'penstock_meta';
 
 -- name: add_tube
 INSERT INTO penstock_tube (name, kind, options) VALUES (?1, ?2, ?3) ON CONFLICT DO NOTHING RETURNING no;
-
 -- name: add_counter
 INSERT INTO penstock_counter (tube) VALUES (?1);
-
 -- name: newest
 -- The last id given, as its floor and the newest task's pk (which may be another tube's): two seeks.
 SELECT last_id, (SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1)
 FROM penstock_counter WHERE tube = ?1;
-
 -- name: counts
 SELECT last_ms, last_seq, $counters FROM penstock_counter WHERE tube = ?1;
-
 -- name: count_deliveries
 -- The number of hand-outs is also the serial of the last one.
 UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHERE tube = ?1 RETURNING take_calls;
-
 -- name: next_marks
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
 last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
-
 -- name: set_mark
 UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
 
@@ -50,7 +39,6 @@ UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
 
 -- fragment: moment
 coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
-
 -- name: put_one
 -- A plain task in one statement, which is its own transaction. The clock is read when the lock is held, unless ?3
 -- gives the moment. A pk that is no number, and so refused: the tube is gone, or its ids are used up.
@@ -70,47 +58,36 @@ SELECT (SELECT at FROM penstock_task WHERE tube = ?1 AND at IS NOT NULL ORDER BY
 (SELECT min(until) FROM penstock_handle), (SELECT min(until) FROM penstock_session WHERE until IS NOT NULL),
 (SELECT session FROM penstock_handle WHERE id = ?2), paused,
 EXISTS (SELECT 1 FROM penstock_group WHERE tube = ?1 AND moving = 1) FROM penstock_tube WHERE no = ?1;
-
 -- fragment: takeable
 -- Expired tasks that advance has not reached yet are passed over.
 tube = ?1 AND state = 'r' AND rank1 <= ?2 AND (expires IS NULL OR expires > ?3)
-
 -- name: to_lease
 -- penstock_ready, in order
 SELECT $leased FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
-
 -- name: to_lease_not_cancelled
 -- The same, while tasks of cancelled groups are still to be removed.
 SELECT $leased FROM penstock_task WHERE $takeable AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, pk LIMIT ?4;
-
 -- name: lease
 UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
 progress = NULL WHERE pk = ?1;
-
 -- name: to_hand_out
 -- penstock_ready, in a kind without leases
 SELECT $record FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
-
 -- name: hand_out
 UPDATE penstock_task SET state = ?2, rank1 = ?3, taken = ?4, attempts = attempts + 1 WHERE pk = ?1;
-
 -- name: first_rank
 -- penstock_ready
 SELECT rank1 FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1;
-
 -- name: delivered_first
 -- penstock_delivered
 SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL ORDER BY rank1, pk LIMIT ?2;
-
 -- name: add_waiter
 INSERT INTO penstock_waiter (handle, tube, takes) VALUES (?1, ?2, 1)
 ON CONFLICT (handle, tube) DO UPDATE SET takes = takes + 1;
-
 -- name: remove_waiter
 UPDATE penstock_waiter SET takes = takes - 1 WHERE handle = ?1 AND tube = ?2;
-
 -- name: forget_waiter
 DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 
@@ -119,27 +96,21 @@ DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 -- fragment: acked
 -- What session ?2 holds at ?4 and leaves no reply; a lease of NULL is any.
 state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND reply_to IS NULL
-
 -- fragment: not_the_last
 -- ?5 tasks are acked: a started group with more than those left cannot end by them.
 (group_no IS NULL OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.state = 'started'
 AND g.remaining > ?5))
-
 -- name: ack_alone
 -- The same, of a task that has no address and is in no micro-queue: without RETURNING, which costs a tenth of an ack.
 DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND address IS NULL AND group_no IS NULL;
-
 -- name: ack_one
 DELETE FROM penstock_task WHERE pk = ?1 AND $acked AND $not_the_last RETURNING pk, utube, address, group_no;
-
 -- name: ack_many
 -- By the primary key.
 DELETE FROM penstock_task WHERE pk IN (SELECT value FROM json_each(?1)) AND $acked AND $not_the_last
 RETURNING pk, utube, address, group_no;
-
 -- name: count_down
 UPDATE penstock_group SET remaining = remaining - ?2 WHERE no = ?1;
-
 -- name: ack_named
 -- penstock_address
 DELETE FROM penstock_task WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND state = 't'
@@ -149,24 +120,19 @@ AND owner IS NULL RETURNING address, pk;
 
 -- name: delete
 DELETE FROM penstock_task WHERE pk = ?1;
-
 -- name: keep_outcome
 INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
-
 -- name: supersede_outcomes
 -- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
 UPDATE penstock_outcome SET until = ?3
 WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND +until > ?3;
-
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
 SELECT status, result, error, code FROM penstock_outcome
 WHERE tube = :tube AND address = :address AND +until > :now ORDER BY pk DESC LIMIT 1;
-
 -- name: import_members
 UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
-
 -- name: set_group_total
 UPDATE penstock_group SET total = ?2 WHERE no = ?1;
 
@@ -175,46 +141,35 @@ UPDATE penstock_group SET total = ?2 WHERE no = ?1;
 -- name: queues_named
 SELECT utube, taken, heads, waiting, turn FROM penstock_utube
 WHERE tube = ?1 AND utube IN (SELECT value FROM json_each(?2));
-
 -- name: set_queue
 INSERT INTO penstock_utube (tube, utube, taken, heads, waiting, turn) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
 ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, turn = ?6;
-
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
-
 -- name: pass_on
 UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1 WHERE tube = ?1 AND utube = ?2;
-
 -- name: forget_queue
 DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
-
 -- name: forget_idle_queues
 -- penstock_idle_utube
 DELETE FROM penstock_utube WHERE (tube, utube) IN (SELECT tube, utube FROM penstock_utube
 WHERE tube = ?1 AND taken = 0 AND heads = 0 AND waiting = 0 AND turn < ?2 LIMIT ?3);
-
 -- name: promote
 -- penstock_queued: the first that waits; ?3 is the turn of a fair tube's micro-queue, else NULL.
 UPDATE penstock_task SET state = 'r', rank2 = coalesce(?3, rank2) WHERE pk = (SELECT pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1);
-
 -- name: first_waiting
 -- penstock_queued
 SELECT rank1, rank2, pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'q' ORDER BY rank1, rank2, pk LIMIT 1;
-
 -- name: last_head
 -- penstock_queued
 SELECT rank1, rank2, pk FROM penstock_task
 WHERE tube = ?1 AND utube = ?2 AND state = 'r' ORDER BY rank1 DESC, rank2 DESC, pk DESC LIMIT 1;
-
 -- name: set_head
 UPDATE penstock_task SET state = ?2, rank2 = ?3 WHERE pk = ?1;
-
 -- name: turn_heads
 UPDATE penstock_task SET rank2 = ?3 WHERE tube = ?1 AND utube = ?2 AND state = 'r';
-
 -- name: sweep_groups
 -- penstock_over_group. By its range, not by numbers: after an ANALYZE of few groups, IN would read all that there are.
 DELETE FROM penstock_group WHERE tube = :tube AND until <= (SELECT max(until) FROM (
@@ -227,7 +182,6 @@ SELECT until FROM penstock_group WHERE tube = :tube AND until <= :now ORDER BY u
 -- which it chooses once the application that owns the file has run ANALYZE.
 SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND +pk > :low AND +pk <= :high
 ORDER BY +pk LIMIT :limit;
-
 -- name: groups_by_no
 -- By the primary key. CROSS JOIN: after an ANALYZE of few groups, IN would read all that there ever are.
 SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until

@@ -1,8 +1,5 @@
 -- Names carry penstock_ because the file may be the application's own.
-CREATE TABLE penstock_meta (
-    name TEXT PRIMARY KEY,
-    value TEXT NOT NULL
-) STRICT, WITHOUT ROWID;
+CREATE TABLE penstock_meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 
 CREATE TABLE penstock_tube (
     no INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used again; negative once the tube is dropped or moved
@@ -18,23 +15,15 @@ CREATE TABLE penstock_tube (
 CREATE TABLE penstock_counter (
     tube INTEGER PRIMARY KEY,
     last_id INTEGER NOT NULL DEFAULT 0,
-    taken INTEGER NOT NULL DEFAULT 0,
-    delayed INTEGER NOT NULL DEFAULT 0,
-    buried INTEGER NOT NULL DEFAULT 0,
-    done INTEGER NOT NULL DEFAULT 0,
-    take_calls INTEGER NOT NULL DEFAULT 0,
-    ack_calls INTEGER NOT NULL DEFAULT 0,
-    release_calls INTEGER NOT NULL DEFAULT 0,
-    delete_calls INTEGER NOT NULL DEFAULT 0,
-    bury_calls INTEGER NOT NULL DEFAULT 0,
-    kick_calls INTEGER NOT NULL DEFAULT 0,
-    touch_calls INTEGER NOT NULL DEFAULT 0,
-    ttl_calls INTEGER NOT NULL DEFAULT 0,
-    ttr_calls INTEGER NOT NULL DEFAULT 0,
-    delay_calls INTEGER NOT NULL DEFAULT 0,
+    taken INTEGER NOT NULL DEFAULT 0, delayed INTEGER NOT NULL DEFAULT 0,
+    buried INTEGER NOT NULL DEFAULT 0, done INTEGER NOT NULL DEFAULT 0,
+    take_calls INTEGER NOT NULL DEFAULT 0, ack_calls INTEGER NOT NULL DEFAULT 0,
+    release_calls INTEGER NOT NULL DEFAULT 0, delete_calls INTEGER NOT NULL DEFAULT 0,
+    bury_calls INTEGER NOT NULL DEFAULT 0, kick_calls INTEGER NOT NULL DEFAULT 0,
+    touch_calls INTEGER NOT NULL DEFAULT 0, ttl_calls INTEGER NOT NULL DEFAULT 0,
+    ttr_calls INTEGER NOT NULL DEFAULT 0, delay_calls INTEGER NOT NULL DEFAULT 0,
     fail_calls INTEGER NOT NULL DEFAULT 0,
-    last_ms INTEGER NOT NULL DEFAULT 0,    -- the last message id of a reliable tube
-    last_seq INTEGER NOT NULL DEFAULT 0
+    last_ms INTEGER NOT NULL DEFAULT 0, last_seq INTEGER NOT NULL DEFAULT 0  -- the last message id of a reliable tube
 ) STRICT;
 
 CREATE TABLE penstock_task (
@@ -42,26 +31,15 @@ CREATE TABLE penstock_task (
     tube INTEGER NOT NULL,
     state TEXT NOT NULL,         -- r ready, q ready behind its micro-queue, t taken, ~ delayed, ! buried,
                                  -- g delayed until its group is started
-    rank1 ANY NOT NULL,
-    rank2 ANY NOT NULL,
+    rank1 ANY NOT NULL, rank2 ANY NOT NULL,
     pri INTEGER NOT NULL,
     utube TEXT,
-    attempts INTEGER NOT NULL DEFAULT 0,
-    lease INTEGER NOT NULL DEFAULT 0,
-    created INTEGER NOT NULL,
-    taken INTEGER,
-    expires INTEGER,
+    attempts INTEGER NOT NULL DEFAULT 0, lease INTEGER NOT NULL DEFAULT 0,
+    created INTEGER NOT NULL, taken INTEGER, expires INTEGER,
     at INTEGER,                  -- when the clock must act on it next
-    ttr INTEGER,
-    max_attempts INTEGER,
+    ttr INTEGER, max_attempts INTEGER,
     owner INTEGER,               -- the session that holds it
-    reason TEXT,
-    callback TEXT,
-    address TEXT,
-    reply_to TEXT,
-    group_name TEXT,
-    group_no INTEGER,
-    progress REAL,
+    reason TEXT, callback TEXT, address TEXT, reply_to TEXT, group_name TEXT, group_no INTEGER, progress REAL,
     data BLOB NOT NULL
 ) STRICT;
 
@@ -71,8 +49,7 @@ CREATE INDEX penstock_ready ON penstock_task (tube, rank1, rank2) WHERE state = 
 CREATE INDEX penstock_queued ON penstock_task (tube, utube, state, rank1, rank2)
     WHERE utube IS NOT NULL AND (state = 'r' OR state = 'q');
 -- What a session holds, and what is taken, delayed or buried, without a scan of what is ready.
-CREATE INDEX penstock_aside ON penstock_task (tube, state, owner)
-    WHERE state = 't' OR state = '~' OR state = '!';
+CREATE INDEX penstock_aside ON penstock_task (tube, state, owner) WHERE state = 't' OR state = '~' OR state = '!';
 -- Buried tasks in take order, for kick.
 CREATE INDEX penstock_buried ON penstock_task (tube, rank1, rank2) WHERE state = '!';
 -- The next moment of every task that has one: delay, ttr and ttl in one index.
@@ -89,34 +66,22 @@ CREATE INDEX penstock_delivered ON penstock_task (tube, rank1) WHERE state = 't'
 
 -- A row per micro-queue that has ready or taken tasks, or whose turn is not over.
 CREATE TABLE penstock_utube (
-    tube INTEGER NOT NULL,
-    utube TEXT NOT NULL,
-    taken INTEGER NOT NULL,
-    heads INTEGER NOT NULL,
-    waiting INTEGER NOT NULL,
-    turn INTEGER NOT NULL,
+    tube INTEGER NOT NULL, utube TEXT NOT NULL,
+    taken INTEGER NOT NULL, heads INTEGER NOT NULL, waiting INTEGER NOT NULL, turn INTEGER NOT NULL,
     PRIMARY KEY (tube, utube)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX penstock_idle_utube ON penstock_utube (tube, turn) WHERE taken = 0 AND heads = 0 AND waiting = 0;
 
 CREATE TABLE penstock_session (
-    no INTEGER PRIMARY KEY AUTOINCREMENT,
-    id TEXT NOT NULL UNIQUE,
-    ttr INTEGER NOT NULL,
-    until INTEGER,               -- its end, once no handle is left
-    host TEXT,                   -- of the last handle that left, as are pid and beat
-    pid INTEGER,
-    beat INTEGER
+    no INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT NOT NULL UNIQUE, ttr INTEGER NOT NULL,
+    until INTEGER,                         -- its end, once no handle is left
+    host TEXT, pid INTEGER, beat INTEGER   -- of the last handle that left
 ) STRICT;
 CREATE INDEX penstock_lingering ON penstock_session (until) WHERE until IS NOT NULL;
 
 CREATE TABLE penstock_handle (
-    id TEXT PRIMARY KEY,
-    session INTEGER NOT NULL,
-    host TEXT NOT NULL,
-    pid INTEGER NOT NULL,
-    locus TEXT NOT NULL,
-    beat INTEGER NOT NULL,
+    id TEXT PRIMARY KEY, session INTEGER NOT NULL,
+    host TEXT NOT NULL, pid INTEGER NOT NULL, locus TEXT NOT NULL, beat INTEGER NOT NULL,
     until INTEGER NOT NULL       -- lapsed from here on
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX penstock_handle_until ON penstock_handle (until);
@@ -124,18 +89,14 @@ CREATE INDEX penstock_handle_session ON penstock_handle (session);
 
 -- Blocked takes.
 CREATE TABLE penstock_waiter (
-    handle TEXT NOT NULL,
-    tube INTEGER NOT NULL,
-    takes INTEGER NOT NULL,
-    PRIMARY KEY (handle, tube)
+    handle TEXT NOT NULL, tube INTEGER NOT NULL, takes INTEGER NOT NULL, PRIMARY KEY (handle, tube)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX penstock_waiter_tube ON penstock_waiter (tube);
 
 CREATE TABLE penstock_outcome (
     pk INTEGER PRIMARY KEY,      -- the task's
-    tube INTEGER NOT NULL,
-    address TEXT NOT NULL,
-    status TEXT NOT NULL,        -- done, failed, deleted, expired
+    tube INTEGER NOT NULL, address TEXT NOT NULL,
+    status TEXT NOT NULL,        -- done, failed, deleted, expired, cancelled
     result BLOB,                 -- as data is stored
     error TEXT,
     code TEXT,                   -- as JSON
@@ -145,14 +106,9 @@ CREATE INDEX penstock_outcome_address ON penstock_outcome (tube, address);
 CREATE INDEX penstock_outcome_until ON penstock_outcome (tube, until);
 
 CREATE TABLE penstock_group (
-    no INTEGER PRIMARY KEY AUTOINCREMENT,
-    tube INTEGER NOT NULL,
-    name TEXT NOT NULL,
+    no INTEGER PRIMARY KEY AUTOINCREMENT, tube INTEGER NOT NULL, name TEXT NOT NULL,
     state TEXT NOT NULL,         -- open, started, cancelling, done, cancelled
-    total INTEGER NOT NULL,
-    remaining INTEGER NOT NULL,
-    end_work BLOB,
-    cancel_work BLOB,
+    total INTEGER NOT NULL, remaining INTEGER NOT NULL, end_work BLOB, cancel_work BLOB,
     moving INTEGER NOT NULL,     -- tasks must follow a start or a cancel
     until INTEGER                -- of one that is over: forgotten from here on
 ) STRICT;
