@@ -35,8 +35,13 @@ def put_linked(work: Work, entries: Sequence[Entry], *, guess: bool) -> list[Rec
         work.remove_if_gone(record)
     if _ends_a_group(work, leaving, plan.fresh):
         work.flush()  # it is over before its name is put to again; else replies come after what is put
+    for name, no in _given_groups(plan.fresh):
+        if guess:
+            work.know_group(Group(no, name))
+        else:
+            work.group(no)
     for entry in plan.fresh:
-        work.put(_in_group(work, entry, guess=guess))
+        work.put(_in_group(work, entry))
     kept = dict(there)
     for id, entry in plan.replaced.items():
         kept[id] = replaced(there[id], entry, work.now)
@@ -58,28 +63,26 @@ def _ends_a_group(work: Work, leaving: Sequence[Record], entries: Sequence[Entry
     return any(entry.group in over for entry in entries)
 
 
-def _in_group(work: Work, entry: Entry, *, guess: bool) -> Entry:
+def _given_groups(entries: Sequence[Entry]) -> dict[tuple[str, int], None]:
+    """The groups that entries are for, by name and number; each once."""
+    return {(entry.group, entry.group_no): None for entry in entries if entry.group and entry.group_no is not None}
+
+
+def _in_group(work: Work, entry: Entry) -> Entry:
     """The entry with the number of its group, which the work knows."""
-    if entry.group is None:
+    if entry.group is None or entry.group_no is not None:
         return entry
-    if entry.group_no is None:
-        group = work.know_group(work.step.open_group(work.tube, entry.group))
-        return replace(entry, group_no=group.no)
-    if guess:
-        work.know_group(Group(entry.group_no, entry.group))
-    else:
-        work.group(entry.group_no)
-    return entry
+    group = work.know_group(work.step.open_group(work.tube, entry.group))
+    return replace(entry, group_no=group.no)
 
 
 def _must_live(work: Work, entries: Sequence[Entry], leaving: Sequence[Record]) -> None:
     """NotFound where an entry is for one group, and that has ended, or ends with those that leave."""
     going = Counter(record.group_no for record in leaving)
-    for entry in entries:
-        if entry.group is not None and entry.group_no is not None:
-            group = rules.must_live(work.group(entry.group_no), entry.group, work.now)
-            if group.state != rules.OPEN and 0 < going[group.no] == group.left:
-                raise rules.ended(entry.group)
+    for name, no in _given_groups(entries):
+        group = rules.must_live(work.group(no), name, work.now)
+        if group.state != rules.OPEN and 0 < going[no] == group.left:
+            raise rules.ended(name)
 
 
 def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:

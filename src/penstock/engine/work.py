@@ -150,11 +150,8 @@ class Work:
     def flush(self, *, erase_upto: int | None = None) -> tuple[set[int], list[Record]]:
         """Write everything that was decided; the ids of rows that were left out, and the new tasks of this tube."""
         rows = list(self._rows.values())
-        groups = [
-            GroupRow(self._before[no], replace(self._groups[no]))
-            for no in sorted(self._groups)
-            if self._groups[no] != self._before[no]
-        ]
+        known, before = self._groups, self._before
+        groups = [GroupRow(before[no], replace(known[no])) for no in sorted(known) if known[no] != before[no]]
         if not (rows or self._fresh or groups or self._works or erase_upto is not None):
             return set(), []
         delta = Delta(self.tube, rows, self._fresh, groups, self._replies() if self._works else [], erase_upto)

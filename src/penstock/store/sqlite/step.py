@@ -321,13 +321,21 @@ class SqliteStep(SqlStep):
                         return Acked({move.id})
                 gone = self.execute(Q.ack_one, (*values, 1)).fetchall()
         else:
-            guards: dict[tuple[int | None, int | None], list[int]] = {}
-            for move in moves:
-                if 0 < move.id <= ID_MASK:
-                    guards.setdefault((move.session, move.lease), []).append(base | move.id)
-            for (session, lease), pks in guards.items():
-                gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
+            gone = self._delete_held(base, moves)
+            if len(gone) < len(moves) - 1:  # these may end a group: all but one are acked here, that one by the engine
+                acked = {row[0] & ID_MASK for row in gone}
+                gone += self._delete_held(base, [move for move in moves if move.id not in acked][:-1])
         return self._acked(tube, gone, moves) if gone else Acked(set())
+
+    def _delete_held(self, base: int, moves: Sequence[Move]) -> list[tuple[Any, ...]]:
+        guards: dict[tuple[int | None, int | None], list[int]] = {}
+        for move in moves:
+            if 0 < move.id <= ID_MASK:
+                guards.setdefault((move.session, move.lease), []).append(base | move.id)
+        gone: list[tuple[Any, ...]] = []
+        for (session, lease), pks in guards.items():
+            gone += self.execute(Q.ack_many, (_json(pks), session, lease, self.now, len(moves))).fetchall()
+        return gone
 
     def _acked(self, tube: Tube, gone: list[tuple[Any, ...]], moves: Sequence[Move]) -> Acked:
         """What follows for tasks that were deleted, given their pk, micro-queue, address and group."""
