@@ -75,8 +75,8 @@ class MysqlDatabase:
 
         def put(payload: bytes) -> Record | None:
             def send(link: Link) -> tuple[int, int] | None:
-                prepared = link.prepared_put()
-                return None if prepared is None else prepared.run(shape, payload)
+                calls = link.calls()
+                return None if calls is None else calls.put(shape, payload)
 
             try:
                 stored = run(send, committed=True) if len(payload) <= LONGEST else None

@@ -17,7 +17,7 @@ from penstock.errors import PayloadTooLarge, StoreBusy, StoreUnavailable
 from penstock.store.forks import reset_in_child
 from penstock.store.mysql.faults import TOO_MANY_PREPARED, number, translated
 from penstock.store.mysql.location import Location
-from penstock.store.mysql.prepared import ROOM, PreparedPut
+from penstock.store.mysql.prepared import ROOM, PreparedCalls
 from penstock.store.mysql.wire import Prepared, Rows, Told, ask
 
 # How long a call waits for a connection of the pool, and for the server to accept one.
@@ -89,18 +89,18 @@ class Link:
         self._prepares = False
         self._names: dict[str, str] = {}  # of prepared statements
         self._pipelines = self.max_packet >= ROOM and "MariaDB" in connection.server_version  # type: ignore[attr-defined]
-        self._puts: PreparedPut | None = None
+        self._calls: PreparedCalls | None = None
 
-    def prepared_put(self) -> PreparedPut | None:
-        """What sends plain puts; None if the server does not prepare them."""
-        if self._puts is None and self._prepares and self._pipelines:
+    def calls(self) -> PreparedCalls | None:
+        """What sends calls on one plain task; None if the server does not prepare them."""
+        if self._calls is None and self._prepares and self._pipelines:
             try:
-                self._puts = PreparedPut(self._connection)
+                self._calls = PreparedCalls(self._connection)
             except pymysql.MySQLError as error:
                 if number(error) != TOO_MANY_PREPARED:
                     raise
                 self._prepares = False
-        return self._puts
+        return self._calls
 
     def prepare_no_more(self) -> None:
         """The server has no room for prepared statements: from now on they are sent as text."""

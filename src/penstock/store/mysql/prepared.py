@@ -1,7 +1,8 @@
-"""Plain puts as prepared statements, three of them sent together: parsing them was a third of the time of a put.
+"""The put and the ack of one plain task as prepared statements, three of them sent together: parsing them was a third
+of the time of a put.
 
 For MariaDB alone: its own client library also sends statements before the last ones are answered, and it can prepare
-an IF. Other puts are packets of text.
+an IF. Everything else is packets of text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pymysql.constants import COMMAND, FIELD_TYPE
 from penstock.core.options import Tube
 from penstock.core.task import Entry
 from penstock.store.mysql.queries import NEVER, TIME
-from penstock.store.mysql.wire import numbers_of
+from penstock.store.mysql.wire import answers_of
 from penstock.store.sql.queries import ID_BITS
 
 #: Longer data goes as text: it is so much work that parsing does not matter.
@@ -28,7 +29,12 @@ _STORE = (
     "VALUES (?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
     f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
 )
-# A statement that fails does not stop the next ones: an id without its task must not stay.
+_REMOVE = (
+    f"DELETE FROM penstock_task WHERE pk=? AND owner=? AND lease=? AND at>{TIME} AND state='t' AND reply_to IS NULL "
+    "AND group_no IS NULL AND address IS NULL"
+)
+_COUNT = "INSERT INTO penstock_delta (tube,taken,done,ack_calls) SELECT ?,-1,1,1 FROM DUAL WHERE ROW_COUNT()=1"
+# A statement that fails does not stop the next ones: an id without its task must not stay, nor an ack uncounted.
 _END = "IF ROW_COUNT()=1 THEN COMMIT; ELSE ROLLBACK; END IF"
 
 _EXECUTE = Struct("<BIBI")
@@ -49,25 +55,32 @@ class Shape:
         )  # fmt: skip
         missing = sum(1 << place for place, value in enumerate(values) if value is None)
         given = b"".join(map(_packed, _KINDS[:-1], values[:-1]))
-        self.tube = b"\0\1" + _NUMBER + _packed(_NUMBER, tube.no)
+        self.tube = _numbers(tube.no)
         self.task = pack("<H", missing) + b"\1" + b"".join(_KINDS) + given
 
 
-class PreparedPut:
-    """The statements on one connection."""
+class PreparedCalls:
+    """The statements on one connection. What raises has changed nothing, unless the connection broke."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
-        self._reserve, self._store, end = (_prepare(connection, sql) for sql in (_RESERVE, _STORE, _END))
+        texts = (_RESERVE, _STORE, _REMOVE, _COUNT, _END)
+        self._reserve, self._store, self._remove, self._count, end = (_prepare(connection, sql) for sql in texts)
         self._end = _execution(end, b"")
 
-    def run(self, shape: Shape, payload: bytes) -> tuple[int, int]:
-        """Store one task. Returns its id and its time. If it raises, nothing is stored, unless the connection broke."""
+    def put(self, shape: Shape, payload: bytes) -> tuple[int, int]:
+        """Store one task. Returns its id and its time."""
         reserve = _execution(self._reserve, shape.tube)
         store = _execution(self._store, shape.task + _counted(payload))
         self._connection._write_bytes(reserve + store + self._end)
-        id, moment, _ = numbers_of(self._connection, 3)
-        return id, moment
+        reserved, stored, _ = answers_of(self._connection, 3)
+        return reserved.number, stored.number
+
+    def ack(self, tube: int, pk: int, session: int, lease: int) -> bool:
+        """Remove one task. Returns whether that lease held it."""
+        remove = _execution(self._remove, _numbers(pk, session, lease))
+        self._connection._write_bytes(remove + _execution(self._count, _numbers(tube)) + self._end)
+        return answers_of(self._connection, 3)[0].changed == 1
 
 
 def _prepare(connection: Any, sql: str) -> int:
@@ -82,6 +95,10 @@ def _prepare(connection: Any, sql: str) -> int:
 def _execution(statement: int, values: bytes) -> bytes:
     size = _EXECUTE.size + len(values)
     return pack("<I", size) + _EXECUTE.pack(COMMAND.COM_STMT_EXECUTE, statement, 0, 1) + values
+
+
+def _numbers(*values: int) -> bytes:
+    return b"\0\1" + _NUMBER * len(values) + pack(f"<{len(values)}q", *values)
 
 
 def _packed(kind: bytes, value: object) -> bytes:

@@ -249,14 +249,9 @@ ORDER BY pk;
 
 -- ack
 
--- name: ack_one
-DELETE FROM penstock_task WHERE pk = :pk AND :guards AND at > $now AND state = 't' AND reply_to IS NULL
-AND group_no IS NULL AND address IS NULL;
--- name: ack_many
+-- name: ack_plain
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids AND :guards AND at > $now AND state = 't'
 AND reply_to IS NULL AND group_no IS NULL AND address IS NULL;
--- name: count_ack
-INSERT INTO penstock_delta (tube, taken, done, ack_calls) SELECT :tube, -1, 1, 1 FROM DUAL WHERE ROW_COUNT() > 0;
 -- name: count_acks
 INSERT INTO penstock_delta (tube, taken, done, ack_calls)
 SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;

@@ -335,26 +335,33 @@ class MysqlStep(SqlStep):
 
     def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
         """Ack tasks without address and group, all of them or none."""
-        total = sum(map(len, guards.values()))
-        if total == 1:
+        total, done = sum(map(len, guards.values())), None
+        if total == 1 and self._given is None and self._link is None and not self._server.bound:
             ((guard, (pk,)),) = guards.items()
-            one = self.sql(Q.ack_one, pk=pk, guards=Raw(_held(*guard)))
-            done = self.send(one, fill(Q.count_ack, tube=tube.no)).told[0].changed == 1
-        else:
+            done = self._ack_one(tube, pk, *guard)
+        if done is None:
             statements: list[str] = []
             for guard, pks in guards.items():
-                statements.append(self.sql(Q.ack_many, ids=sorted(pks), guards=Raw(_held(*guard))))
+                statements.append(self.sql(Q.ack_plain, ids=sorted(pks), guards=Raw(_held(*guard))))
                 statements.append(require(f"ROW_COUNT() = {len(pks)}"))
             numbers = Raw(f"{-total},{total},{total}")
             count = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
             try:
-                self.send(*statements, count)
-                done = True
+                done = bool(self.send(*statements, count))
             except Refused:
                 done = False
         if done:
             self.counted()
         return done
+
+    def _ack_one(self, tube: Tube, pk: int, session: int | None, lease: int | None) -> bool | None:
+        """Ack by prepared statements; None if that cannot be done."""
+
+        def ack(link: Link) -> bool | None:
+            calls = link.calls()
+            return None if calls is None or lease is None else calls.ack(tube.no, pk, session or -1, lease)
+
+        return self._server.run(ack, committed=True, again=False)
 
     def _ack_linked(
         self, tube: Tube, moves: Sequence[Move], guards: _Guards, *, addressed: bool, grouped: bool

@@ -132,24 +132,25 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], li
         packet = packets.next()
 
 
-def numbers_of(connection: Any, count: int) -> list[int]:
-    """The LAST_INSERT_ID after each of `count` statements that were sent together, each as a command of its own. All
-    answers are read before the first error is raised."""
-    numbers: list[int] = []
+def answers_of(connection: Any, count: int) -> list[Told]:
+    """The answers to `count` statements without rows that were sent together, each as a command of its own. All are
+    read before the first error is raised."""
+    answers: list[Told] = []
     failed: err.MySQLError | None = None
     packets = _Packets(connection)
-    for place in range(count):
+    for sent in range(count):
         connection._next_seq_id = packets.expected = 1
         try:
-            packet = packets.next() if place else connection._read_packet().get_all_data()
-            numbers.append(_length(packet, _length(packet, 1)[1])[0])
+            packet = packets.next() if sent else connection._read_packet().get_all_data()
+            changed, place = _length(packet, 1)
+            answers.append(Told(changed, _length(packet, place)[0]))
         except err.MySQLError as error:
             failed = failed or error
             if not connection.open:
                 break
     if failed is not None:
         raise failed
-    return numbers
+    return answers
 
 
 class _Packets:
