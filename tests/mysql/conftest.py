@@ -10,7 +10,7 @@ import pymysql
 import pytest
 
 import penstock
-from penstock.store.mysql import pool
+from penstock.store.mysql import connection
 from tests.mysql.databases import bare, fresh_url
 from tests.servers import started
 from tests.servers.fixtures import broker as broker
@@ -38,9 +38,9 @@ def url(base_url: str) -> str:
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """For brokers opened after it: a step that waits for a row does not start anew while the test is slow."""
-    short = f"innodb_lock_wait_timeout = {pool.LOCK_WAIT_SECONDS}"
-    assert short in pool._SETTINGS
-    monkeypatch.setattr(pool, "_SETTINGS", pool._SETTINGS.replace(short, "innodb_lock_wait_timeout = 100"))
+    short = f"innodb_lock_wait_timeout = {connection.LOCK_WAIT_SECONDS}"
+    assert short in connection._SETTINGS
+    monkeypatch.setattr(connection, "_SETTINGS", connection._SETTINGS.replace(short, "innodb_lock_wait_timeout = 100"))
 
 
 @pytest.fixture

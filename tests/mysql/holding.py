@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from penstock.store.mysql.connection import Answer, Link
 from penstock.store.mysql.database import MysqlDatabase
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Answer, Link
 from penstock.store.mysql.server import Server
 from penstock.store.mysql.step import MysqlStep
 
@@ -19,7 +19,8 @@ class HeldServer(Server):
 
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
-        self._link = self.pool.borrow()
+        self._link = self.borrow()
+        self._link._pipelines = False  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         return self._link.send(statements, commit=False)

@@ -10,9 +10,8 @@ import pytest
 
 import penstock
 from penstock.engine.port import Conflict
-from penstock.store.mysql import pool
+from penstock.store.mysql.connection import Answer, Link
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Answer, Link
 from penstock.store.mysql.server import Server
 from penstock.testing import Clock
 from tests.behaviour.looks import findings_in_use
@@ -213,13 +212,13 @@ def test_deadlocks_without_end_are_told(database: Server, monkeypatch: pytest.Mo
 
 
 def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "POOL_SECONDS", 0.1)
+    monkeypatch.setattr("penstock.store.mysql.server.POOL_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
-        held = broker._hub.store._db.server.pool.borrow()  # type: ignore[attr-defined]
+        held = broker._hub.store._db.server.pool.borrow(1)  # type: ignore[attr-defined]
         with pytest.raises(penstock.StoreBusy, match="pool_size"):
             tube.put("x")
-        broker._hub.store._db.server.pool.give_back(held)  # type: ignore[attr-defined]
+        broker._hub.store._db.server.pool.give_back(held, usable=True)  # type: ignore[attr-defined]
         assert tube.put("x").id == 1
 
 

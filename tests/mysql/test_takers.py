@@ -16,6 +16,7 @@ from penstock.core.results import Effects
 from penstock.engine import due
 from penstock.engine.port import ByIds, Request
 from penstock.engine.work import Work
+from penstock.store.mysql.queries import TIME
 from penstock.store.mysql.step import MysqlStep
 from tests.behaviour.verbs import take
 from tests.mysql.conftest import Connection
@@ -126,6 +127,31 @@ def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
         assert [begin(lambda: take(tube)).result(30).data, len(begin(lambda: tube.take_many(9)).result(30))] == [2, 1]
         begin(mine.ack).result(30)
         own.rollback()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_lease_starts_when_the_take_has_its_locks(
+    patient: None, broker: penstock.Broker, own: Connection, count: int
+) -> None:
+    """A take may wait longer for a lock than the ttr: its lease must not be over when it arrives."""
+    tube, cursor = broker.tube("t", ttr=60), own.cursor()
+    tube.put_many(range(3))
+    take(tube).release()  # joined
+
+    def ask(sql: str) -> int:
+        cursor.execute(f"SELECT {sql}")
+        return int(str(cursor.fetchall()[0][0]))
+
+    own.begin()
+    ask(f"no FROM penstock_tube WHERE no = {tube._stored.no} FOR UPDATE")
+    taking = begin(lambda: tube.take_many(count))
+    until(lambda: ask("COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") == 1)
+    waited = ask(TIME)
+    until(lambda: ask(TIME) > waited + 20)
+    own.commit()
+    assert len(taking.result(30)) == count
+    assert ask("MIN(taken) FROM penstock_task WHERE state = 't'") > waited
+    assert broker.check() == []
 
 
 @pytest.mark.parametrize("tasks", [2, 200])

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.core.entry import stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
 from penstock.engine.store import EngineStore
+from penstock.store.mysql.connection import Link
 from penstock.store.mysql.location import Location, parse
-from penstock.store.mysql.pool import Link
 from penstock.store.mysql.prepared import LONGEST, Shape
 from penstock.store.mysql.queries import TIME, Q
 from penstock.store.mysql.schema import migrate
@@ -56,9 +56,6 @@ class MysqlDatabase:
         self.clock = clock
         self.waiters = Waiters()
         self.lost: list[LostTake] = []
-        #: Tubes in which tasks with addresses, or in groups, were seen: acks there do more.
-        self.addressed: set[int] = set()
-        self.grouped: set[int] = set()
         self._watch = watch
         self._offset: tuple[float, float] | None = None  # the server's clock less ours, and when that was seen
         self._uncounted = 0
@@ -95,9 +92,7 @@ class MysqlDatabase:
 
     def bind(self, connection: object) -> MysqlDatabase:
         bound = BoundServer(self.server, connection, self.identity)
-        database = MysqlDatabase(bound, self.identity, self.clock, None)
-        database.addressed, database.grouped = self.addressed, self.grouped
-        return database
+        return MysqlDatabase(bound, self.identity, self.clock, None)
 
     def describe(self) -> Description:
         return self.server.run(lambda link: _describe(link, self.server.location), safe=True)
@@ -127,16 +122,6 @@ class MysqlDatabase:
         moment = time.monotonic()
         self._offset = (now / 1000 - moment, moment)
         return now
-
-    def know(self, tube: Tube, records: Iterable[Record]) -> None:
-        """Remember what sort of tasks a tube has."""
-        if tube.no in self.addressed and tube.no in self.grouped:
-            return
-        for record in records:
-            if record.address is not None:
-                self.addressed.add(tube.no)
-            if record.group_no is not None:
-                self.grouped.add(tube.no)
 
     def should_fold(self) -> bool:
         """Count one more difference. Returns whether it is time to fold them."""

@@ -13,7 +13,7 @@ from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE
 from penstock.engine.port import Delta, Flushed, GroupRow, Row
 from penstock.store.mysql import queues
-from penstock.store.mysql.pool import Answer
+from penstock.store.mysql.connection import Answer
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import COUNTED, NEVER, Q, counter
 from penstock.store.mysql.wire import Raw, fill, listed, literal

@@ -23,8 +23,6 @@ SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.in
 SELECT name, value FROM penstock_meta;
 -- name: set_meta
 INSERT INTO penstock_meta (name, value) VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value);
--- name: add_meta
-INSERT IGNORE INTO penstock_meta (name, value) VALUES (%s, %s);
 -- name: lock_schema
 SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 -- name: unlock_schema

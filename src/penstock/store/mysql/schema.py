@@ -7,9 +7,9 @@ from uuid import uuid4
 import pymysql
 
 from penstock.errors import StoreBusy, StoreUnavailable
+from penstock.store.mysql.connection import Link
 from penstock.store.mysql.faults import NO_SUCH_TABLE, number
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Link
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.server import Server
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
@@ -55,15 +55,17 @@ def _migrate(link: Link, where: str) -> str:
 
 
 def _apply(link: Link) -> str:
-    stored = int(_meta(link).get("schema", 0))  # again: another process may have been faster
+    meta = _meta(link)  # again: another process may have been faster
+    stored = int(meta.get("schema", 0))
     for migration in MIGRATIONS:
         if migration.number > stored:
             for statement in split(migration.sql):  # each may run twice: they commit by themselves
                 link.change(statement)
     link.change(Q.set_meta, ("schema", str(_NEWEST)))
-    link.change(Q.add_meta, ("id", str(uuid4())))
+    id = meta.get("id") or str(uuid4())
+    link.change(Q.set_meta, ("id", id))
     link.commit()
-    return _meta(link)["id"]
+    return id
 
 
 def _meta(link: Link) -> dict[str, str]:

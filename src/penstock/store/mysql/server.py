@@ -13,14 +13,18 @@ from pymysql.constants import SERVER_STATUS
 from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
 from penstock.errors import BadValue, OutcomeUnknown, PenstockError, SchemaMismatch, UnsupportedOption
+from penstock.store.forks import reset_in_child
 from penstock.store.mysql import faults
+from penstock.store.mysql.connection import NEEDED, Answer, Link
 from penstock.store.mysql.location import Location
-from penstock.store.mysql.pool import NEEDED, Answer, Link, Pool
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.wire import ask
+from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
 
+# How long a call waits for a connection of the pool.
+POOL_SECONDS = 10.0
 # A deadlock costs microseconds to find and one of the two always wins, so many tries are cheap; a lock wait has
 # already cost LOCK_WAIT_SECONDS.
 _DEADLOCK_TRIES = 20
@@ -46,14 +50,25 @@ class Server:
     def __init__(self, location: Location) -> None:
         self.location = location
         self.name = location.name
-        self.pool = Pool(location)
+        self.pool = Pool(self._connect, location.pool_size, f"database {location.name}")
+        reset_in_child(self)
+
+    def _connect(self, seconds: float) -> Link:
+        try:
+            return Link(self.location)
+        except (pymysql.MySQLError, OSError) as error:
+            raise faults.translated(error, self.name) from error
 
     def close(self) -> None:
         self.pool.close()
 
+    def after_fork(self) -> None:
+        """In a child: the parent's connections are the parent's. Dropping them closes our copy of the socket only."""
+        self.pool.reset()
+
     def borrow(self) -> Link:
         """A connection for several round trips in one transaction; `give_back` ends it."""
-        return self.pool.borrow()
+        return self.pool.borrow(POOL_SECONDS)
 
     def give_back(self, link: Link, *, done: bool) -> None:
         """Commit if `done`, else undo."""
@@ -65,7 +80,7 @@ class Server:
         except (pymysql.MySQLError, OSError) as error:
             raise self.gone(error, unknown=True) if faults.lost(error) else self.told(error) from error
         finally:
-            self.pool.give_back(link, broken=broken)
+            self.pool.give_back(link, usable=not broken)
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
         """Send statements as one transaction. Conflict if others were in the way, Refused if a guard failed.
@@ -79,7 +94,7 @@ class Server:
         a deadlock; else that is a Conflict."""
         tries = lost = 0
         while True:
-            link = self.pool.borrow()
+            link = self.pool.borrow(POOL_SECONDS)
             # Until the commit is sent, a connection that breaks takes the transaction with it.
             committing = committed
             broken = True
@@ -107,7 +122,7 @@ class Server:
                 broken = not link.rolled_back()
                 raise
             finally:
-                self.pool.give_back(link, broken=broken)
+                self.pool.give_back(link, usable=not broken)
             time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
 
     def gone(self, error: BaseException, *, unknown: bool) -> PenstockError:

@@ -25,8 +25,8 @@ from penstock.engine import port
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Loaded, Request
 from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues
+from penstock.store.mysql.connection import Answer, Link
 from penstock.store.mysql.flush import Flush, keep_outcomes, require
-from penstock.store.mysql.pool import Answer, Link
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
@@ -255,7 +255,6 @@ class MysqlStep(SqlStep):
             found.reverse()
         records = [Record(*row) for row in found]
         groups = {row[0]: make_group(row) for row in more[0]} if isinstance(select, port.Due) else {}
-        self._database.know(tube, records)
         if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
             groups |= {group.no: group for group in self._groups(Q.groups_by_no, tube, ids=sorted(missing))}
         return Loaded(records, groups)
@@ -325,12 +324,13 @@ class MysqlStep(SqlStep):
                 guards.setdefault((move.session, move.lease), []).append(base | move.id)
         if not guards:
             return Acked(set())
-        addressed = tube.no in self._database.addressed or any(move.result is not None for move in moves)
-        grouped = tube.no in self._database.grouped
+        seen = [move.seen for move in moves if move.seen is not None]
+        addressed = any(move.result is not None for move in moves) or any(task.address is not None for task in seen)
+        grouped = any(task.group_no is not None for task in seen)
         if not (tube.kind.per_utube or addressed or grouped):
             if self._ack_plain(tube, guards):
                 return Acked({pk & ID_MASK for pks in guards.values() for pk in pks})
-            addressed = grouped = True  # perhaps others put such tasks
+            addressed = grouped = True  # perhaps they have one: not all were seen
         return self._ack_linked(tube, moves, guards, addressed=addressed, grouped=grouped)
 
     def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
@@ -419,7 +419,6 @@ class MysqlStep(SqlStep):
         flush = Flush(delta, self.moment)
         with self._refusals(delta.tube):
             flushed = flush.read(self.send(*flush.statements()))
-        self._database.know(delta.tube, flushed.fresh)
         self.counted()
         return flushed
 

@@ -66,8 +66,7 @@ class Taking:
         if request.blocked in ("enter", "stay") and waits and handed.alive:
             counted = self._waiter.counted or handed.due is None
             self._database.waiters.keep(*self._place, self._waiter, counted)
-        if handed.records and handed.tube is not None:
-            self._database.know(handed.tube, handed.records)
+        if handed.records:
             self._step.counted()
         return handed
 

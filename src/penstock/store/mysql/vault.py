@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import TypeVar
 
+from penstock.store.mysql.connection import Link
 from penstock.store.mysql.database import promise
 from penstock.store.mysql.location import parse
-from penstock.store.mysql.pool import Link
 from penstock.store.mysql.server import Server
 from penstock.store.sql.queries import load_queries
 

@@ -1,27 +1,23 @@
-"""Connections to the server: a small pool, and what a fork or a lost server does to it."""
+"""One connection to the server: packets of statements on it, each prepared once."""
 
 from __future__ import annotations
 
 import select
 import ssl
-import threading
 from collections.abc import Iterator, Sequence
 from functools import cache
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 import pymysql
 from pymysql.constants import CLIENT
 
-from penstock.errors import PayloadTooLarge, StoreBusy, StoreUnavailable
-from penstock.store.forks import reset_in_child
-from penstock.store.mysql.faults import TOO_MANY_PREPARED, number, translated
+from penstock.errors import PayloadTooLarge
+from penstock.store.mysql.faults import TOO_MANY_PREPARED, number
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedCalls
 from penstock.store.mysql.wire import Prepared, Rows, Told, ask
 
-# How long a call waits for a connection of the pool, and for the server to accept one.
-POOL_SECONDS = 10.0
+# How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
 # A server that is silent for this long is given up; no call of ours takes as long.
 READ_SECONDS = 120
@@ -65,6 +61,8 @@ def _unverified() -> ssl.SSLContext:
 
 class Link:
     """One connection. Only one thread uses it at a time."""
+
+    returned = 0.0  # when it became idle
 
     def __init__(self, location: Location) -> None:
         connection = _Connection(
@@ -189,85 +187,13 @@ class Link:
             return False
         return True
 
-    def alive(self) -> bool:
-        """Whether nothing waits to be read: all that an idle connection can receive is its end. No round trip."""
-        return self._connection._sock is not None and not self._poll.poll(0)  # type: ignore[attr-defined]
-
-    def discard(self) -> None:
-        """Close the socket without telling the server."""
-        self._connection._force_close()  # type: ignore[attr-defined]
+    def hung_up(self) -> bool:
+        """Whether something waits to be read: all that an idle connection can receive is its end. No round trip."""
+        return self._connection._sock is None or bool(self._poll.poll(0))  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Tell the server, and close."""
+        """Tell the server, if it is there, and close."""
         try:
             self._connection.close()
         except (pymysql.MySQLError, OSError):
-            self.discard()
-
-
-class Pool:
-    """Up to `pool_size` connections, opened when they are needed, the last used one first."""
-
-    def __init__(self, location: Location) -> None:
-        self._location = location
-        self._closed = False
-        self._reset()
-        reset_in_child(self)
-
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        # A permit for each connection that may be in use. Not a Semaphore, which is made of Python: 4 µs of a put.
-        self._permits: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self._location.pool_size):
-            self._permits.put(None)
-        self._idle: list[Link] = []
-
-    def borrow(self) -> Link:
-        """A live connection; StoreBusy when all are in use for too long, StoreUnavailable when there is no server."""
-        if self._closed:
-            raise StoreUnavailable(f"this broker on database {self._location.name} is closed: connect again")
-        try:
-            self._permits.get(timeout=POOL_SECONDS)
-        except Empty:
-            raise StoreBusy(
-                f"all {self._location.pool_size} connections to database {self._location.name} are in use: "
-                "use fewer threads, or give the URL a larger pool_size"
-            ) from None
-        try:
-            while True:
-                with self._lock:
-                    link = self._idle.pop() if self._idle else None
-                if link is None:
-                    return Link(self._location)
-                if link.alive():
-                    return link
-                link.discard()
-        except (pymysql.MySQLError, OSError) as error:
-            self._permits.put(None)
-            raise translated(error, self._location.name) from error
-        except BaseException:
-            self._permits.put(None)
-            raise
-
-    def give_back(self, link: Link, *, broken: bool = False) -> None:
-        """Return a connection, outside of any transaction."""
-        if broken:
-            link.discard()
-        elif self._closed:
-            link.close()
-        else:
-            with self._lock:
-                self._idle.append(link)
-        self._permits.put(None)
-
-    def close(self) -> None:
-        """No more connections; those in use are closed when they come back."""
-        self._closed = True
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for link in idle:
-            link.close()
-
-    def after_fork(self) -> None:
-        """In a child: the parent's connections are the parent's. Dropping them closes our copy of the socket only."""
-        self._reset()
+            self._connection._force_close()  # type: ignore[attr-defined]
