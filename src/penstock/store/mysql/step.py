@@ -3,7 +3,6 @@ shared step in a longer transaction (`together`). It decides nothing; the engine
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
@@ -17,12 +16,10 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import LAPSE_MS, STATE_COUNTER, Counts, Presence
-from penstock.core.soundness import needed_mark
+from penstock.core.results import LAPSE_MS, Counts, Presence
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Parcel, Tally
-from penstock.engine import port
-from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Loaded, Request
+from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues
 from penstock.store.mysql.connection import Answer, Link
@@ -33,7 +30,7 @@ from penstock.store.mysql.server import Refused
 from penstock.store.mysql.taking import DELIVER, Taking
 from penstock.store.mysql.wire import Raw, fill, joined, literal
 from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import Row, SqlStep, encoded_kind, first_pk, make_group
+from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk, imported_counts
 
 if TYPE_CHECKING:
     from penstock.store.mysql.database import MysqlDatabase
@@ -182,21 +179,8 @@ class MysqlStep(SqlStep):
         lock = fill(Q.lock_tube, tube=tube.no)
         return bool(self.send(lock, self.sql(Q.set_tube, tube=tube.no, **values), safe=name is None).results[0])
 
-    def hide_tube(
-        self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
-    ) -> tuple[bool, bool, bool] | None:
-        with self.together():
-            self.rows(Q.lock_tube, tube=tube.no)
-            return super().hide_tube(tube, name, given, waiting=waiting)
-
-    def forget_tube(self, tube: Tube) -> None:
-        with self.together():
-            super().forget_tube(tube)
-
-    def clear_tube(self, tube: Tube) -> None:
-        with self.together():
-            self._forget_content(tube)
-            self.set_counts(tube, {}, done=self.tally(tube).last_id)
+    def lock_alone(self, tube: Tube) -> None:
+        self.rows(Q.lock_tube, tube=tube.no)
 
     def tally(self, tube: Tube) -> Tally:
         found = self.rows(Q.tally, tube=tube.no, counted=abs(tube.no))
@@ -208,10 +192,9 @@ class MysqlStep(SqlStep):
         return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        stored, counts = Counter[str](done=done), self.tally(tube).counts
-        for state, count in states.items():
-            stored[STATE_COUNTER.get(state, "ready")] += count
-        wrong = {name: stored[name] - getattr(counts, name) for name in STORED}
+        stored, tally = count_states(states), self.tally(tube)
+        stored["done"] = tally.last_id - sum(states.values())
+        wrong = {name: stored[name] - getattr(tally.counts, name) for name in STORED}
         if any(wrong.values()):
             self._add_counts(tube, wrong)
 
@@ -219,11 +202,6 @@ class MysqlStep(SqlStep):
         columns = Raw(",".join(counter(name) for name in counts))
         numbers = Raw(",".join(map(str, counts.values())))
         self.change(Q.add_counts, tube=abs(tube.no), columns=columns, numbers=numbers)
-
-    def set_mark(self, tube: Tube, audit: Audit) -> None:
-        mark = needed_mark(audit.tally.mark, audit.newest)
-        if mark is not None:
-            self.change(Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
     def sweep(self, tube: Tube, limit: int) -> None:
         found = [fill(Q.find_old, limit=limit), fill(Q.old_outcomes, limit=limit)]
@@ -236,28 +214,13 @@ class MysqlStep(SqlStep):
 
     # looking
 
-    def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
-        query, values = self._selected(tube, select)
-        values = {"tube": tube.no, **values}
-        asked = [self.sql(self._reading(query), **values)]
-        if isinstance(select, port.Find) and select.status == "~":
-            asked.append(self.sql(Q.find_unstarted, **values))
-        if isinstance(select, port.Due):
-            asked.append(fill(self._reading(Q.moving_groups), tube=tube.no))
-        look = self.sql(Q.look_at_tube, tube=tube.no)
-        ((now, live),), found, *more = self.send(look, *asked, safe=True).results
+    def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:
+        texts = [self.sql(self._reading(query), **{"tube": tube.no, **values}) for query, values in asked]
+        ((now, live),), *results = self.send(self.sql(Q.look_at_tube, tube=tube.no), *texts, safe=True).results
         self.saw(int(now))
-        if not live and not isinstance(select, port.Page):
+        if not (live or hidden):
             raise self.no_such_tube(tube)
-        if isinstance(select, port.Find) and more:
-            found = sorted([*found, *more[0]])[: select.limit]
-        if isinstance(select, port.Deliveries) and select.backwards:
-            found.reverse()
-        records = [Record(*row) for row in found]
-        groups = {row[0]: make_group(row) for row in more[0]} if isinstance(select, port.Due) else {}
-        if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
-            groups |= {group.no: group for group in self._groups(Q.groups_by_no, tube, ids=sorted(missing))}
-        return Loaded(records, groups)
+        return results
 
     def _reading(self, query: str) -> str:
         """In the caller's transaction, which may have begun before what is asked for, only a lock sees it."""
@@ -467,7 +430,7 @@ class MysqlStep(SqlStep):
     def import_batch(self, tube: Tube, parcel: Parcel) -> None:
         base, none = first_pk(tube), {"taken": 0, "at": NEVER, "owner": 0}
         with self._refusals(tube), self.together():
-            self.rows(Q.lock_tube, tube=tube.no)
+            self.lock_alone(tube)
             last = self.tally(tube).last_id
             new = parcel.above(last)
             upto = max([parcel.upto, last, *(record.id for record in new.records)])
@@ -490,8 +453,8 @@ class MysqlStep(SqlStep):
             for no, count in sorted(new.members.items()):
                 self.change(Q.import_members, no=no, count=count)
             self.send(f"UPDATE penstock_id SET last={upto} WHERE tube={tube.no}")
-            counts = {"taken": new.count("t"), "delayed": new.count("~", "g"), "buried": new.count("!")}
-            self._add_counts(tube, {**counts, "delay": -new.due, "done": upto - last - len(new.records)})
+            counts = imported_counts(new, last, upto)
+            self._add_counts(tube, {name: counts[name] for name in COUNTED if name in counts})
 
     def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
         ms, seq = tally.mark

@@ -110,9 +110,10 @@ class SqlStep:
         return None
 
     def forget_tube(self, tube: Tube) -> None:
-        self._forget_content(tube)
-        self.change(self.Q.forget_counter, tube=tube.no)
-        self.change(self.Q.forget_tube, tube=tube.no)
+        with self.together():
+            self._forget_content(tube)
+            self.change(self.Q.forget_counter, tube=tube.no)
+            self.change(self.Q.forget_tube, tube=tube.no)
 
     def clear_tube(self, tube: Tube) -> None:
         with self.together():
@@ -142,21 +143,30 @@ class SqlStep:
 
     def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
         query, values = self._selected(tube, select)
-        records = self._records(query, **values)
+        asked = [(query, values)]
         if isinstance(select, port.Find) and select.status == "~":
-            unstarted = self._records(self.Q.find_unstarted, **values)
-            records = sorted([*records, *unstarted], key=lambda record: record.id)[: select.limit]
+            asked.append((self.Q.find_unstarted, values))
+        if isinstance(select, port.Due):
+            asked.append((self.Q.moving_groups, {"tube": tube.no}))
+        found, *more = self.look(tube, asked, hidden=isinstance(select, port.Page))
+        records, groups = [self.record(row) for row in found], {}
+        if isinstance(select, port.Due):
+            groups = {row[0]: make_group(row) for row in more[0]}
+        elif isinstance(select, port.Find) and more:
+            records += [self.record(row) for row in more[0]]
+            records = sorted(records, key=lambda record: record.id)[: select.limit]
         if isinstance(select, port.Deliveries) and select.backwards:
             records.reverse()
-        if not records and not isinstance(select, port.Page):
-            self.must_live(tube)
-        groups: dict[int, Group] = {}
-        numbers = {record.group_no for record in records if record.group_no is not None}
-        if numbers:
-            groups = {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(numbers))}
-        if isinstance(select, port.Due):
-            groups |= {group.no: group for group in self._groups(self.Q.moving_groups, tube)}
+        if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
+            groups |= {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(missing))}
         return Loaded(records, groups)
+
+    def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
+        """The rows of several queries on a tube, which may be a hidden one if `hidden`."""
+        results = [self.rows(query, **values) for query, values in asked]
+        if not (results[0] or hidden):
+            self.must_live(tube)
+        return results
 
     def _selected(
         self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
