@@ -30,8 +30,8 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
     opener = _OPENERS.get(scheme) if separator else None
     if opener is None:
         secretive = "@" in url or "?" in url  # what is there may be a password
-        told = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
-        raise BadValue(f"store URL {told} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
+        named = shown(url) if not secretive else f"{scheme}://…" if separator else "…"
+        raise BadValue(f"store URL {named} has no known scheme: use {', '.join(f'{s}://' for s in _OPENERS)}")
     url, pool = _split_pool(url, pool)
     if pool is None:
         return opener(url, clock)
@@ -42,7 +42,7 @@ def open_store(url: str, clock: Clock | None = None, pool: str | None = None) ->
 
 
 def rebuild_index(url: str, progress: Callable[[int, int], object]) -> None:
-    """Build the index of a pool anew; `progress` is told how many of how many tasks are loaded."""
+    """Build the index of a pool again; `progress` gets the number of tasks that are loaded, and of all."""
     url, pool = _split_pool(url, None)
     if pool is None:
         raise UnsupportedOption("only a pool has an index to rebuild: give a redis:// URL, and its database by --pool")
@@ -72,9 +72,9 @@ def _split_pool(url: str, pool: str | None) -> tuple[str, str | None]:
 
 
 def _parts(what: str, url: str) -> SplitResult:
-    """A URL taken apart; BadValue where that cannot be. Its rest may hold a password, so only its scheme is told."""
+    """The parts of a URL; BadValue if it has none. It may hold a password, so messages only show its scheme."""
     where = f"{what} {url.partition('://')[0]}://…"
-    for char in url:  # urlsplit drops some of these, and drivers stumble over others
+    for char in url:  # urlsplit drops some of these, and others confuse drivers
         if unicodedata.category(char) in ("Cc", "Cs"):
             raise BadValue(f"{where} has an invisible character {char!a}: remove it")
     try:
@@ -97,31 +97,23 @@ def open_vault(pool: object) -> Database:
     """The database that a pool names, by itself."""
     if not isinstance(pool, str):
         raise BadValue(f"pool {shown(pool)} is not a str: give the URL of a database")
-    behind = _VAULTS.get(pool.partition("://")[0])
-    if behind is None:
+    scheme = pool.partition("://")[0]
+    if scheme not in _VAULTS:
         known = ", ".join(f"{name}://" for name in _VAULTS)
-        raise BadValue(f"pool {shown(pool.partition('://')[0])} is no database that can stand behind: use {known}")
+        raise BadValue(f"pool {shown(scheme)} is no database that can stand behind: use {known}")
     _parts("pool", pool)
-    return behind(pool)
+    if scheme == "sqlite":
+        from penstock.store.sqlite.vault import SqliteVault
 
-
-def _sqlite_vault(url: str) -> Database:
-    from penstock.store.sqlite.vault import SqliteVault
-
-    path, durable = _sqlite_file(url)
-    return SqliteVault(path, durable=durable)
-
-
-def _postgres_vault(url: str) -> Database:
-    with _driver("postgresql", "psycopg", "postgres"):
-        from penstock.store.postgres.vault import PostgresVault
-    return PostgresVault(url)
-
-
-def _mysql_vault(url: str) -> Database:
-    with _driver("mysql", "PyMySQL", "mysql"):
+        path, durable = _sqlite_file(pool)
+        return SqliteVault(path, durable=durable)
+    if scheme == "postgresql":
+        with _driver(scheme, "psycopg", "postgres"):
+            from penstock.store.postgres.vault import PostgresVault
+        return PostgresVault(pool)
+    with _driver(scheme, "PyMySQL", "mysql"):
         from penstock.store.mysql.vault import MysqlVault
-    return MysqlVault(url)
+    return MysqlVault(pool)
 
 
 @contextmanager
@@ -227,8 +219,4 @@ _OPENERS: dict[str, Callable[[str, Clock | None], TransferStore]] = {
     **dict.fromkeys(("redis", "rediss", "redis+sentinel", "redis+cluster"), _open_redis),
 }
 # The databases that can stand behind a pool.
-_VAULTS: dict[str, Callable[[str], Database]] = {
-    "sqlite": _sqlite_vault,
-    "postgresql": _postgres_vault,
-    "mysql": _mysql_vault,
-}
+_VAULTS = ("sqlite", "postgresql", "mysql")

@@ -4,87 +4,61 @@
 -- name: create_store
 CREATE TABLE IF NOT EXISTS penstock_pool_store (
     no $int PRIMARY KEY, name $blob NOT NULL, format $int NOT NULL, epoch $int NOT NULL $table_end
-
 -- name: create_tube
 CREATE TABLE IF NOT EXISTS penstock_pool_tube (
     no $serial, name $blob NOT NULL UNIQUE, declared $blob NOT NULL, beside $blob $table_end
-
 -- name: create_task
 CREATE TABLE IF NOT EXISTS penstock_pool_task (
     tube $int NOT NULL, id $int NOT NULL, record $blob NOT NULL, data $blob, PRIMARY KEY (tube, id) $keyed_end
-
 -- name: create_link
 CREATE TABLE IF NOT EXISTS penstock_pool_link (
     tube $int NOT NULL, name $blob NOT NULL, value $blob NOT NULL, PRIMARY KEY (tube, name) $keyed_end
-
 -- name: add_store
 INSERT INTO penstock_pool_store (no, name, format, epoch) VALUES (1, %s, %s, 0) ON CONFLICT DO NOTHING
-
 -- name: add_tube
 INSERT INTO penstock_pool_tube (name, declared) VALUES (%s, %s) ON CONFLICT DO NOTHING
-
 -- name: lock_tube
 SELECT beside FROM penstock_pool_tube WHERE no = %s $for_update
-
 -- name: save_tasks
 INSERT INTO penstock_pool_task AS t (tube, id, record, data) VALUES (%s, %s, %s, %s)
 ON CONFLICT (tube, id) DO UPDATE SET record = excluded.record, data = coalesce(excluded.data, t.data)
-
 -- name: save_links
 INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s)
 ON CONFLICT (tube, name) DO UPDATE SET value = excluded.value
-
 -- name: get_store
 SELECT name, format FROM penstock_pool_store WHERE no = 1
-
 -- name: raise_format
 UPDATE penstock_pool_store SET format = %s WHERE no = 1 AND format < %s
-
 -- name: get_epoch
 SELECT epoch FROM penstock_pool_store WHERE no = 1
-
 -- name: raise_epoch
 UPDATE penstock_pool_store SET epoch = epoch + 1 WHERE no = 1 AND epoch = %s
-
 -- name: get_tube
 SELECT no, declared, beside FROM penstock_pool_tube WHERE no = %s
-
 -- name: find_tube
 SELECT no, declared, beside FROM penstock_pool_tube WHERE name = %s
-
 -- name: all_tubes
 SELECT no, declared, beside FROM penstock_pool_tube ORDER BY no
-
 -- name: set_beside
 UPDATE penstock_pool_tube SET beside = %s WHERE no = %s
-
 -- name: rename_tube
 UPDATE penstock_pool_tube SET name = %s, declared = %s WHERE no = %s
-
 -- name: drop_tube
 DELETE FROM penstock_pool_tube WHERE no = %s
-
 -- name: drop_tasks
 DELETE FROM penstock_pool_task WHERE tube = %s
-
 -- name: drop_links
 DELETE FROM penstock_pool_link WHERE tube = %s
-
 -- primary key, as all below
 -- name: read_data
 SELECT id, data FROM penstock_pool_task WHERE tube = %s AND id IN
-
 -- name: remove_tasks
 DELETE FROM penstock_pool_task WHERE tube = %s AND id IN
-
 -- name: remove_links
 DELETE FROM penstock_pool_link WHERE tube = %s AND name IN
-
 -- name: scan_tasks
 SELECT id, record FROM penstock_pool_task WHERE tube = %s AND id > %s ORDER BY id LIMIT %s
-
 -- name: scan_links
 SELECT name, value FROM penstock_pool_link WHERE tube = %s AND name > %s ORDER BY name LIMIT %s
-
 -- name: count_tasks
 SELECT count(*) FROM penstock_pool_task

@@ -1,13 +1,13 @@
-"""The database behind: every task with its data, and what else an index is built anew from. Knows no Redis.
+"""The database behind: every task with its data, and everything else that an index is built from. Knows no Redis.
 
-All writes about a tube are made under the lock of its row, so that whoever writes last has looked last.
+All writes about a tube are made under the lock of its row, so that the last writer has read last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from penstock.errors import SchemaMismatch
 
 T = TypeVar("T")
-Rows = list[tuple[object, ...]]
+Rows = list[tuple[Any, ...]]
 # The layout of the tables. A later one refuses to touch what an older penstock would misread.
 FORMAT = 2
 # Ids in one statement: few enough for every server's limit of parameters.
@@ -55,11 +55,11 @@ class Database(Protocol):
         """What a commit survives by the database's settings now."""
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close it."""
 
 
 class Shelf(msgspec.Struct, frozen=True):
-    """A tube as the vault has it. `beside`: what it keeps beside its tasks; None until it was first written."""
+    """A tube in the vault. `beside`: what it keeps beside its tasks; None until the first write."""
 
     no: int
     declared: bytes
@@ -67,7 +67,7 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 class Changes(msgspec.Struct):
-    """What became of a tube since the vault last heard of it. A task's data is None where the vault has it."""
+    """What changed in a tube since the last write to the vault. A task's data is None if the vault has it."""
 
     beside: bytes
     tasks: list[tuple[int, bytes, bytes | None]] = []
@@ -81,9 +81,11 @@ class Vault:
 
     def __init__(self, database: Database) -> None:
         self._db = database
+        self._ask = database.queries
         self.label = database.label
         self.most_bytes = database.most_bytes
-        self._ask = database.queries
+        #: What a put that returned survives; and closing it.
+        self.promise, self.close = database.promise, database.close
         self.name = self._open()
 
     def _open(self) -> str:
@@ -95,62 +97,51 @@ class Vault:
             session.change(self._ask.raise_format, (FORMAT, FORMAT))
             return session.rows(self._ask.get_store)
 
-        [(name, written)] = cast("list[tuple[bytes, int]]", self._db.run(create))
+        [(name, written)] = self._db.run(create)
         if written > FORMAT:
             raise SchemaMismatch(f"the pool in {self.label} has format {written}, not {FORMAT}: upgrade penstock")
         return bytes(name).decode()
-
-    def promise(self) -> str:
-        """What a put that returned survives."""
-        return self._db.promise()
-
-    def close(self) -> None:
-        """Let go of the database."""
-        self._db.close()
 
     # epochs
 
     def epoch(self) -> int:
         """The newest epoch: how often the index was built."""
-        return cast(int, self._rows(self._ask.get_epoch)[0][0])
+        return int(self._db.read(self._ask.get_epoch, ())[0][0])
 
     def raise_epoch(self, known: int) -> bool:
-        """Begin the next epoch; False when another was faster."""
+        """Begin the next epoch; False if another process was faster."""
         return self._db.run(lambda session: session.change(self._ask.raise_epoch, (known,))) == 1
 
     # tubes
 
     def add_tube(self, name: str, declared: bytes) -> tuple[Shelf, bool]:
-        """The tube of that name, and whether this call made it."""
+        """The tube of that name, and whether this call created it."""
 
         def add(session: Session) -> tuple[Shelf, bool]:
             made = session.change(self._ask.add_tube, (name.encode(), declared)) == 1
-            return _shelf(session.rows(self._ask.find_tube, (name.encode(),))[0]), made
+            return _shelves(session.rows(self._ask.find_tube, (name.encode(),)))[0], made
 
         return self._db.run(add)
 
     def tube(self, no: int) -> Shelf | None:
         """The tube of that number."""
-        found = self._rows(self._ask.get_tube, (no,))
-        return _shelf(found[0]) if found else None
+        return next(iter(_shelves(self._db.read(self._ask.get_tube, (no,)))), None)
 
     def find_tube(self, name: str) -> Shelf | None:
         """The tube of that name."""
-        found = self._rows(self._ask.find_tube, (name.encode(),))
-        return _shelf(found[0]) if found else None
+        return next(iter(_shelves(self._db.read(self._ask.find_tube, (name.encode(),)))), None)
 
     def tubes(self) -> list[Shelf]:
         """All tubes."""
-        return [_shelf(row) for row in self._rows(self._ask.all_tubes)]
+        return _shelves(self._db.read(self._ask.all_tubes, ()))
 
     def drop_tube(self, no: int, drop: Callable[[], T]) -> T:
         """Remove a tube and all of it, once `drop`, which may refuse, has removed its index."""
-
         dropped: list[T] = []
 
         def remove(session: Session) -> T:
             session.rows(self._ask.lock_tube, (no,))
-            if not dropped:  # else the transaction is begun anew
+            if not dropped:  # else the transaction is begun again
                 dropped.append(drop())
             for query in (self._ask.drop_tasks, self._ask.drop_links, self._ask.drop_tube):
                 session.change(query, (no,))
@@ -159,12 +150,11 @@ class Vault:
         return self._db.run(remove)
 
     def settle_down(self, no: int, then: Callable[[Shelf], object] | None = None) -> Shelf | None:
-        """The tube, once every write that is under way has ended, and what is to be done before the next one begins."""
+        """The tube, once every write in flight has ended; `then` runs before the next one begins."""
 
         def look(session: Session) -> Shelf | None:
             session.rows(self._ask.lock_tube, (no,))
-            found = session.rows(self._ask.get_tube, (no,))
-            shelf = _shelf(found[0]) if found else None
+            shelf = next(iter(_shelves(session.rows(self._ask.get_tube, (no,)))), None)
             if shelf is not None and then is not None:
                 then(shelf)
             return shelf
@@ -172,7 +162,7 @@ class Vault:
         return self._db.run(look)
 
     def rename(self, session: Session, no: int, name: str, declared: bytes) -> bool:
-        """Give a tube another name and declaration, as a part of that transaction; False where the name is in use."""
+        """Give a tube another name and declaration, as a part of that transaction; False if the name is in use."""
         if any(row[0] != no for row in session.rows(self._ask.find_tube, (name.encode(),))):
             return False
         session.change(self._ask.rename_tube, (name.encode(), declared, no))
@@ -184,17 +174,21 @@ class Vault:
         self._db.run(lambda session: session.change(self._ask.drop_links, (no,)))
         for tasks in self.tasks(no, page):
             ids = [id for id, _ in tasks]
-            self.write(no, lambda session, ids=ids: self._remove(session, no, ids))  # type: ignore[misc]
 
-    def _remove(self, session: Session, no: int, ids: Sequence[int]) -> tuple[()]:
-        for some in _chunks(ids):
-            session.change(_among(self._ask.remove_tasks, some), (no, *some))
-        return ()
+            def remove(session: Session, ids: list[int] = ids) -> tuple[()]:
+                self._remove(session, self._ask.remove_tasks, no, ids)
+                return ()
+
+            self.write(no, remove)
+
+    def _remove(self, session: Session, query: str, no: int, keys: Sequence[int] | Sequence[bytes]) -> None:
+        for some in _chunks(keys):
+            session.change(_among(query, some), (no, *some))
 
     # tasks
 
     def write(self, no: int, look: Callable[[Session], Iterable[Changes]]) -> bool:
-        """Write what `look` finds, which it looks for once nobody else writes; False when there is no such tube."""
+        """Write what `look` finds while nobody else writes; False if there is no such tube."""
 
         def apply(session: Session) -> bool:
             if not session.rows(self._ask.lock_tube, (no,)):
@@ -210,46 +204,40 @@ class Vault:
             session.many(self._ask.save_tasks, [(no, *task) for task in changes.tasks])
         if changes.links:
             session.many(self._ask.save_links, [(no, *link) for link in changes.links])
-        for ids in _chunks(changes.gone):
-            session.change(_among(self._ask.remove_tasks, ids), (no, *ids))
-        for names in _chunks(changes.unlinked):
-            session.change(_among(self._ask.remove_links, names), (no, *names))
+        self._remove(session, self._ask.remove_tasks, no, changes.gone)
+        self._remove(session, self._ask.remove_links, no, changes.unlinked)
         session.change(self._ask.set_beside, (changes.beside, no))
 
     def data(self, no: int, ids: Sequence[int], session: Session | None = None) -> dict[int, bytes]:
         """The data of those of these tasks that are there."""
-        read = self._rows if session is None else session.rows
+        read = self._db.read if session is None else session.rows
         found: dict[int, bytes] = {}
         for some in _chunks(ids):
             rows = read(_among(self._ask.read_data, some), (no, *some))
-            found.update((cast(int, id), bytes(cast(bytes, data))) for id, data in rows if data is not None)
+            found.update((id, bytes(data)) for id, data in rows if data is not None)
         return found
 
     def count(self) -> int:
         """How many tasks there are in all."""
-        return cast(int, self._rows(self._ask.count_tasks)[0][0])
+        return int(self._db.read(self._ask.count_tasks, ())[0][0])
 
     def tasks(self, no: int, page: int) -> Iterator[list[tuple[int, bytes]]]:
         """The records of a tube in pages, by id."""
         after = 0
-        while rows := cast("list[tuple[int, bytes]]", self._rows(self._ask.scan_tasks, (no, after, page))):
+        while rows := self._db.read(self._ask.scan_tasks, (no, after, page)):
             after = rows[-1][0]
             yield [(id, bytes(record)) for id, record in rows]
 
     def links(self, no: int, page: int) -> Iterator[list[tuple[bytes, bytes]]]:
-        """What a tube's tasks are tied to, in pages, by name."""
+        """The outcomes and groups of a tube in pages, by name."""
         after = b""
-        while rows := cast("list[tuple[bytes, bytes]]", self._rows(self._ask.scan_links, (no, after, page))):
+        while rows := self._db.read(self._ask.scan_links, (no, after, page)):
             after = bytes(rows[-1][0])
             yield [(bytes(name), bytes(value)) for name, value in rows]
 
-    def _rows(self, sql: str, arguments: Sequence[object] = ()) -> Rows:
-        return self._db.read(sql, arguments)
 
-
-def _shelf(row: tuple[object, ...]) -> Shelf:
-    no, declared, beside = cast("tuple[int, bytes, bytes | None]", row)
-    return Shelf(no, bytes(declared), None if beside is None else bytes(beside))
+def _shelves(rows: Rows) -> list[Shelf]:
+    return [Shelf(no, bytes(declared), None if beside is None else bytes(beside)) for no, declared, beside in rows]
 
 
 def _chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -33,7 +33,7 @@ UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHE
 UPDATE penstock_counter SET last_seq = CASE WHEN ?2 > last_ms THEN ?3 ELSE last_seq + ?3 END,
 last_ms = max(last_ms, ?2) WHERE tube = ?1 RETURNING last_ms, last_seq;
 -- name: set_mark
-UPDATE penstock_counter SET last_ms = ?2, last_seq = ?3 WHERE tube = ?1;
+UPDATE penstock_counter SET last_ms = :ms, last_seq = :seq WHERE tube = :tube;
 
 -- put
 

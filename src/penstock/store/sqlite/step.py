@@ -21,14 +21,13 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
-from penstock.core.soundness import needed_mark
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import Parcel, Tally
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.errors import StoreFull
 from penstock.store.sql.queries import ID_BITS, ID_MASK
-from penstock.store.sql.step import SqlStep, encoded_kind, first_pk
+from penstock.store.sql.step import SqlStep, count_states, encoded_kind, first_pk, imported_counts
 from penstock.store.sqlite import queries
 from penstock.store.sqlite.connection import Transaction
 from penstock.store.sqlite.queries import CALLS, COUNTERS, NEW_FIELDS, STORED, Q, add_counts
@@ -112,15 +111,8 @@ class SqliteStep(SqlStep):
         return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        wanted, there = Counter(done=done), self.tally(tube).counts
-        for state, count in states.items():
-            wanted[STATE_COUNTER.get(state, "ready")] += count
+        wanted, there = count_states(states) + Counter(done=done), self.tally(tube).counts
         self._count(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
-
-    def set_mark(self, tube: Tube, audit: port.Audit) -> None:
-        mark = needed_mark(audit.tally.mark, audit.newest)
-        if mark is not None:
-            self.execute(Q.set_mark, (tube.no, *mark))
 
     def _count(self, tube: Tube, counts: Mapping[str, int], highest: int = 0) -> None:
         """Add to the counters; tasks up to `highest` are gone."""
@@ -460,15 +452,15 @@ class SqliteStep(SqlStep):
             Q.keep_outcome, [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in outcomes]
         )
         last_id = max(parcel.upto, last, *(record.id for record in new.records))
-        counts = {"taken": new.count("t"), "delayed": new.count("~", "g"), "buried": new.count("!"), "delay": -new.due}
-        self._count(tube, {**counts, "done": last_id - last - len(new.records)}, last_id)
+        self._count(tube, imported_counts(new, last, last_id), last_id)
 
     def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
         self.must_live(tube)
         if self.tubes([name]):
             return False
         self._count(tube, {call: getattr(tally.counts, call) for call in CALLS})
-        self.execute(Q.set_mark, (tube.no, *max(self.tally(tube).mark, tally.mark)))
+        ms, seq = max(self.tally(tube).mark, tally.mark)
+        self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
         self._write(Q.set_group_total, list(totals.items()))
         return self.write_tube(tube, name=name)
 
