@@ -1,4 +1,4 @@
-"""What must be made anew in a forked child: locks, connections, threads that only the parent has."""
+"""What must be replaced in a forked child: locks, connections, and threads that only the parent has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What wakes those who sleep: an Event that `poll` can wait for, where the system has eventfd (Linux), and news."""
+"""What wakes a waiting thread: an Event that `poll` can wait for, if the system has eventfd (Linux), and news."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Protocol, runtime_checkable
 
 
 class Wake(threading.Event):
-    """As an Event. A wake-up is never lost; one may come for nothing."""
+    """An Event with a descriptor. A wake-up is never lost; a spurious one may come."""
 
     _fd: int | None = None
-    #: Who hears of a change elsewhere in a thread of its own calls this there, and so spares waiters the way through
-    #: the thread that sleeps on the event.
+    #: Called by a background thread that is notified of a change elsewhere, so that takers are woken directly and not
+    #: through the thread that sleeps on the event.
     on_news: Callable[[], object] | None = None
 
     def fileno(self) -> int:
-        """Readable while it is set; made at first use."""
+        """A descriptor that is readable while the event is set; created at first use."""
         if self._fd is None:
             self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            if self.is_set():  # whoever sets it from now on sees the descriptor
+            if self.is_set():  # a later set() sees the descriptor
                 os.eventfd_write(self._fd, 1)
         return self._fd
 
@@ -42,7 +42,7 @@ class Wake(threading.Event):
 
 
 def tell(wake: threading.Event | None) -> bool:
-    """Tell of a change elsewhere, from the thread that heard of it; False where nobody asked for that."""
+    """Report a change elsewhere from the thread that was notified; False if nobody registered for that."""
     if not isinstance(wake, Wake) or wake.on_news is None:
         return False
     wake.on_news()
@@ -50,24 +50,24 @@ def tell(wake: threading.Event | None) -> bool:
 
 
 class News(Protocol):
-    """News of changes elsewhere, that one caller at a time can read while it sleeps: no change of threads is sooner."""
+    """Notifications of changes elsewhere. One sleeping caller at a time reads them itself, which saves a thread switch."""
 
     def lend(self) -> threading.Event | None:
-        """Let the caller `hear` until it gives back; the event ends its sleep. None: others hear for it."""
+        """Let the caller `hear` until it calls `give_back`; the event ends its sleep. None if another thread hears."""
 
     def hear(self, seconds: float | None) -> bool:
-        """Wait for news or the event, once, up to so long, and tell of news (`on_news`); False when that broke."""
+        """Wait once for a notification or the event, and report notifications (`on_news`); False if the connection broke."""
 
     def give_back(self) -> None:
-        """Hear no more. Where others wait, call `listen_on` then."""
+        """Stop hearing. If others wait, call `listen_on` next."""
 
     def listen_on(self) -> None:
-        """Have a thread listen for those who wait, unless somebody hears."""
+        """Start a thread that listens for those who wait, unless somebody hears."""
 
 
 @runtime_checkable
 class HeardStore(Protocol):
-    """A store with such news."""
+    """A store with such notifications."""
 
     @property
     def news(self) -> News: ...

@@ -1,7 +1,7 @@
-"""The index in Redis: whether it is whole, and how it is built anew from the vault.
+"""The index in Redis: whether it is whole, how it is rebuilt from the vault, and where the two differ.
 
-An epoch begins with every building. Who finds the index lost raises it in the vault, and only one can; the others
-wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
+Every rebuild begins an epoch. A process that finds the index lost raises the epoch in the vault, and only one can; the
+others wait. A tube that is being loaded is closed: scripts that know another epoch do nothing in it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from penstock.store.redis.tubes import make_declared
 
 log = logging.getLogger("penstock")
 
-# Told how many of how many tasks are loaded.
+# Gets the number of tasks that are loaded, and of all.
 Progress = Callable[[int, int], object]
-# Whoever builds says so again with every page; one who died is waited for no longer than this.
+# A process that builds says so again with every page; one that died is waited for no longer than this.
 _BUILDING_MS = 5000
 _POLL_SECONDS = 0.02
 _SESSION_KEYS = ("total", "sessions", "ids", "members", "lapses", "ends", "ended")
@@ -62,7 +62,7 @@ class Index:
         self._lock = threading.RLock()
 
     def is_whole(self) -> bool:
-        """Whether it is that of the epoch that this process knows."""
+        """Whether it is of the epoch that this process knows."""
         found = self._servers.command(self._store, b"HGET", self._store, b"epoch")
         return found == str(self._runner.epoch).encode()
 
@@ -72,10 +72,10 @@ class Index:
         return self._servers.command(meta, b"HGET", meta, b"epoch") == epoch_of(tube, epoch).encode()
 
     def ensure(self, progress: Progress | None = None) -> None:
-        """Have it whole: build it, or wait for whoever does."""
+        """Return once it is whole: build it, or wait for the process that does."""
         with self._lock, self._servers.trusted():
             while True:
-                # In this order: whoever raised this epoch is seen building, or else has built.
+                # In this order: the process that raised this epoch is seen building, or else has built.
                 epoch, run = self._vault.epoch(), self._servers.run_now()
                 building = self._servers.command(self._building, b"EXISTS", self._building)
                 words = (b"HMGET", self._store, b"epoch", b"run")
@@ -84,19 +84,19 @@ class Index:
                     self._runner.epoch, self._servers.run_id = epoch, run
                     return
                 if building:
-                    time.sleep(_POLL_SECONDS)  # another process builds, and says nothing but by having built
+                    time.sleep(_POLL_SECONDS)  # another process builds, and only its result can be seen
                 else:
                     self._build(epoch, run, progress)
 
     def rebuild(self, progress: Progress | None = None) -> None:
-        """Build it anew although it may be whole."""
+        """Build it again although it may be whole."""
         with self._lock, self._servers.trusted():
             while not self._build(self._vault.epoch(), self._servers.run_now(), progress):
                 time.sleep(_POLL_SECONDS)
         self.ensure()
 
     def restore(self, tube: Tube) -> bool:
-        """Have a tube's index whole; False when there is no such tube, or it was moved away since."""
+        """Make a tube's index whole; False if there is no such tube, or it was moved away meanwhile."""
         self.ensure()
         shelf, epoch = self._vault.tube(tube.no), self._runner.epoch
         if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
@@ -106,15 +106,15 @@ class Index:
         if not is_sealed(tube) and is_closed(self._runner, tube, epoch):
             return not was_sealed(self._runner, self._vault, tube, epoch)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
-            log.warning("the index of tube %s is lost: building all anew", tube.name)
+            log.warning("the index of tube %s is lost; rebuilding the whole index", tube.name)
             with self._lock, self._servers.trusted():
                 self._build(epoch, self._servers.run_now())
             self.ensure()
         return True
 
     def _build(self, known: int, run: str, progress: Progress | None = None) -> bool:
-        """Build it in the next epoch; False when another does, or it was lost again meanwhile."""
-        self._say_building()  # before the epoch is raised, or who finds that done begins another
+        """Build it in the next epoch; False if another process does, or it was lost again meanwhile."""
+        self._say_building()  # before the epoch is raised, else another process would begin the next one
         if not self._vault.raise_epoch(known):
             return False
         epoch, started, done = known + 1, time.monotonic(), 0
@@ -136,11 +136,11 @@ class Index:
         self._write(b"HSET", self._store, b"epoch", epoch, b"run", run, b"pool", 1)
         self._write(b"UNLINK", self._building)
         if known and progress is None:  # else somebody asked for it
-            log.warning("built the index of %d tubes anew in %.1f s", len(tubes), time.monotonic() - started)
+            log.warning("rebuilt the index of %d tubes in %.1f s", len(tubes), time.monotonic() - started)
         return True
 
     def _begin(self, epoch: int) -> None:
-        """From here on nobody finds it whole, and no session is left."""
+        """Mark it as not whole, and remove all sessions."""
         found = cast(
             "list[bytes]", self._runner.on_tag("open_store", TUBES, self._vault.name, self._schema, idempotent=True)
         )
@@ -155,7 +155,7 @@ class Index:
         self._write(b"SET", total, (epoch - 1) * _SESSIONS_OF_EPOCH)
 
     def _load_shelf(self, shelf: Shelf, epoch: int) -> Tube | None:
-        """Close a tube and load what it keeps beside its tasks; None when it was dropped meanwhile."""
+        """Close a tube and load what it keeps beside its tasks; None if it was dropped meanwhile."""
         self._wipe(shelf.no, epoch)
         settled = self._vault.settle_down(shelf.no)  # what was read from the lost index is written by now
         if settled is None:
@@ -166,7 +166,7 @@ class Index:
         return tube
 
     def _load_tasks(self, tube: Tube, epoch: int) -> Iterator[int]:
-        """Load its links and its tasks; how many tasks, page by page."""
+        """Load its links and its tasks. Yields the number of tasks, page by page."""
         groups: list[int] = []
         for links in self._vault.links(tube.no, PAGE):
             self._say_building()
@@ -210,16 +210,16 @@ class Differences(msgspec.Struct, frozen=True):
     missing: list[int]
 
     def findings(self) -> Iterator[Finding]:
-        """The same for people."""
+        """What is reported of them."""
         for id in self.strange:
             yield Finding(self.tube.name, id, "is in Redis, but not in the database of the pool", "repair removes it")
         for id in self.missing:
             what = "is in the database of the pool, but not in Redis"
-            yield Finding(self.tube.name, id, what, "repair builds the index anew")
+            yield Finding(self.tube.name, id, what, "repair rebuilds the index")
 
 
 def differences(runner: PoolRunner, vault: Vault, tube: Tube) -> Differences:
-    """What differs while nothing changes, but for what is marked: that is on its way to the vault."""
+    """What differs while nothing changes, except what is marked: that is on its way to the vault."""
     for _ in range(_LOOKS):
         before = _version(runner, tube)
         marked = {task_id(name) for name, _ in scan(runner, tube, "marks") if name[:1] == b"t"}

@@ -58,7 +58,7 @@ class Mirror:
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
 
     def write_all(self, dirty: Dirty) -> None:
-        """Write what a call changed; OutcomeUnknown when it cannot be said that all of it is written."""
+        """Write what a call changed; OutcomeUnknown if it is not certain that all of it is written."""
         for tube, epoch in dirty.values():
             try:
                 self.write(tube, epoch)
@@ -73,21 +73,21 @@ class Mirror:
                 ) from error
 
     def write_later(self, dirty: Dirty) -> bool:
-        """Write what a call changed beside what it was made for. It is marked: nobody's call fails for it.
+        """Write what a call changed in passing. It is marked, so no call fails for it.
 
-        False: it was lost with the index, and so was never done.
+        False if it was lost with the index, and so was never done.
         """
         try:
             self.write_all(dirty)
         except PenstockError as error:
-            log.warning("it is written later (%s)", error)
+            log.warning("changes of the pool not written to its database yet (%s); the next call writes them", error)
             return not isinstance(error.__cause__, Interrupted)
         return True
 
     def write(self, tube: Tube, epoch: str, *, whole: bool = False, before: Before | None = None) -> None:
-        """Write what is marked in a tube, and before that do what must be done while nobody else writes.
+        """Write what is marked in a tube. `before` runs first, while nobody else writes.
 
-        `whole`: also when nothing is marked, what it keeps beside its tasks.
+        `whole`: write what the tube keeps beside its tasks even if nothing is marked.
         """
         with self._locks[tube.no]:
             while True:
@@ -97,7 +97,7 @@ class Mirror:
                     if before is not None or not is_closed(self._runner, tube, epoch):
                         raise
                     if was_sealed(self._runner, self._vault, tube, epoch):
-                        return None  # whoever seals a tube writes what is marked
+                        return None  # the process that seals a tube writes what is marked
 
     def _write(self, tube: Tube, epoch: str, whole: bool, before: Before | None) -> None:
         version, found = 0, False
@@ -125,13 +125,13 @@ class Mirror:
             self._clear(tube, epoch, version)
 
     def _clear(self, tube: Tube, epoch: str, version: int) -> None:
-        """Take the marks back. Those that stay are written once more, which changes nothing."""
+        """Remove the marks. Those that stay are written once more, which changes nothing."""
         with suppress(StoreError):
             while self._runner.in_epoch(epoch, "clear_changes", tube, version, PAGE, idempotent=True)[1]:
                 pass
 
     def tidy(self, tube: Tube) -> None:
-        """Write what somebody who died left behind, looked for once a second at most. Nobody's call fails for it."""
+        """Write what a process that died left behind; looks at most once a second. No call fails for it."""
         if time.monotonic() - self._looked.get(tube.no, 0) < _LOOK_SECONDS:
             return
         self._looked[tube.no] = time.monotonic()
@@ -140,7 +140,7 @@ class Mirror:
             if self._runner.servers.command(marks, b"EXISTS", marks):
                 self.write(tube, str(self._runner.epoch))
         except PenstockError as error:
-            log.warning("what was left behind in tube %s is written later (%s)", tube.name, error)
+            log.warning("changes left behind in tube %s not written yet (%s); retrying", tube.name, error)
 
 
 def _changes(beside: list[list[bytes]], marks: list[Reply]) -> Changes:
@@ -188,7 +188,7 @@ def is_closed(runner: PoolRunner, tube: Tube, epoch: int | str) -> bool:
 
 
 def was_sealed(runner: PoolRunner, vault: Vault, tube: Tube, epoch: int | str) -> bool:
-    """Whether a closed tube was sealed, once whoever closed it has ended; where it was not, it is open again."""
+    """Whether a closed tube was sealed, once the process that closed it has ended; if not, open it again."""
 
     def open_again(shelf: Shelf) -> None:
         if not is_sealed_in(shelf):

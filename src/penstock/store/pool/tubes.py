@@ -28,14 +28,14 @@ class Whole(Shards):
 
 
 class PoolTubes(Tubes):
-    """The tubes of one pool. One that is new has no index yet; the first call on it begins one."""
+    """The tubes of one pool. A new one has no index yet; the first call on it creates one."""
 
     def __init__(self, runner: Runner, shards: Shards, vault: Vault) -> None:
         super().__init__(runner, shards)
         self._vault = vault
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
-        self.find(name)  # NoSuchTube where it is on its way
+        self.find(name)  # NoSuchTube while it is moved
         shelf, made = self._vault.add_tube(name, declaration(name, kind, given))
         if not made and not exist_ok:
             raise tube_exists(name)
