@@ -50,13 +50,13 @@ def tell(wake: threading.Event | None) -> bool:
 
 
 class News(Protocol):
-    """Notifications of changes elsewhere. One sleeping caller at a time reads them itself, which saves a thread switch."""
+    """Notifications of changes elsewhere. One sleeping caller at a time reads them itself: no thread switch."""
 
     def lend(self) -> threading.Event | None:
         """Let the caller `hear` until it calls `give_back`; the event ends its sleep. None if another thread hears."""
 
     def hear(self, seconds: float | None) -> bool:
-        """Wait once for a notification or the event, and report notifications (`on_news`); False if the connection broke."""
+        """Wait once for a notification or the event, and report the former (`on_news`); False if that broke."""
 
     def give_back(self) -> None:
         """Stop hearing. If others wait, call `listen_on` next."""
