@@ -6,7 +6,7 @@ import apsw
 import pytest
 
 from penstock.store.sql.queries import ID_BITS
-from penstock.store.sqlite.queries import COUNTERS, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
+from penstock.store.sqlite.queries import COUNTERS, DELETE, UPDATE_RECORD, UPDATE_STATE, Q, add_counts
 
 TUBE = 1
 KEY = TUBE << ID_BITS
@@ -67,7 +67,6 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "ack_named": ((TUBE, '["1-1"]'), (_ADDRESS,)),
     "by_id": (NAMED, (_PK,)),
     "by_ids": (NAMED, (_PK,)),
-    "delete": ((KEY | 1,), (_PK,)),
     "sweep_outcomes": (NAMED, ("penstock_outcome_until (tube=? AND until<?)",)),
     "groups_by_no": (NAMED, (_GROUP,)),
     "live_group": (NAMED, ("penstock_live_group (tube=? AND name=?)",)),
@@ -162,7 +161,7 @@ def test_what_sorts_sorts_only_leases(database: apsw.Connection, name: str) -> N
     assert not [line for line in lines if line.startswith("SCAN")], lines
 
 
-@pytest.mark.parametrize("query", [UPDATE_STATE, UPDATE_RECORD], ids=["state", "record"])
+@pytest.mark.parametrize("query", [UPDATE_STATE, UPDATE_RECORD, DELETE], ids=["state", "record", "delete"])
 def test_a_flush_finds_each_task_by_its_key(database: apsw.Connection, query: str) -> None:
     assert plan(database, query, (None,) * query.count("?")) == [f"SEARCH {_PK}"]
 

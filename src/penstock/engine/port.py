@@ -4,7 +4,7 @@ A call of the store's contract is one `Step` (or a few, where the contract says 
 decides what becomes of them, and `flush` writes the decision as one atomic change:
 
 - A database with cheap local transactions (memory, SQLite) begins one with the step and commits it at the step's end.
-  What was loaded cannot change before the flush, so guards always hold.
+  What was loaded cannot change before the flush, so its guards always hold.
 - A server holds no lock between two round trips. Each `load` and each `flush` is a round trip and a transaction of its
   own. `flush` therefore checks guards, and raises `Conflict`, or reports the rows that it left out, where somebody
   else was faster. The engine then loads again.

@@ -219,7 +219,7 @@ class EngineStore:
         if linked(entries):
 
             def put(step: Step, guess: bool) -> list[Record]:
-                return puts.put_linked(Work(step, tube, effects), entries, guess=guess)
+                return puts.put_linked(Work(step, tube, effects), entries, guess=guess and self.remote)
 
             return Stored(self._run(put, (tube,), now=now), effects)
         records = self._put_one(tube, entries[0]) if now is None and len(entries) == 1 else None
@@ -271,6 +271,7 @@ class EngineStore:
             nonlocal left  # a server keeps what an attempt has written before it met a conflict
             if left is None:
                 left = list(self._ack(step, tube, moves, records, effects))
+            guess = guess and (self.remote or len(moves) == 1)  # a local load of many costs less than to guess again
             while left:
                 left = self._settle(step, tube, moves, left, records, effects, guess=guess)
                 guess = False

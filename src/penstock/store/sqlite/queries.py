@@ -28,8 +28,12 @@ def _insert(fields: Sequence[str]) -> str:
     return f"INSERT INTO penstock_task (pk, tube, {columns}) VALUES (?, ?{', ?' * len(fields)})"
 
 
+# A task that is still as its holder saw it; one that was loaded in the same transaction always is.
+_AS_SEEN = "WHERE pk = ? AND lease = ? AND (state = 't') = ? AND at IS ?"
+
+
 def _update(fields: Sequence[str]) -> str:
-    return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} WHERE pk = ?"
+    return f"UPDATE penstock_task SET {', '.join(f'{COLUMNS[field]} = ?' for field in fields)} {_AS_SEEN}"
 
 
 #: Every field of a task beside its id; and those that a new one has, which saves a tenth of a put of 1,000.
@@ -39,6 +43,7 @@ INSERT, INSERT_NEW = _insert(STORED_FIELDS), _insert(NEW_FIELDS)
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)
 UPDATE_RECORD = _update((*MUTABLE, "payload"))
+DELETE = f"DELETE FROM penstock_task {_AS_SEEN}"
 
 
 @cache

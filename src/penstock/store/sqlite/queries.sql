@@ -118,8 +118,6 @@ AND owner IS NULL RETURNING address, pk;
 
 -- changes
 
--- name: delete
-DELETE FROM penstock_task WHERE pk = ?1;
 -- name: keep_outcome
 INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);

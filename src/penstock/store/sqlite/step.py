@@ -54,6 +54,7 @@ class SqliteStep(SqlStep):
     """A transaction, from `__enter__` to `__exit__`. Nothing that it has read can change before it ends."""
 
     Q = Q
+    optimistic = True
 
     def __init__(self, transaction: Transaction, clock: Callable[[], int], now: int | None) -> None:
         self._transaction = transaction
@@ -374,7 +375,12 @@ class SqliteStep(SqlStep):
         for group in delta.groups:
             self._write_group(group)
         if delta.rows:
-            flushed.readied[delta.tube.no] = self._write_rows(delta.tube, delta.rows)
+            readied = self._write_rows(delta.tube, delta.rows)
+            if readied is None and delta.whole:
+                raise port.Conflict
+            if readied is None:
+                return Flushed(missed={delta.rows[0].before.id})
+            flushed.readied[delta.tube.no] = readied
         for tube, entries in ((delta.tube, delta.fresh), *delta.works):
             if entries:
                 records, gained = self._store(tube, entries)
@@ -398,23 +404,24 @@ class SqliteStep(SqlStep):
         if not self.change(Q.change_group, **guard, **values):
             raise port.Conflict
 
-    def _write_rows(self, tube: Tube, rows: list[Row]) -> int:
-        """Write changes of tasks. Returns how many became takeable."""
+    def _write_rows(self, tube: Tube, rows: list[Row]) -> int | None:
+        """Write changes of tasks. Returns how many became takeable, or None if the only one is not as it was seen."""
         base, no, laned = first_pk(tube), tube.no, tube.kind.per_utube
         counts: dict[str, int] = {}
         deleted, updated, rewritten, outcomes = [], [], [], []
         highest = readied = 0
         for row in rows:
             before, after = row.before, row.after
-            pk, was, state = base | before.id, STATE_COUNTER[before.state], after.state
+            was, state = STATE_COUNTER[before.state], after.state
+            seen = (base | before.id, before.lease, before.state == "t", before.at)
             counts[was] = counts.get(was, 0) - 1
             for name in (STATE_COUNTER[state], *row.events):
                 counts[name] = counts.get(name, 0) + 1
             if state == "-":
-                deleted.append((pk,))
+                deleted.append(seen)
                 highest = max(highest, before.id)
                 if row.ending is not None and before.address is not None and tube.kind.leased:
-                    outcomes.append((pk, no, before.address, *astuple(row.ending), self.now + tube.retention))
+                    outcomes.append((seen[0], no, before.address, *astuple(row.ending), self.now + tube.retention))
                 continue
             if laned:
                 rank2 = 0 if tube.fair and state != "t" else after.rank2
@@ -422,12 +429,14 @@ class SqliteStep(SqlStep):
             else:
                 readied += (state == "r") - (before.state == "r")
             if after.payload is before.payload:
-                updated.append((*_changed(after), pk))
+                updated.append((*_changed(after), *seen))
             else:
-                rewritten.append((*_rewritten(after), pk))
-        self._write(Q.delete, deleted)
+                rewritten.append((*_rewritten(after), *seen))
+        self._write(queries.DELETE, deleted)
         self._write(queries.UPDATE_STATE, updated)
         self._write(queries.UPDATE_RECORD, rewritten)
+        if not self.db.changes():
+            return None
         self._keep(outcomes)
         self._count(tube, counts, highest)
         return self._move_queues(tube, rows) if laned else readied
