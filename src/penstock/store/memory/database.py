@@ -366,11 +366,13 @@ class MemoryStep:
     # sessions: there are few, so they are searched
 
     def find_session(self, *, id: str | None = None, no: int | None = None) -> port.SessionRow | None:
-        for found in self._db.sessions.values():
-            if found.no == no or found.id == id:
-                lapse = max((handle.until for handle in self._handles_of(found)), default=0)
-                return port.SessionRow(found.no, found.id, found.ttr, found.until, lapse)
-        return None
+        sessions = self._db.sessions
+        found = sessions.get(no or 0) if id is None else next((s for s in sessions.values() if s.id == id), None)
+        return None if found is None else self._row(found)
+
+    def _row(self, session: Session) -> port.SessionRow:
+        lapse = max((handle.until for handle in self._handles_of(session)), default=0)
+        return port.SessionRow(session.no, session.id, session.ttr, session.until, lapse)
 
     def _handles_of(self, session: Session) -> list[Handle]:
         return [handle for handle in self._db.handles.values() if handle.session == session.no]
@@ -448,8 +450,8 @@ class MemoryStep:
         sessions = self._db.sessions
         if no is not None:
             return [self._shown(sessions[no], closely=False)] if no in sessions else []
-        rows = [(session, self.find_session(no=session.no)) for session in sessions.values()]
-        return [self._shown(session, closely=True) for session, row in rows if row is not None and row.end > self.now]
+        live = [session for session in sessions.values() if self._row(session).end > self.now]
+        return [self._shown(session, closely=True) for session in live]
 
     def _shown(self, session: Session, *, closely: bool) -> SessionRecord:
         handles = self._handles_of(session)
