@@ -47,7 +47,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     penstock bench
     penstock --url redis://localhost/0 bench --seconds 20 --size 1000
 
-    It uses a temporary tube, penstock.bench. and some digits, and drops it at the end, also at Ctrl-C. It is one
+    It uses a temporary tube, penstock.bench. and some digits, and drops it at the end, even at Ctrl-C. It is one
     process with one call after the other: several workers together do more.
     """
     with penstock.connect(url) as broker:

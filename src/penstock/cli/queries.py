@@ -158,7 +158,7 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 @click.command()
 @given.tube_argument
 @click.option("--start", metavar="GROUP", help="Start this group: its work can be taken.")
-@click.option("--cancel", metavar="GROUP", help="Cancel this group: remove all its work, also taken tasks.")
+@click.option("--cancel", metavar="GROUP", help="Cancel this group: remove all its work, including taken tasks.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="NAME", default="", help="Continue after this one.")
 @shown.json_option
