@@ -90,18 +90,23 @@ class Queries(msgspec.Struct, frozen=True):
     temporary: SimpleNamespace
 
 
+class _Placed(SimpleNamespace):
+    """The queries for one schema and table; each is made when it is first used, because few of them are."""
+
+    def __getattr__(self, name: str) -> Query:
+        if name not in _TEXTS:
+            raise AttributeError(name)
+        location, table = self.__dict__["location"], self.__dict__["table"]
+        text = _TABLE.sub(f"{location.quoted}.penstock_", _TEXTS[name].replace("penstock_task", table))
+        query = Query(text.replace("{channel}", location.channel), f"{location.schema}.{table}.{name}")
+        setattr(self, name, query)
+        return query
+
+
 def queries(location: Location) -> Queries:
     """The queries for the schema of a location."""
-
-    def placed(table: str) -> SimpleNamespace:
-        made = {}
-        for name, text in _TEXTS.items():
-            named = _TABLE.sub(f"{location.quoted}.penstock_", text.replace("penstock_task", table))
-            query = named.replace("{channel}", location.channel)
-            made[name] = Query(query, f"{location.schema}.{table}.{name}")
-        return SimpleNamespace(**made)
-
-    return Queries(*map(placed, ("penstock_task", "penstock_durable", "penstock_temporary")))
+    tables = ("penstock_task", "penstock_durable", "penstock_temporary")
+    return Queries(*(_Placed(location=location, table=table) for table in tables))
 
 
 def settings_call(ask: SimpleNamespace, *, local: bool) -> tuple[Query, dict[str, object]]:
