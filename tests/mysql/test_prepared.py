@@ -36,7 +36,8 @@ def ask(own: Connection, sql: str) -> tuple[tuple[object, ...], ...]:
 def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, options: dict[str, object]) -> None:
     tube = broker.tube("t", **options)  # type: ignore[arg-type]
     told = [tube.put("x")]
-    assert ask(own, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1] != "0"
+    if "MariaDB" in str(ask(own, "SELECT VERSION()")):
+        assert ask(own, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1] != "0"
     texts(broker)
     told.append(tube.put("x"))
     columns = "state, place, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, callback, data"
@@ -87,7 +88,10 @@ def test_a_put_that_is_killed_while_it_waits_stores_nothing(
     own.begin()
     ask(own, "SELECT last FROM penstock_id FOR UPDATE")
     waiting = begin(lambda: tube.put("second"))
-    under_way = "SELECT id FROM information_schema.processlist WHERE command = 'Execute' AND db = DATABASE()"
+    under_way = (
+        "SELECT id FROM information_schema.processlist WHERE command IN ('Execute', 'Query') AND db = DATABASE() "
+        "AND id <> CONNECTION_ID() AND info LIKE 'INSERT INTO penstock_id%'"
+    )
     until(lambda: bool(ask(own, under_way)))
     ((id,),) = ask(own, under_way)
     ask(own, f"KILL QUERY {id}")

@@ -8,6 +8,8 @@ import pytest
 from penstock.store.mysql import faults
 from penstock.store.mysql.wire import Told, ask, fill, literal
 from tests.mysql.conftest import Connection
+from tests.mysql.databases import bare
+from tests.support.threads import begin, until
 
 VALUES = """SELECT 1, -7, 9007199254740991, 18446744073709551615, 1.5e0, -0.0, 1e300, 12.50, SUM(i), 'text', 'ü€😀',
 '', NULL, X'00FF27', CAST('b' AS BINARY), JSON_ARRAY(1, NULL, 'ä'), REPEAT('a', 250), REPEAT('b', 251),
@@ -78,9 +80,21 @@ def test_an_error_is_raised_where_it_comes_and_the_connection_goes_on(own: Conne
     assert ask(own, "SELECT 7") == ([[(7,)]], [])
 
 
-def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection) -> None:
+def test_a_connection_that_ends_in_the_middle_of_an_answer(own: Connection, url: str) -> None:
+    asking = begin(lambda: ask(own, "SELECT 1; SELECT SLEEP(100)"))
+    with bare(url) as other:
+        cursor = other.cursor()
+
+        def asleep() -> list[int]:
+            cursor.execute(
+                "SELECT id FROM information_schema.processlist WHERE db = DATABASE() AND state = 'User sleep'"
+            )
+            return [int(str(id)) for (id,) in cursor.fetchall()]
+
+        until(lambda: asleep() != [])
+        cursor.execute(f"KILL {asleep()[0]}")
     with pytest.raises(pymysql.err.OperationalError) as raised:
-        ask(own, "SELECT 1; SELECT CONNECTION_ID() INTO @own; KILL CONNECTION @own; SELECT 2")
+        asking.result(30)
     assert faults.lost(raised.value)
     with pytest.raises((pymysql.err.OperationalError, pymysql.err.InterfaceError)):
         ask(own, "SELECT 3")
