@@ -63,6 +63,7 @@ class Link:
     """One connection. Only one thread uses it at a time."""
 
     returned = 0.0  # when it became idle
+    _joins = True  # whether a packet may have several statements
 
     def __init__(self, location: Location) -> None:
         connection = _Connection(
@@ -106,10 +107,12 @@ class Link:
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         """Send the statements of one transaction, in one round trip, or in as few as the server takes."""
-        made = self._unprepared(statements)
-        names = {**self._names, **made} if made else self._names
-        prepares = self._prepares
-        texts = [f"EXECUTE {names[each]}" if prepares and isinstance(each, Prepared) else each for each in statements]
+        made: dict[str, str] = {}
+        texts = list(statements)
+        for place, each in enumerate(statements):
+            if isinstance(each, Prepared) and self._prepares:
+                name = self._names.get(each) or made.setdefault(each, f"p_{len(self._names) + len(made)}")
+                texts[place] = f"EXECUTE {name}"
         # PREPARE follows the SET that begins a packet, and precedes all others: nothing may stand between a statement
         # and one that asks for its ROW_COUNT(). MySQL takes the types of variables from their values at PREPARE.
         first = int(not isinstance(statements[0], Prepared))
@@ -122,17 +125,9 @@ class Link:
         del answer.told[first : first + len(made)]
         return answer
 
-    def _unprepared(self, statements: Sequence[str]) -> dict[str, str]:
-        """The statements that this packet must prepare, and the names that they get."""
-        made: dict[str, str] = {}
-        for each in statements if self._prepares else ():
-            if isinstance(each, Prepared) and each not in self._names:
-                made.setdefault(each, f"p_{len(self._names) + len(made)}")
-        return made
-
     def _ask(self, texts: list[str]) -> Answer:
         sql = "; ".join(texts)
-        if 4 * len(sql) <= self.max_packet or len(sql.encode()) <= self.max_packet:
+        if self._joins and (4 * len(sql) <= self.max_packet or len(sql.encode()) <= self.max_packet):
             return Answer(*ask(self._connection, sql))
         answer = Answer([], [])
         for packet in self._packets(texts):
@@ -152,7 +147,7 @@ class Link:
                     f"a call of {size} bytes is more than the server takes in one packet: "
                     "raise its max_allowed_packet, or store the data elsewhere and give a reference"
                 )
-            if size > room:
+            if packet and (size > room or not self._joins):
                 yield "; ".join(packet)
                 packet, room = [], self.max_packet
             packet.append(text)

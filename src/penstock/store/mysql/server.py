@@ -18,7 +18,6 @@ from penstock.store.mysql import faults
 from penstock.store.mysql.connection import NEEDED, Answer, Link
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.queries import Q
-from penstock.store.mysql.wire import ask
 from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
@@ -151,21 +150,14 @@ def _again(error: BaseException, tries: int) -> bool:
 class BoundLink(Link):
     """The caller's connection: perhaps it takes only one statement per packet, and its commit is the caller's."""
 
+    _joins = False
+
     def __init__(self, connection: pymysql.Connection[pymysql.cursors.Cursor]) -> None:
         self._use(connection)
         self.change(f"SET SESSION {NEEDED}")
 
     def send(self, statements: Sequence[str], *, commit: bool = True) -> Answer:
         return super().send(statements, commit=False)
-
-    def _ask(self, texts: list[str]) -> Answer:
-        answer = Answer([], [])
-        for text in texts:
-            list(self._packets([text]))  # refuses what is too large
-            results, told = ask(self._connection, text)
-            answer.results.extend(results)
-            answer.told.extend(told)
-        return answer
 
 
 class BoundServer(Server):
