@@ -308,8 +308,9 @@ STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utub
 (SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT(:state, l.utube)
 ORDER BY k.rank1 :way, k.rank2 :way, k.pk :way LIMIT 1 OFFSET :place)
 -- name: find_promoted
-SELECT CONCAT('[', GROUP_CONCAT(x.p), ']') INTO @p_p FROM (SELECT CONCAT_WS(',', :firsts) AS p FROM $queues
-WHERE l.waiting > 0 AND l.taken + l.heads < @p_l) x WHERE x.p <> '';
+SELECT CONCAT('[', GROUP_CONCAT(x.p), ']'),
+@p_gained + CAST(IFNULL(SUM(1 + LENGTH(x.p) - LENGTH(REPLACE(x.p, ',', ''))), 0) AS SIGNED) INTO @p_p, @p_gained
+FROM (SELECT CONCAT_WS(',', :firsts) AS p FROM $queues WHERE l.waiting > 0 AND l.taken + l.heads < @p_l) x WHERE x.p <> '';
 -- name: promote
 -- :counted where each micro-queue has at most one of them: then its row is joined once, and counted here.
 UPDATE $promoted STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
@@ -317,8 +318,6 @@ SET k.state = 'r', k.rank2 = IF(@p_fair, l.turn, k.rank2):counted;
 -- name: promote_in_queues
 UPDATE (SELECT k.utube AS u, COUNT(*) AS n FROM $promoted GROUP BY k.utube) s STRAIGHT_JOIN penstock_utube l
 FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u SET l.heads = l.heads + s.n, l.waiting = l.waiting - s.n;
--- name: count_promoted
-SELECT @p_gained + IFNULL(JSON_LENGTH(@p_p), 0) INTO @p_gained FROM DUAL;
 -- name: find_swaps
 SELECT CONCAT('[', GROUP_CONCAT(CONCAT('[', q.pk, ',', h.pk, ']')), ']') INTO @p_p FROM (:pairs) x
 STRAIGHT_JOIN penstock_task q FORCE INDEX (PRIMARY) ON q.pk = x.a

@@ -32,7 +32,7 @@ def promote(width: int) -> list[str]:
     find = Prepared(fill(Q.find_promoted, firsts=Raw(", ".join(firsts))))
     counted = Raw(", l.heads = l.heads + 1, l.waiting = l.waiting - 1" if width == 1 else "")
     change = Prepared(fill(Q.promote, counted=counted))
-    return [find, *([] if width == 1 else [Q.promote_in_queues]), change, Q.count_promoted]
+    return [find, *([] if width == 1 else [Q.promote_in_queues]), change]
 
 
 @cache

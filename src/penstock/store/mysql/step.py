@@ -62,7 +62,7 @@ class MysqlStep(SqlStep):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._end(done=error is None)
+        self._end(done=error is None and self._write)
 
     # the connection
 
