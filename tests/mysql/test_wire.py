@@ -6,7 +6,7 @@ import pymysql
 import pytest
 
 from penstock.store.mysql import faults
-from penstock.store.mysql.wire import Told, ask, fill, literal
+from penstock.store.mysql.wire import Ok, ask, fill, literal
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import bare
 from tests.support.threads import begin, until
@@ -39,8 +39,8 @@ def test_rows_of_several_results_and_the_numbers_between(own: Connection) -> Non
     own.cursor().execute("CREATE TEMPORARY TABLE n (id BIGINT AUTO_INCREMENT PRIMARY KEY)")
     sql = f"{MANY}; INSERT INTO n VALUES (70000); DO 0; SELECT 'a', NULL; SELECT 1 FROM n LIMIT 0"
     many = [(number,) for number in range(1, 701)]
-    assert ask(own, sql) == ([many, [("a", None)], []], [Told(1, 70000), Told(0, 0)])
-    assert ask(own, "DO 0") == ([], [Told(0, 0)])
+    assert ask(own, sql) == ([many, [("a", None)], []], [Ok(1, 70000), Ok(0, 0)])
+    assert ask(own, "DO 0") == ([], [Ok(0, 0)])
 
 
 HOSTILE = [

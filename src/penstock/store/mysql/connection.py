@@ -15,7 +15,7 @@ from penstock.errors import PayloadTooLarge
 from penstock.store.mysql.faults import TOO_MANY_PREPARED, number
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedCalls
-from penstock.store.mysql.wire import Prepared, Rows, Told, ask
+from penstock.store.mysql.wire import Ok, Prepared, Rows, ask
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -39,7 +39,7 @@ class Answer(NamedTuple):
     """The answers to the statements of a packet: the rows of those that have some, and those of the others."""
 
     results: list[Rows]
-    told: list[Told]
+    oks: list[Ok]
 
 
 class _Connection(pymysql.Connection):
@@ -122,7 +122,7 @@ class Link:
             texts.append("COMMIT")
         answer = self._ask(texts)
         self._names.update(made)
-        del answer.told[first : first + len(made)]
+        del answer.oks[first : first + len(made)]
         return answer
 
     def _ask(self, texts: list[str]) -> Answer:
@@ -131,9 +131,9 @@ class Link:
             return Answer(*ask(self._connection, sql))
         answer = Answer([], [])
         for packet in self._packets(texts):
-            results, told = ask(self._connection, packet)
+            results, oks = ask(self._connection, packet)
             answer.results.extend(results)
-            answer.told.extend(told)
+            answer.oks.extend(oks)
         return answer
 
     def _packets(self, texts: list[str]) -> Iterator[str]:

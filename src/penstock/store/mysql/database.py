@@ -102,7 +102,7 @@ class MysqlDatabase:
         if self.clock is not None:
             return self.clock()
         if self._offset is None or time.monotonic() - self._offset[1] > _CLOCK_SECONDS:
-            self.heard(int(self.server.send([f"SELECT {TIME}"], safe=True).results[0][0][0]))
+            self.set_clock(int(self.server.send([f"SELECT {TIME}"], safe=True).results[0][0][0]))
         assert self._offset is not None
         return round((time.monotonic() + self._offset[0]) * 1000)
 
@@ -117,7 +117,7 @@ class MysqlDatabase:
 
     # what steps report
 
-    def heard(self, now: int) -> int:
+    def set_clock(self, now: int) -> int:
         """Remember the server's clock."""
         moment = time.monotonic()
         self._offset = (now / 1000 - moment, moment)

@@ -77,7 +77,7 @@ class Server:
                 link.commit()
             broken = not done and not link.rolled_back()
         except (pymysql.MySQLError, OSError) as error:
-            raise self.gone(error, unknown=True) if faults.lost(error) else self.told(error) from error
+            raise self.connection_lost(error, unknown=True) if faults.lost(error) else self.error_for(error) from error
         finally:
             self.pool.give_back(link, usable=not broken)
 
@@ -108,7 +108,7 @@ class Server:
                 if faults.lost(error):
                     lost += 1
                     if lost > 1 or (committing and not safe):
-                        raise self.gone(error, unknown=committing and not safe) from error
+                        raise self.connection_lost(error, unknown=committing and not safe) from error
                     continue
                 broken = not link.rolled_back()
                 if faults.number(error) == faults.TOO_MANY_PREPARED:
@@ -116,7 +116,7 @@ class Server:
                     continue
                 tries += 1
                 if not (again and _again(error, tries)):
-                    raise self.told(error, conflict=not again) from error
+                    raise self.error_for(error, conflict=not again) from error
             except (PenstockError, Conflict):
                 broken = not link.rolled_back()
                 raise
@@ -124,7 +124,7 @@ class Server:
                 self.pool.give_back(link, usable=not broken)
             time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
 
-    def gone(self, error: BaseException, *, unknown: bool) -> PenstockError:
+    def connection_lost(self, error: BaseException, *, unknown: bool) -> PenstockError:
         """The error for a connection that broke."""
         if unknown:
             return OutcomeUnknown(
@@ -132,7 +132,7 @@ class Server:
             )
         return faults.translated(error, self.name)
 
-    def told(self, error: BaseException, *, conflict: bool = True) -> Exception:
+    def error_for(self, error: BaseException, *, conflict: bool = True) -> Exception:
         """What an error of the server means to a step, which retries conflicts itself."""
         code = faults.number(error)
         if conflict and code in faults.RESTARTABLE:
@@ -177,7 +177,7 @@ class BoundServer(Server):
             self._link = BoundLink(connection)
             meta = dict(self._link.rows(Q.all_meta))
         except pymysql.MySQLError as error:
-            failure = self.told(error, conflict=False)
+            failure = self.error_for(error, conflict=False)
             if not isinstance(failure, SchemaMismatch):
                 raise failure from error
             meta = {}
@@ -206,7 +206,7 @@ class BoundServer(Server):
                 self.give_back(link, done=False)
                 raise
         except (pymysql.MySQLError, OSError) as error:
-            raise self.told(error) from error
+            raise self.error_for(error) from error
         self.give_back(link, done=True)
         return result
 

@@ -70,7 +70,7 @@ class MysqlStep(SqlStep):
     def now(self) -> int:
         """The clock of the last load, or the current time if nothing was loaded yet."""
         if self._seen is None:
-            self._seen = self._database.heard(int(self.rows(f"SELECT {TIME}")[0][0]))
+            self._seen = self._database.set_clock(int(self.rows(f"SELECT {TIME}")[0][0]))
         return self._seen
 
     @now.setter
@@ -82,10 +82,10 @@ class MysqlStep(SqlStep):
         """The clock as SQL: the test's, or the server's."""
         return TIME if self._given is None else str(self._given)
 
-    def saw(self, now: int) -> int:
+    def set_clock(self, now: int) -> int:
         """Remember the server's clock, which a packet returned."""
         if self._given is None:
-            self._seen = self._database.heard(now)
+            self._seen = self._database.set_clock(now)
         return now
 
     def send(self, *statements: str, safe: bool = False) -> Answer:
@@ -95,7 +95,7 @@ class MysqlStep(SqlStep):
         try:
             return self._link.send(statements, commit=False)
         except (pymysql.MySQLError, OSError) as error:
-            raise self._server.told(error) from error
+            raise self._server.error_for(error) from error
 
     def sql(self, query: str, **values: object) -> str:
         """A query with values, and the clock."""
@@ -105,7 +105,7 @@ class MysqlStep(SqlStep):
         return self.send(self.sql(query, **values), safe=True).results[0]
 
     def change(self, query: str, **values: Any) -> int:
-        return self.send(self.sql(query, **values)).told[0].changed
+        return self.send(self.sql(query, **values)).oks[0].changed
 
     def _begin(self, *statements: str) -> None:
         self._link = self._server.borrow()
@@ -162,7 +162,7 @@ class MysqlStep(SqlStep):
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         values = {"name": name, "kind": encoded_kind(kind), "options": encode_given(given).decode()}
         with self.together():
-            added = self.send(fill(Q.add_tube, **values)).told[0]
+            added = self.send(fill(Q.add_tube, **values)).oks[0]
             if not added.changed:
                 return None
             self.send(fill(Q.add_id, tube=added.number), fill(Q.add_counter, tube=added.number))
@@ -217,7 +217,7 @@ class MysqlStep(SqlStep):
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, Any]]], *, hidden: bool) -> list[list[Row]]:
         texts = [self.sql(self._reading(query), **{"tube": tube.no, **values}) for query, values in asked]
         ((now, live),), *results = self.send(self.sql(Q.look_at_tube, tube=tube.no), *texts, safe=True).results
-        self.saw(int(now))
+        self.set_clock(int(now))
         if not (live or hidden):
             raise self.no_such_tube(tube)
         return results
@@ -249,7 +249,7 @@ class MysqlStep(SqlStep):
         with self._refusals(tube, len(entries)):
             answer = self.send(*statements, *new.store(), *new.show())
         records, _ = new.records(answer.results)
-        self.saw(records[0].created)
+        self.set_clock(records[0].created)
         if new.delayed:
             self.counted()
         return records
@@ -388,7 +388,7 @@ class MysqlStep(SqlStep):
     # sessions
 
     def add_session(self, id: str, ttr: int) -> int:
-        return self.send(self.sql(Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)).told[0].number
+        return self.send(self.sql(Q.add_session, id=id, ttr=ttr, lapse=LAPSE_MS)).oks[0].number
 
     def add_handle(self, presence: Presence, session: int, until: int) -> None:
         who = {"id": presence.handle, "host": presence.host, "pid": presence.pid, "locus": presence.locus}

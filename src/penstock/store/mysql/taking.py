@@ -156,7 +156,7 @@ class Taking:
             no, session, now, next_at = rows[0][:4]
             if no is None:
                 raise self._step.no_such_tube(tube)
-            moment, next_at = self._step.saw(int(now)), int(next_at)
+            moment, next_at = self._step.set_clock(int(now)), int(next_at)
             if next_at <= moment and place >= self._request.forced:
                 handed.due = tube
                 return

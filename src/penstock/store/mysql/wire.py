@@ -99,21 +99,21 @@ def listed(rows: Iterable[object]) -> Iterator[str]:
     return (f"[{part}]" for part in joined(_encode(row).decode() for row in rows))
 
 
-class Told(NamedTuple):
+class Ok(NamedTuple):
     """The answer to a statement without rows: how many rows it changed, and its LAST_INSERT_ID."""
 
     changed: int
     number: int
 
 
-def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], list[Told]]:
+def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], list[Ok]]:
     """Send statements in one round trip. Returns the rows of each that has some, and the answers to the others.
 
     Names in VARBINARY columns are read as text, unless `raw`.
     """
     connection._execute_command(COMMAND.COM_QUERY, sql)
     results: list[Rows] = []
-    told: list[Told] = []
+    oks: list[Ok] = []
     # PyMySQL reads the first: it sets the time limit, and knows the last words of a server that shuts down.
     packet = connection._read_packet().get_all_data()
     packets = _Packets(connection)
@@ -121,21 +121,21 @@ def ask(connection: Any, sql: str, *, raw: bool = False) -> tuple[list[Rows], li
         if packet[0] == _OK:
             changed, place = _length(packet, 1)
             number, place = _length(packet, place)
-            told.append(Told(changed, number))
+            oks.append(Ok(changed, number))
             status = packet[place]
         else:
             rows: Rows = []
             status = _read_rows(packets, _length(packet, 0)[0], rows, raw)
             results.append(rows)
         if not status & _MORE:
-            return results, told
+            return results, oks
         packet = packets.next()
 
 
-def answers_of(connection: Any, count: int) -> list[Told]:
+def answers_of(connection: Any, count: int) -> list[Ok]:
     """The answers to `count` statements without rows that were sent together, each as a command of its own. All are
     read before the first error is raised."""
-    answers: list[Told] = []
+    answers: list[Ok] = []
     failed: err.MySQLError | None = None
     packets = _Packets(connection)
     for sent in range(count):
@@ -143,7 +143,7 @@ def answers_of(connection: Any, count: int) -> list[Told]:
         try:
             packet = packets.next() if sent else connection._read_packet().get_all_data()
             changed, place = _length(packet, 1)
-            answers.append(Told(changed, _length(packet, place)[0]))
+            answers.append(Ok(changed, _length(packet, place)[0]))
         except err.MySQLError as error:
             failed = failed or error
             if not connection.open:
