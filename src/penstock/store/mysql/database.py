@@ -66,17 +66,13 @@ class MysqlDatabase:
         return MysqlStep(self, now, write=write, snapshot=not write and size > 1)
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        if self.clock is not None or self.server.bound or entry.utube is not None or not stands_alone(tube, entry):
+        if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        shape, ttl, run = Shape(tube, entry), entry.ttl, self.server.run
+        shape, ttl, run = Shape(tube, entry), entry.ttl, self.server.run_prepared
 
         def put(payload: bytes) -> Record | None:
-            def send(link: Link) -> tuple[int, int] | None:
-                calls = link.calls()
-                return None if calls is None else calls.put(shape, payload)
-
             try:
-                stored = run(send, committed=True) if len(payload) <= LONGEST else None
+                stored = run(lambda calls: calls.put(shape, payload)) if len(payload) <= LONGEST else None
             except Refused:
                 return None
             if stored is None:

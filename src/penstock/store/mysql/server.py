@@ -17,6 +17,7 @@ from penstock.store.forks import reset_in_child
 from penstock.store.mysql import faults
 from penstock.store.mysql.connection import NEEDED, Answer, Link
 from penstock.store.mysql.location import Location
+from penstock.store.mysql.prepared import PreparedCalls
 from penstock.store.mysql.queries import Q
 from penstock.store.sql.pool import Pool
 
@@ -123,6 +124,15 @@ class Server:
             finally:
                 self.pool.give_back(link, usable=not broken)
             time.sleep(min(_FIRST_PAUSE * 2**tries, _LAST_PAUSE) * random.random())
+
+    def run_prepared(self, call: Callable[[PreparedCalls], T], *, again: bool = True) -> T | None:
+        """Make a call on one plain task. Returns None if the server does not prepare such calls."""
+
+        def work(link: Link) -> T | None:
+            calls = link.calls()
+            return None if calls is None else call(calls)
+
+        return None if self.bound else self.run(work, committed=True, again=again)
 
     def connection_lost(self, error: BaseException, *, unknown: bool) -> PenstockError:
         """The error for a connection that broke."""

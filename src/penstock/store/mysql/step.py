@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues
 from penstock.store.mysql.connection import Answer, Link
 from penstock.store.mysql.flush import Flush, keep_outcomes, require
+from penstock.store.mysql.prepared import PreparedCalls
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
@@ -299,9 +301,10 @@ class MysqlStep(SqlStep):
     def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
         """Ack tasks without address and group, all of them or none."""
         total, done = sum(map(len, guards.values())), None
-        if total == 1 and self._given is None and self._link is None and not self._server.bound:
-            ((guard, (pk,)),) = guards.items()
-            done = self._ack_one(tube, pk, *guard)
+        (session, lease), (first, *_) = next(iter(guards.items()))
+        if total == 1 and lease is not None and self._given is None and self._link is None:
+            one = partial(PreparedCalls.ack, tube=tube.no, pk=first, session=session or -1, lease=lease)
+            done = self._server.run_prepared(one, again=False)
         if done is None:
             statements: list[str] = []
             for guard, pks in guards.items():
@@ -316,15 +319,6 @@ class MysqlStep(SqlStep):
         if done:
             self.counted()
         return done
-
-    def _ack_one(self, tube: Tube, pk: int, session: int | None, lease: int | None) -> bool | None:
-        """Ack by prepared statements; None if that cannot be done."""
-
-        def ack(link: Link) -> bool | None:
-            calls = link.calls()
-            return None if calls is None or lease is None else calls.ack(tube.no, pk, session or -1, lease)
-
-        return self._server.run(ack, committed=True, again=False)
 
     def _ack_linked(
         self, tube: Tube, moves: Sequence[Move], guards: _Guards, *, addressed: bool, grouped: bool
