@@ -35,9 +35,14 @@ def require(condition: str) -> str:
 
 def keep_outcomes(outcomes: list[tuple[object, ...]], retention: int, guards: str) -> list[str]:
     """Keep outcomes (pk, status, result in hexadecimal digits, error, code), and remove some old ones."""
-    old = [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * len(outcomes)), Q.forget_old_outcomes]
     values = {"retention": retention, "guards": Raw(guards)}
-    return old + [fill(Q.keep_outcomes, outcomes=part, **values) for part in listed(outcomes)]
+    kept = [fill(Q.keep_outcomes, outcomes=part, **values) for part in listed(outcomes)]
+    return forget_old_outcomes(len(outcomes)) + kept
+
+
+def forget_old_outcomes(new: int) -> list[str]:
+    """Remove some that are past their retention, for so many new ones."""
+    return [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * new), Q.forget_old_outcomes]
 
 
 class Flush:

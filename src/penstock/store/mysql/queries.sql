@@ -247,9 +247,13 @@ ORDER BY pk;
 
 -- ack
 
--- name: ack_plain
-DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids AND :guards AND at > $now AND state = 't'
-AND reply_to IS NULL AND group_no IS NULL AND address IS NULL;
+-- name: ack
+DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
+WHERE pk IN $ids AND :guards AND at > $now AND state = 't' AND reply_to IS NULL;
+-- name: count_down
+UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND state = 'started' AND remaining > :count;
+-- name: add_outcomes
+INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
 -- name: count_acks
 INSERT INTO penstock_delta (tube, taken, done, ack_calls)
 SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
@@ -262,7 +266,7 @@ WHERE g.state = 'started' AND g.remaining > :count FOR UPDATE) x;
 -- name: lock_acks
 SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (SELECT pk FROM penstock_task
 FORCE INDEX (:index) WHERE :rows AND state = 't' AND :guards FOR UPDATE) x;
--- name: count_down
+-- name: count_down_groups
 UPDATE (SELECT group_no AS n, COUNT(*) AS c FROM $chosen WHERE group_no IS NOT NULL GROUP BY group_no) s
 STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = s.n SET g.remaining = g.remaining - s.c;
 -- name: show_acks

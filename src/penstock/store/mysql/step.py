@@ -3,6 +3,7 @@ shared step in a longer transaction (`together`). It decides nothing; the engine
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed,
 from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues
 from penstock.store.mysql.connection import Answer, Link
-from penstock.store.mysql.flush import Flush, keep_outcomes, require
+from penstock.store.mysql.flush import Flush, forget_old_outcomes, keep_outcomes, require
 from penstock.store.mysql.prepared import PreparedCalls
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
@@ -289,53 +290,58 @@ class MysqlStep(SqlStep):
                 guards.setdefault((move.session, move.lease), []).append(base | move.id)
         if not guards:
             return Acked(set())
-        seen = [move.seen for move in moves if move.seen is not None]
-        addressed = any(move.result is not None for move in moves) or any(task.address is not None for task in seen)
-        grouped = any(task.group_no is not None for task in seen)
-        if not (tube.kind.per_utube or addressed or grouped):
-            if self._ack_plain(tube, guards):
-                return Acked({pk & ID_MASK for pks in guards.values() for pk in pks})
-            addressed = grouped = True  # perhaps they have one: not all were seen
-        return self._ack_linked(tube, moves, guards, addressed=addressed, grouped=grouped)
+        acked = None if tube.kind.per_utube else self._ack_all(tube, moves, guards)
+        return self._ack_held(tube, moves, guards) if acked is None else acked
 
-    def _ack_plain(self, tube: Tube, guards: _Guards) -> bool:
-        """Ack tasks without address and group, all of them or none."""
-        total, done = sum(map(len, guards.values())), None
+    def _ack_all(self, tube: Tube, moves: Sequence[Move], guards: _Guards) -> Acked | None:
+        """Ack all of these tasks or none. What their end does to outcomes and groups is known from `Move.seen`."""
+        base, total, done = first_pk(tube), sum(map(len, guards.values())), None
+        seen = [(move, move.seen) for move in moves if move.seen is not None]
+        ended = [(move, task.address) for move, task in seen if task.address is not None]
+        groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
+        statements: list[str] = []
+        for no, count in sorted(groups.items()):
+            statements += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
+        if ended:
+            until = Raw(f"@p_now+{tube.retention}")
+            rows = (literal((base | move.id, tube.no, name, "done", move.result, until)) for move, name in ended)
+            setting = f"SET @p_t={tube.no},@p_now={self.moment}"
+            statements = [setting, *statements, *forget_old_outcomes(len(ended))]
+            statements += [f"{Q.add_outcomes} VALUES {part}" for part in joined(rows)]
         (session, lease), (first, *_) = next(iter(guards.items()))
-        if total == 1 and lease is not None and self._given is None and self._link is None:
+        if not statements and total == 1 and lease is not None and self._given is None and self._link is None:
             one = partial(PreparedCalls.ack, tube=tube.no, pk=first, session=session or -1, lease=lease)
             done = self._server.run_prepared(one, again=False)
         if done is None:
-            statements: list[str] = []
+            unlinked = "" if len(seen) == len(moves) else " AND group_no IS NULL AND address IS NULL"
             for guard, pks in guards.items():
-                statements.append(self.sql(Q.ack_plain, ids=sorted(pks), guards=Raw(_held(*guard))))
+                statements.append(self.sql(Q.ack, ids=sorted(pks), guards=Raw(_held(*guard) + unlinked)))
                 statements.append(require(f"ROW_COUNT() = {len(pks)}"))
             numbers = Raw(f"{-total},{total},{total}")
-            count = fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers)
+            statements.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
             try:
-                done = bool(self.send(*statements, count))
+                done = bool(self.send(*statements))
             except Refused:
                 done = False
-        if done:
-            self.counted()
-        return done
+        if not done:
+            return None
+        self.counted()
+        return Acked({pk & ID_MASK for pks in guards.values() for pk in pks}, 0, [move.id for move, _ in ended])
 
-    def _ack_linked(
-        self, tube: Tube, moves: Sequence[Move], guards: _Guards, *, addressed: bool, grouped: bool
-    ) -> Acked:  # fmt: skip
-        """Ack tasks that may have an address, a group or a micro-queue. Without a lease an outcome is the engine's."""
-        if addressed and any(lease is None for _, lease in guards):
-            return Acked(set())
+    def _ack_held(self, tube: Tube, moves: Sequence[Move], guards: _Guards) -> Acked:
+        """Ack those that are held. Without a lease, an outcome is for the engine to keep."""
+        addressed = all(lease is not None for _, lease in guards)
         pks = sorted(pk for group in guards.values() for pk in group)
         one = len(guards) == 1
         held = " OR ".join(
             _held(*guard) if one else f"({_held(*guard)} AND pk IN {literal(group)})" for guard, group in guards.items()
         )
-        linked = "(group_no IS NULL OR FIND_IN_SET(group_no, @p_groups))" if grouped else "group_no IS NULL"
-        linked += "" if addressed else " AND address IS NULL"
-        held = f"({held}) AND at > @p_now AND reply_to IS NULL AND {linked}"
-        before = [fill(Q.groups_to_count, ids=pks, count=len(pks))] if grouped else []
-        after = [Q.count_down] if grouped else []
+        linked = "" if addressed else " AND address IS NULL"
+        held = (
+            f"({held}) AND at > @p_now AND reply_to IS NULL{linked} AND "
+            "(group_no IS NULL OR FIND_IN_SET(group_no, @p_groups))"
+        )
+        before, after = [fill(Q.groups_to_count, ids=pks, count=len(pks))], [Q.count_down_groups]
         if addressed:
             results = {move.id: None if move.result is None else move.result.hex() for move in moves}
             outcomes: list[tuple[object, ...]] = [(pk, "done", results[pk & ID_MASK], None, None) for pk in pks]
