@@ -54,10 +54,10 @@ class Bare:
 
 def equal_script(broker: penstock.Broker) -> tuple[bytes, tuple[bytes, ...], tuple[object, ...]]:
     """The script that a put runs: its digest, its keys for a tube of its own, and its arguments before the data."""
-    tube, store = broker.tube("equal"), broker._hub.store
+    tube, store = broker.tube("equal"), broker.runtime.store
     tube.put(DATA)  # the server has it from now on
     assert isinstance(store, RedisStore)
-    stored, runner = tube._stored, store._runner
+    stored, runner = tube.stored, store._runner
     words = plain_words(runner, stored, plain_entry(stored, b""))
     request = runner.tag_request("put_plain", stored.no, "", *words)
     return request.script.digest, tuple(request.keys), tuple(request.arguments)

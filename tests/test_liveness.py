@@ -34,8 +34,8 @@ def test_a_session_without_a_lock_takes_all_the_same(
     with penstock.connect(f"sqlite:///{tmp_path}/queue.db") as broker:
         tube = broker.tube("t", kind="fifo")
         tube.put("x")
-        assert broker._hub.locks is not None
-        broker._hub.locks._folder.touch()  # a file where the folder should be
+        assert broker.runtime.locks is not None
+        broker.runtime.locks._folder.touch()  # a file where the folder should be
         take(tube).ack()
         assert len(broker.sessions()) == 1
-    assert "only its heartbeat will tell" in caplog.text
+    assert "only its heartbeat will show it" in caplog.text

@@ -24,7 +24,7 @@ def broker() -> Iterator[penstock.Broker]:
 
 
 def _database(broker: penstock.Broker) -> MemoryDatabase:
-    return opened[broker._hub.store.identity]
+    return opened[broker.runtime.store.identity]
 
 
 def _alter(tube: TubeState, id: int, **fields: object) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.operations.operation import Call, Flow, verb
+from penstock.operations.operation import Call, Operation, blocking
 from penstock.runtime.wait_queue import Waiter
 
 
-@verb
-def divided(number: int, by: int) -> Flow[str]:
+@blocking
+def divided(number: int, by: int) -> Operation[str]:
     """The quotient, or that there is none."""
     try:
         quotient: int = yield Call(lambda: number // by)
@@ -46,5 +46,5 @@ def test_an_interrupted_take_leaves_nothing_behind(broker: penstock.Broker, monk
     monkeypatch.setattr(Waiter, "sleep", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tube.take()
-    assert len(broker._hub.room) == 0
+    assert len(broker.runtime.wait_queue) == 0
     assert [session.waits for session in broker.sessions()] == [[]]

@@ -17,7 +17,7 @@ def tube() -> Iterator[penstock.Tube]:
     with penstock.connect("memory://") as broker:
         tube = broker.tube("t")
         assert tube.take(0) is None  # joined
-        broker._hub.store.leave([broker._seat.handle])
+        broker.runtime.store.leave([broker.session_handle.handle])
         tube.put_many(["a", "b"])
         yield tube
 
@@ -36,16 +36,16 @@ def followed(store: object, verb: str, then: Callable[[], object]) -> None:
 
 
 def test_a_beat_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
-    hub, taken = tube._hub, list[penstock.Task]()
-    followed(hub.store, "beat", lambda: taken.append(take(tube)))
-    hub.beat()
+    runtime, taken = tube.runtime, list[penstock.Task]()
+    followed(runtime.store, "beat", lambda: taken.append(take(tube)))
+    runtime.send_heartbeats()
     taken[0].ack()
     assert tube.stats().calls.ack == 1
 
 
 def test_a_take_that_is_answered_late_ends_no_new_session(tube: penstock.Tube) -> None:
     taken = list[penstock.Task]()
-    followed(tube._hub.store, "take", lambda: taken.append(take(tube)))
+    followed(tube.runtime.store, "take", lambda: taken.append(take(tube)))
     taken.append(take(tube))
     for task in taken:
         task.ack()

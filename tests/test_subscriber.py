@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.runtime.subscriber import Ears
-from penstock.runtime.wait_queue import Room, Topic, Waiter
+from penstock.runtime.subscriber import Subscriber
+from penstock.runtime.wait_queue import Topic, Waiter, WaitQueue
 
 READY: Topic = ("ready", 1)
 OTHER: Topic = ("ready", 2)
@@ -39,60 +39,60 @@ class Told:
 
 
 @pytest.fixture
-def room() -> Room:
-    return Room()
+def queue() -> WaitQueue:
+    return WaitQueue()
 
 
-def enter(room: Room, news: Told, *topics: Topic) -> Waiter:
-    waiter = room.enter(topics)
-    waiter.ears = Ears(room, news)
+def enter(queue: WaitQueue, news: Told, *topics: Topic) -> Waiter:
+    waiter = queue.add(topics)
+    waiter.subscriber = Subscriber(queue, news)
     return waiter
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_a_wake_up_while_it_hears_ends_the_sleep(room: Room, goes_on: bool) -> None:
-    news = Told(lambda: room.wake(READY), goes_on=goes_on)
-    assert enter(room, news, READY, OTHER).sleep(60)
+def test_a_wake_up_while_it_hears_ends_the_sleep(queue: WaitQueue, goes_on: bool) -> None:
+    news = Told(lambda: queue.wake(READY), goes_on=goes_on)
+    assert enter(queue, news, READY, OTHER).sleep(60)
     assert news.calls == ["lend", "hear", "give back"]
 
 
-def test_who_can_hear_no_more_looks_for_what_it_missed(room: Room) -> None:
-    assert enter(room, Told(goes_on=False), READY).sleep(60)
+def test_who_can_hear_no_more_looks_for_what_it_missed(queue: WaitQueue) -> None:
+    assert enter(queue, Told(goes_on=False), READY).sleep(60)
 
 
-def test_a_wake_up_before_it_sleeps_spares_the_sleep(room: Room) -> None:
+def test_a_wake_up_before_it_sleeps_spares_the_sleep(queue: WaitQueue) -> None:
     news = Told()
-    waiter = enter(room, news, READY)
-    room.wake(READY)
+    waiter = enter(queue, news, READY)
+    queue.wake(READY)
     assert waiter.sleep(60)
     assert news.calls == ["lend", "give back"]
 
 
-def test_its_time_may_be_over(room: Room) -> None:
-    assert not enter(room, Told(), READY).sleep(0)
+def test_its_time_may_be_over(queue: WaitQueue) -> None:
+    assert not enter(queue, Told(), READY).sleep(0)
 
 
 @pytest.mark.parametrize("topic", [READY, OTHER])
-def test_beside_others_it_leaves_hearing_to_the_thread(room: Room, topic: Topic) -> None:
+def test_beside_others_it_leaves_hearing_to_the_thread(queue: WaitQueue, topic: Topic) -> None:
     news = Told()
-    room.enter((topic,))
-    assert not enter(room, news, READY).sleep(0)
+    queue.add((topic,))
+    assert not enter(queue, news, READY).sleep(0)
     assert news.calls == ["listen on"]
 
 
-def test_the_thread_goes_on_for_those_who_came_while_it_heard(room: Room) -> None:
+def test_the_thread_goes_on_for_those_who_came_while_it_heard(queue: WaitQueue) -> None:
     def meanwhile() -> None:
-        room.enter((OTHER,))
-        room.wake(READY)
+        queue.add((OTHER,))
+        queue.wake(READY)
 
     news = Told(meanwhile)
-    assert enter(room, news, READY).sleep(60)
+    assert enter(queue, news, READY).sleep(60)
     assert news.calls == ["lend", "hear", "give back", "listen on"]
 
 
-def test_the_thread_hears_for_one_that_sleeps_without(room: Room) -> None:
+def test_the_thread_hears_for_one_that_sleeps_without(queue: WaitQueue) -> None:
     news = Told()
-    waiter = enter(room, news, READY)
+    waiter = enter(queue, news, READY)
     assert not waiter.call_when_woken(lambda: True)
     waiter.call_when_woken(None)
     assert news.calls == ["listen on"]

@@ -9,16 +9,16 @@ import pytest
 
 import penstock
 from penstock.operations.operation import Failure
-from penstock.operations.take_op import Takes
+from penstock.operations.take_op import TakeOp
 
 
 @pytest.fixture
-def look(broker: penstock.Broker) -> Callable[..., Takes]:
+def look(broker: penstock.Broker) -> Callable[..., TakeOp]:
     """Makes looks of one session at one tube."""
     tube = broker.tube("t")
 
-    def make(*, blocks: bool = False, count: int = 1) -> Takes:
-        takes = Takes(broker._seat, (tube,), count, None)
+    def make(*, blocks: bool = False, count: int = 1) -> TakeOp:
+        takes = TakeOp(broker.session_handle, (tube,), count, None)
         takes.blocks = blocks
         return takes
 
@@ -29,26 +29,26 @@ def waits(broker: penstock.Broker) -> list[list[str]]:
     return [session.waits for session in broker.sessions()]
 
 
-def test_a_line_is_in_the_store_while_anyone_waits(broker: penstock.Broker, look: Callable[..., Takes]) -> None:
+def test_a_line_is_in_the_store_while_anyone_waits(broker: penstock.Broker, look: Callable[..., TakeOp]) -> None:
     first, second, third = (look(blocks=True) for _ in range(3))
-    assert [tasks for tasks, _ in first.together([first, second])] == [[], []]
-    assert third.together([third])[0][0] == []
+    assert [tasks for tasks, _ in first.run_batch([first, second])] == [[], []]
+    assert third.run_batch([third])[0][0] == []
     assert waits(broker) == [["t"]]
     broker.tube("t").put("x")
-    (got, _), (nothing, _) = second.together([second, first])
+    (got, _), (nothing, _) = second.run_batch([second, first])
     assert ([task.data for task in got], nothing) == (["x"], [])
     assert waits(broker) == [["t"]]
-    assert first.together([first.leave(), third.leave()]) == [None, None]
+    assert first.run_batch([first.leave(), third.leave()]) == [None, None]
     assert waits(broker) == [[]]
-    assert broker._seat.lines == {}
+    assert broker.session_handle.waiter_groups == {}
 
 
 def test_one_that_leaves_is_counted_out_though_others_fail(
-    broker: penstock.Broker, look: Callable[..., Takes], monkeypatch: pytest.MonkeyPatch
+    broker: penstock.Broker, look: Callable[..., TakeOp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting, newcomer = look(blocks=True), look()
-    waiting.together([waiting])
-    store: Any = broker._hub.store
+    waiting.run_batch([waiting])
+    store: Any = broker.runtime.store
     real = store.take
 
     def take(*args: Any, **kwargs: Any) -> Any:
@@ -58,16 +58,16 @@ def test_one_that_leaves_is_counted_out_though_others_fail(
 
     monkeypatch.setattr(store, "take", take)
     with pytest.raises(penstock.StoreBusy):
-        waiting.together([waiting.leave(), newcomer])
+        waiting.run_batch([waiting.leave(), newcomer])
     assert waits(broker) == [[]]
 
 
 def test_an_error_of_a_second_look_takes_nothing_from_those_who_have_their_tasks(
-    broker: penstock.Broker, look: Callable[..., Takes], monkeypatch: pytest.MonkeyPatch
+    broker: penstock.Broker, look: Callable[..., TakeOp], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker.tube("t").put("x")
     first, second = look(blocks=True), look(blocks=True)
-    store: Any = broker._hub.store
+    store: Any = broker.runtime.store
     real, made = store.take, list[int]()
 
     def take(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def test_an_error_of_a_second_look_takes_nothing_from_those_who_have_their_tasks
         return real(*args, **kwargs)
 
     monkeypatch.setattr(store, "take", take)
-    (got, _), failure = first.together([first, second])
+    (got, _), failure = first.run_batch([first, second])
     assert [task.data for task in got] == ["x"]
     assert isinstance(failure, Failure)
     assert made == [2, 1]

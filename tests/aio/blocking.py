@@ -17,6 +17,8 @@ import penstock
 from penstock import aio
 
 _loop = asyncio.new_event_loop()
+# Attributes of the blocking handles that are not part of their public interface.
+_INTERNAL = ("runtime", "session_handle", "stored")
 _HANDLES = (aio.Broker, aio.Group, aio.Session, aio.Task, aio.Tube)
 
 
@@ -27,8 +29,8 @@ class Blocking:
         self.__dict__["_handle"] = handle
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") and hasattr(self._handle, "_sync"):
-            return getattr(self._handle._sync, name)
+        if (name.startswith("_") or name in _INTERNAL) and hasattr(self._handle, "sync"):
+            return getattr(self._handle.sync, name)
         found = getattr(self._handle, name)
         return partial(_call, found) if callable(found) and not isinstance(found, type) else found
 
@@ -45,13 +47,13 @@ class Blocking:
         return iter(self._handle)
 
     def __len__(self) -> int:
-        return len(getattr(self._handle, "_sync", 0))  # type: ignore[arg-type]  # a task has none: TypeError
+        return len(getattr(self._handle, "sync", 0))  # type: ignore[arg-type]  # a task has none: TypeError
 
     def __bool__(self) -> bool:
         return True
 
     def __contains__(self, id: object) -> bool:
-        return id in self._handle._sync
+        return id in self._handle.sync
 
     def __repr__(self) -> str:
         return repr(self._handle)

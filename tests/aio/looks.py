@@ -29,7 +29,7 @@ async def until(condition: Callable[[], Coroutine[Any, Any, bool]], seconds: flo
 
 async def blocked(broker: Broker, count: int, topic: str = "ready") -> None:
     """Come back when so many calls wait in this process for something of that sort, asleep."""
-    room = broker._sync._hub.room
+    room = broker.sync.runtime.wait_queue
 
     async def asleep() -> bool:
         with room._lock:
@@ -43,7 +43,7 @@ async def at_rest(broker: Broker) -> None:
     """Come back when the store has answered all that was asked of it, for cancelled callers too."""
 
     async def quiet() -> bool:
-        return broker._bridge._steps == 0
+        return broker.executor._pending_ops == 0
 
     await until(quiet)
 
@@ -62,7 +62,7 @@ async def calls(tube: Tube) -> dict[str, int]:
 
 def spied(broker: Broker, verb: str) -> list[int]:
     """Grows by the size of each call of this verb that the store is given from now on."""
-    store: Any = broker._sync._hub._store
+    store: Any = broker.sync.runtime._store
     real, sizes = getattr(store, verb), list[int]()
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -74,13 +74,13 @@ def spied(broker: Broker, verb: str) -> list[int]:
 
 
 def bridge_threads() -> int:
-    """How many threads of bridges there are in this process."""
-    return sum(thread.name == "penstock-bridge" for thread in threading.enumerate())
+    """How many threads of executors there are in this process."""
+    return sum(thread.name == "penstock-aio" for thread in threading.enumerate())
 
 
 def held_back(broker: Broker, verb: str) -> tuple[asyncio.Event, threading.Event]:
     """Store calls of this verb are made, and then keep their answer until the second event is set."""
-    store: Any = broker._sync._hub._store
+    store: Any = broker.sync.runtime._store
     real, loop = getattr(store, verb), asyncio.get_running_loop()
     made, go_on = asyncio.Event(), threading.Event()
 

@@ -39,13 +39,13 @@ def test_a_take_cancelled_after_the_answer_came_gives_back_what_it_got(monkeypat
             tube = await broker.tube("t", ttr=60)
             await tube.put_many(["x", "y"])
             call = asyncio.ensure_future(tube.take_many(2))
-            real = broker._bridge._answer
+            real = broker.executor._answer
 
             def answer(*args: Any) -> None:
                 real(*args)
                 call.cancel()  # it is to be woken in this very turn of the loop
 
-            monkeypatch.setattr(broker._bridge, "_answer", answer)
+            monkeypatch.setattr(broker.executor, "_answer", answer)
             with pytest.raises(asyncio.CancelledError):
                 await call
             monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""The bridge by itself: which steps share a call, whose an error is, how many threads there are."""
+"""The executor by itself: which steps share a call, whose an error is, how many threads there are."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BATCH_SIZE, BatchExecutor
 from penstock.errors import BadValue, OutcomeUnknown, StoreUnavailable
-from penstock.operations.batch import BATCH_SIZE
-from penstock.operations.operation import Call, Flow, Step
+from penstock.operations.operation import Call, Operation, StoreOp
 from tests.aio.looks import PATIENCE, bridge_threads, in_loop
 
 
-class Double(Step):
+class Double(StoreOp):
     """Doubles a number; a batch with a number in `bad` is refused, and says so."""
 
     calls: list[list[int]]
@@ -35,7 +34,7 @@ class Double(Step):
     def size(self) -> int:
         return self._size
 
-    def together(self, steps: Sequence[Double]) -> list[int]:
+    def run_batch(self, steps: Sequence[Double]) -> list[int]:
         self.calls.append([step.number for step in steps])
         for step in steps:
             if step.number in self.bad:
@@ -49,7 +48,7 @@ def calls() -> list[list[int]]:
     return Double.calls
 
 
-def doubled(*numbers: int, key: str = "double") -> Flow[list[int]]:
+def doubled(*numbers: int, key: str = "double") -> Operation[list[int]]:
     found: list[int] = []
     for number in numbers:
         answer: int = yield Double(number, key)
@@ -57,81 +56,81 @@ def doubled(*numbers: int, key: str = "double") -> Flow[list[int]]:
     return found
 
 
-async def closed(bridge: Bridge) -> None:
-    await bridge.close(lambda: None)
+async def closed(executor: BatchExecutor) -> None:
+    await executor.close(lambda: None)
     assert bridge_threads() == 0
 
 
 def test_steps_asked_for_in_one_turn_are_one_call(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
-        runs = [bridge.run(doubled(number, number + 10)) for number in range(3)]
+        executor = BatchExecutor()
+        runs = [executor.run(doubled(number, number + 10)) for number in range(3)]
         assert await asyncio.gather(*runs) == [[0, 20], [2, 22], [4, 24]]
         assert calls == [[0, 1, 2], [10, 11, 12]]
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_steps_asked_for_while_others_are_away_are_the_next_call(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge, go_on = Bridge(), threading.Event()
-        first = bridge.run(_held(go_on))
+        executor, go_on = BatchExecutor(), threading.Event()
+        first = executor.run(_held(go_on))
         await asyncio.sleep(0.01)
         runs = []
         for number in range(5):
-            runs.append(bridge.run(doubled(number)))
+            runs.append(executor.run(doubled(number)))
             await asyncio.sleep(0)
         go_on.set()
         assert await first is True
         assert await asyncio.gather(*runs) == [[number * 2] for number in range(5)]
         assert calls[-1][-1] == 4
         assert len(calls) <= 2
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
-def _held(event: threading.Event) -> Flow[Any]:
+def _held(event: threading.Event) -> Operation[Any]:
     return (yield Call(lambda: event.wait(PATIENCE)))
 
 
 def test_keys_do_not_mix(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
-        runs = [bridge.run(doubled(number, key=f"{number % 2}")) for number in range(4)]
+        executor = BatchExecutor()
+        runs = [executor.run(doubled(number, key=f"{number % 2}")) for number in range(4)]
         assert await asyncio.gather(*runs) == [[0], [2], [4], [6]]
         assert calls == [[0, 2], [1, 3]]
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_a_call_is_not_larger_than_it_may_be(calls: list[list[int]]) -> None:
-    def sized(number: int) -> Flow[int]:
+    def sized(number: int) -> Operation[int]:
         found: int = yield Double(number, size=BATCH_SIZE // 3)
         return found
 
     async def main() -> None:
-        bridge = Bridge()
-        assert await asyncio.gather(*(bridge.run(sized(number)) for number in range(7))) == [0, 2, 4, 6, 8, 10, 12]
+        executor = BatchExecutor()
+        assert await asyncio.gather(*(executor.run(sized(number)) for number in range(7))) == [0, 2, 4, 6, 8, 10, 12]
         assert calls == [[0, 1, 2], [3, 4, 5], [6]]
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_an_error_is_that_callers_alone_whose_step_is_bad(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
+        executor = BatchExecutor()
         Double.bad = {5: BadValue("five")}
-        runs = [bridge.run(doubled(number)) for number in range(8)]
+        runs = [executor.run(doubled(number)) for number in range(8)]
         answers = await asyncio.gather(*runs, return_exceptions=True)
         assert [str(answer) for answer in answers] == [
             "[0]", "[2]", "[4]", "[6]", "[8]", "five", "[12]", "[14]",
         ]  # fmt: skip
         assert calls == [[0, 1, 2, 3, 4, 5, 6, 7], [0, 1, 2, 3], [4, 5, 6, 7], [4, 5], [4], [5], [6, 7]]
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
@@ -141,20 +140,20 @@ def test_what_is_wrong_with_the_store_is_said_to_all_and_not_tried_again(
     calls: list[list[int]], error: Exception
 ) -> None:
     async def main() -> None:
-        bridge = Bridge()
+        executor = BatchExecutor()
         Double.bad = {1: error}
-        answers = await asyncio.gather(*(bridge.run(doubled(number)) for number in range(3)), return_exceptions=True)
+        answers = await asyncio.gather(*(executor.run(doubled(number)) for number in range(3)), return_exceptions=True)
         assert [(type(answer), str(answer)) for answer in answers] == [(type(error), str(error))] * 3
         assert calls == [[0, 1, 2]]
         if isinstance(error, StoreUnavailable | OutcomeUnknown):
             assert len({id(answer) for answer in answers}) == 3
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_an_error_reaches_the_flow_which_may_go_on() -> None:
-    def flow() -> Flow[object]:
+    def flow() -> Operation[object]:
         try:
             yield Double(1)
         except BadValue as error:
@@ -162,31 +161,31 @@ def test_an_error_reaches_the_flow_which_may_go_on() -> None:
         return None
 
     async def main() -> None:
-        bridge = Bridge()
+        executor = BatchExecutor()
         Double.bad = {1: BadValue("one")}
-        assert await bridge.run(flow()) == ("one", 4)
-        await closed(bridge)
+        assert await executor.run(flow()) == ("one", 4)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_arguments_are_checked_before_anything_is_asked_for(calls: list[list[int]]) -> None:
-    def flow() -> Flow[None]:
+    def flow() -> Operation[None]:
         raise BadValue("before")
         yield Double(1)
 
     async def main() -> None:
-        bridge = Bridge()
-        run = bridge.run(flow())
+        executor = BatchExecutor()
+        run = executor.run(flow())
         assert run.done()
         with pytest.raises(BadValue, match="before"):
             await run
-        await closed(bridge)
-        refused = bridge.run(flow())
+        await closed(executor)
+        refused = executor.run(flow())
         with pytest.raises(BadValue, match="before"):
             await refused
         with pytest.raises(StoreUnavailable, match="closed: connect again"):
-            await bridge.run(doubled(1))
+            await executor.run(doubled(1))
         assert calls == []
 
     in_loop(main)
@@ -194,60 +193,60 @@ def test_arguments_are_checked_before_anything_is_asked_for(calls: list[list[int
 
 def test_it_has_no_more_threads_than_it_may_and_needs() -> None:
     async def main() -> None:
-        bridge, go_on = Bridge(3), threading.Event()
-        assert await bridge.call(lambda: 1) == 1
-        assert await bridge.call(lambda: 2) == 2
+        executor, go_on = BatchExecutor(3), threading.Event()
+        assert await executor.call(lambda: 1) == 1
+        assert await executor.call(lambda: 2) == 2
         assert bridge_threads() == 1
-        runs = [bridge.call(lambda: go_on.wait(PATIENCE)) for _ in range(10)]
+        runs = [executor.call(lambda: go_on.wait(PATIENCE)) for _ in range(10)]
         await asyncio.sleep(0.01)
         assert bridge_threads() == 3
         go_on.set()
         assert await asyncio.gather(*runs) == [True] * 10
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_a_run_is_a_future_that_can_be_cancelled(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
-        first, second = bridge.run(doubled(1, 3)), bridge.run(doubled(2, 4))
+        executor = BatchExecutor()
+        first, second = executor.run(doubled(1, 3)), executor.run(doubled(2, 4))
         assert first.cancel()
         assert not first.cancel()
         assert await second == [4, 8]
         assert calls == [[2], [4]]
         with pytest.raises(asyncio.CancelledError):
             await first
-        await closed(bridge)
+        await closed(executor)
 
     in_loop(main)
 
 
 def test_a_step_asked_for_by_itself_shares_the_call_of_flows(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
+        executor = BatchExecutor()
         Double.bad[3] = BadValue("three")
-        run, asked, bad = bridge.run(doubled(1)), bridge.ask(Double(2)), bridge.ask(Double(3))
+        run, asked, bad = executor.run(doubled(1)), executor.submit(Double(2)), executor.submit(Double(3))
         assert [await run, await asked] == [[2], 4]
         with pytest.raises(BadValue):
             await bad
         assert calls[0] == [1, 2, 3]
-        await closed(bridge)
+        await closed(executor)
         with pytest.raises(StoreUnavailable):
-            bridge.ask(Double(4))
+            executor.submit(Double(4))
 
     in_loop(main)
 
 
 def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge = Bridge()
-        first, second = bridge.ask(Double(1)), bridge.ask(Double(2))
+        executor = BatchExecutor()
+        first, second = executor.submit(Double(1)), executor.submit(Double(2))
         assert first.cancel()
         assert await second == 4
-        for future in [bridge.ask(Double(number)) for number in range(3)]:
+        for future in [executor.submit(Double(number)) for number in range(3)]:
             assert future.cancel()
-        await closed(bridge)  # nobody is left to be waited for
+        await closed(executor)  # nobody is left to be waited for
         assert calls == [[2]]
 
     in_loop(main)
@@ -255,13 +254,13 @@ def test_a_step_that_was_cancelled_before_it_went_off_is_dropped(calls: list[lis
 
 def test_the_answer_to_a_step_that_was_cancelled_while_it_was_away_is_nobodys(calls: list[list[int]]) -> None:
     async def main() -> None:
-        bridge, go_on = Bridge(), threading.Event()
+        executor, go_on = BatchExecutor(), threading.Event()
         step = Call(go_on.wait)
-        asked = bridge.ask(step)
+        asked = executor.submit(step)
         await asyncio.sleep(0.01)
         assert asked.cancel()
         go_on.set()
-        assert await bridge.ask(Double(5)) == 10
-        await closed(bridge)
+        assert await executor.submit(Double(5)) == 10
+        await closed(executor)
 
     in_loop(main)

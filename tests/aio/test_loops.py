@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.runtime.wait_queue import Room
+from penstock.runtime.wait_queue import WaitQueue
 from tests.aio.looks import PATIENCE, blocked, bridge_threads, cancelled, counts, held_back, in_loop, until
 from tests.support.threads import begin
 from tests.support.threads import until as until_here
@@ -61,7 +61,7 @@ def test_a_cancelled_connect_leaves_no_thread_and_no_broker(monkeypatch: pytest.
         await cancelled(call)
         go_on.set()
         await until(_no_threads)
-        assert opened[0]._hub.closed
+        assert opened[0].runtime.closed
 
     in_loop(main)
 
@@ -120,7 +120,7 @@ def test_a_close_that_fails_wakes_everyone_all_the_same(monkeypatch: pytest.Monk
         tubes = [tube, *[await session.tube("t") for session in sessions]]
         takes = [asyncio.ensure_future(each.take()) for each in tubes]
         await blocked(broker, 4)
-        store: Any = broker._sync._hub._store
+        store: Any = broker.sync.runtime._store
 
         def away(*args: object, **kwargs: object) -> None:
             raise penstock.StoreUnavailable("the server is away")
@@ -209,7 +209,7 @@ def test_a_broker_of_another_loop_is_refused() -> None:
     _dismissed(broker)
 
 
-def _awake(room: Room) -> bool:
+def _awake(room: WaitQueue) -> bool:
     """Whether somebody waits there without a loop."""
     with room._lock:
         return any(waiter._call is None for of in room._waiters.values() for waiter in of)
@@ -217,9 +217,9 @@ def _awake(room: Room) -> bool:
 
 def _dismissed(broker: aio.Broker) -> None:
     """Close a broker whose loop is gone; its threads are not left to the next test, which may count them."""
-    broker._sync.close()
-    broker._bridge._dismiss()
-    for thread in broker._bridge._workers:
+    broker.sync.close()
+    broker.executor._stop_threads()
+    for thread in broker.executor._workers:
         thread.join(PATIENCE)
 
 
@@ -240,12 +240,12 @@ def test_takers_of_a_loop_that_was_closed_take_nothing_from_others() -> None:
     with penstock.connect("memory://shared") as other:
         tube = other.tube("t")
         call = begin(lambda: tube.take(PATIENCE))
-        until_here(lambda: _awake(other._hub.room))
+        until_here(lambda: _awake(other.runtime.wait_queue))
         tube.put("x")
         task = call.result(PATIENCE)
         assert task is not None
         assert task.data == "x"
-        assert len(other._hub.room) == 0
+        assert len(other.runtime.wait_queue) == 0
     _dismissed(broker)
     for take in takes:
         take._log_destroy_pending = False  # type: ignore[attr-defined]
@@ -267,11 +267,11 @@ def test_a_loop_that_is_closed_while_the_store_answers_gives_back_what_was_taken
     loop.close()
     with penstock.connect("memory://shared") as other:
         go_on.set()
-        for thread in broker._bridge._workers:
+        for thread in broker.executor._workers:
             thread.join(PATIENCE)
         task = other.tube("t").peek(1)
         assert (task.status, task.attempts) == ("r", 0)
-    broker._sync.close()
+    broker.sync.close()
     call._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
@@ -286,9 +286,9 @@ def test_a_forked_child_is_refused_and_the_parent_goes_on(durable_url: str) -> N
             if child == 0:  # the loop that runs here is the parent's
                 code = 1
                 try:
-                    broker._bridge.run(iter(()))  # type: ignore[arg-type]
+                    broker.executor.run(iter(()))  # type: ignore[arg-type]
                 except penstock.StoreUnavailable as error:
-                    code = 0 if "connect anew" in str(error) else 2
+                    code = 0 if "connect again in" in str(error) else 2
                 finally:
                     os._exit(code)
             _, status = await asyncio.to_thread(os.waitpid, child, 0)

@@ -35,7 +35,7 @@ def test_blocked_takes_outlast_a_restart_of_their_server(server: Server, caplog:
             await asyncio.to_thread(server._end, signal.SIGTERM)
 
             async def noticed() -> bool:
-                return any("goes on when the store is back" in record.getMessage() for record in caplog.records)
+                return any("blocked calls resume when it returns" in record.getMessage() for record in caplog.records)
 
             await until(noticed)
             await asyncio.to_thread(server.start)
@@ -46,6 +46,6 @@ def test_blocked_takes_outlast_a_restart_of_their_server(server: Server, caplog:
     began = time.monotonic()
     with caplog.at_level(logging.WARNING, "penstock"):
         in_loop(main)
-    said = sum("goes on when the store is back" in record.getMessage() for record in caplog.records)
+    said = sum("blocked calls resume when it returns" in record.getMessage() for record in caplog.records)
     # Once a second, by each of the threads that may look at the same moment; it was one a waiter and attempt.
     assert said <= REMOTE_THREADS * (1 + time.monotonic() - began)

@@ -46,7 +46,7 @@ def test_coroutines_and_threads_of_a_process_wake_each_other(store_url: str) -> 
                 assert task is not None
                 assert task.data == "for the coroutine"
                 thread = begin(lambda: other.tube("t").take(PATIENCE))
-                until_here(lambda: len(broker._sync._hub.room) == 1)
+                until_here(lambda: len(broker.sync.runtime.wait_queue) == 1)
                 await tube.put("for the thread")
                 taken = await asyncio.wait_for(asyncio.wrap_future(thread), SOON)
                 assert taken is not None
@@ -170,12 +170,12 @@ def test_a_lapsed_session_begins_anew_and_its_takers_wait_on(store_url: str) -> 
             tube = await broker.tube("t")
             takes = [asyncio.ensure_future(tube.take(PATIENCE)) for _ in range(3)]
             await blocked(broker, 3)
-            hub = broker._sync._hub
-            handle = broker._sync._seat.handle
-            await broker._bridge.call(lambda: hub.after(hub.store.leave([handle])))
+            runtime = broker.sync.runtime
+            handle = broker.sync.session_handle.handle
+            await broker.executor.call(lambda: runtime.publish(runtime.store.leave([handle])))
             await tube.put_many(["a", "b", "c"])
             assert {task and task.data for task in await asyncio.gather(*takes)} == {"a", "b", "c"}
-            assert broker._sync._seat.handle != handle
+            assert broker.sync.session_handle.handle != handle
             assert [session.waits for session in await broker.sessions()] == [[]]
 
     in_loop(main)

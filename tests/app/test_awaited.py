@@ -24,8 +24,8 @@ def app(store_url: str) -> Iterator[App]:
     app.close()
 
 
-def bridges() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "penstock-bridge"]
+def executors() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "penstock-aio"]
 
 
 def test_put_and_wait_are_awaited(app: App) -> None:
@@ -73,7 +73,7 @@ def test_many_at_once_share_store_calls_and_need_one_thread(app: App, monkeypatc
     def work(number: int) -> int:
         return number * 2
 
-    store, puts = app.broker._hub.store, list[int]()
+    store, puts = app.broker.runtime.store, list[int]()
     put = store.put
 
     def counted(tube: Tube, entries: list[Entry]) -> Stored:
@@ -89,7 +89,7 @@ def test_many_at_once_share_store_calls_and_need_one_thread(app: App, monkeypatc
         await asyncio.sleep(0)
         await asyncio.to_thread(run_queued, app)
         assert await asyncio.gather(*waits) == [number * 2 for number in range(200)]
-        until(lambda: len(bridges()) == 1)  # that of the app before may be about to end
+        until(lambda: len(executors()) == 1)  # that of the app before may be about to end
 
     asyncio.run(main())
 
@@ -101,9 +101,9 @@ def test_each_loop_has_its_own_thread_which_ends_with_it(app: App) -> None:
 
     for _ in range(3):
         asyncio.run(_put_one(work))
-    until(lambda: len(bridges()) <= 1)
+    until(lambda: len(executors()) <= 1)
     app.close()
-    until(lambda: not bridges())
+    until(lambda: not executors())
 
 
 async def _put_one(work: AnyHandler) -> None:

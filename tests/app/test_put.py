@@ -248,7 +248,7 @@ def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyP
     def work() -> int:
         return 1
 
-    handle, store, calls = work.put(), app.broker._hub.store, list[str]()
+    handle, store, calls = work.put(), app.broker.runtime.store, list[str]()
     outcome, get = store.outcome, store.get
     monkeypatch.setattr(store, "outcome", lambda *what: (calls.append("outcome"), outcome(*what))[1])  # type: ignore[func-returns-value]
     monkeypatch.setattr(store, "get", lambda *what: (calls.append("get"), get(*what))[1])  # type: ignore[func-returns-value]

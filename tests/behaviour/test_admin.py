@@ -143,7 +143,7 @@ def test_a_live_group_is_found_and_not_begun(tube: penstock.Tube) -> None:
 
 def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:
     heard: list[Event] = []
-    broker._hub.tap = heard.extend
+    broker.runtime.tap = heard.extend
     one, other = broker.tube("one"), broker.tube("other")
     one.put("x")
     other.put_many([1, 2])
@@ -151,4 +151,4 @@ def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> Non
     assert [(event.name, event.record.id) for event in heard] == [
         ("put", 1), ("put", 1), ("put", 2), ("take", 1), ("ack", 1),
     ]  # fmt: skip
-    assert heard[-1].tube == one._stored.no
+    assert heard[-1].tube == one.stored.no

@@ -22,7 +22,7 @@ WEEK = 7 * 24 * 3600
 
 def waiting(broker: penstock.Broker, tube: penstock.Tube, address: str) -> Future[penstock.Outcome]:
     """A wait that is under way, in another thread."""
-    room = broker._hub.room
+    room = broker.runtime.wait_queue
     before = len(room)
     future = begin(lambda: tube.wait(address, PATIENCE))
     until(lambda: len(room) > before)
@@ -276,13 +276,13 @@ def test_an_outcome_is_there_by_id_after_the_address_was_put_again(broker: penst
     tube.put("x", address="a")
     take(tube).ack("first")
     tube.put("y", address="a")
-    store = broker._hub.store
+    store = broker.runtime.store
     clock.advance(59)
-    ending = store.outcome(tube._stored, 1).ending
+    ending = store.outcome(tube.stored, 1).ending
     assert ending is not None
     assert ending.result == b'"first"'
     clock.advance(1)
-    assert store.outcome(tube._stored, 1).ending is None
+    assert store.outcome(tube.stored, 1).ending is None
 
 
 def test_closing_the_broker_ends_its_waits(live: penstock.Broker) -> None:

@@ -256,7 +256,7 @@ def test_a_blocked_take_of_a_lapsed_session_takes_nothing(
     until(lambda: waiters(broker, "t") == 1)
     clock.advance(15)
     if first == "its own beat":
-        theirs._hub.beat()
+        theirs.runtime.send_heartbeats()
     tube.stats()
     tube.put("x")
     assert waiting.result(timeout=30) is None

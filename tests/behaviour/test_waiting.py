@@ -270,5 +270,5 @@ def test_where_nothing_will_be_due_no_moment_is_named(broker: penstock.Broker) -
     """Else whoever waits for an outcome would look again and again."""
     tube = broker.tube("t")
     tube.put("x")
-    advanced = broker._hub.store.advance(tube._stored)
+    advanced = broker.runtime.store.advance(tube.stored)
     assert (advanced.more, advanced.wait_ms) == (False, None)

@@ -24,14 +24,14 @@ _WAL_HEADER = 32
 @pytest.mark.parametrize(("query", "mode"), [("", FULL), ("?durability=full", FULL), ("?durability=relaxed", NORMAL)])
 def test_the_url_says_how_durable_a_put_is(path: Path, query: str, mode: int) -> None:
     with penstock.connect(f"sqlite:///{path}{query}") as broker:
-        tube = broker.tube("t")._stored
+        tube = broker.tube("t").stored
         with database_of(broker).step([tube]) as step:
             assert step.db.pragma("synchronous") == mode
 
 
 def test_each_transaction_is_as_durable_as_its_tube(broker: penstock.Broker) -> None:
     database = database_of(broker)
-    lasting, passing = broker.tube("lasting")._stored, broker.tube("passing", temporary=True)._stored
+    lasting, passing = broker.tube("lasting").stored, broker.tube("passing", temporary=True).stored
     for tube, mode in ((lasting, FULL), (passing, NORMAL), (lasting, FULL), (lasting, FULL)):
         with database.step([tube]) as step:
             assert step.db.pragma("synchronous") == mode

@@ -27,8 +27,8 @@ def broker(request: pytest.FixtureRequest, proxy: Proxy) -> Iterator[penstock.Br
 
 
 def ask(tube: penstock.Tube, blocked: Blocked) -> Taken:
-    tube._seat.join()
-    return tube._hub.store.take([tube._stored], 1, tube._seat.handle, blocked=blocked)
+    tube.session_handle.join()
+    return tube.runtime.store.take([tube.stored], 1, tube.session_handle.handle, blocked=blocked)
 
 
 def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:

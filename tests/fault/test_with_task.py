@@ -11,8 +11,8 @@ import pytest
 
 import penstock
 from penstock import aio
-from penstock.broker import settling
-from penstock.operations import operation as flow
+from penstock.broker import tube as tubes
+from penstock.operations.operation import blocking
 from penstock.testing import Clock
 from tests.aio.looks import in_loop
 from tests.aio.looks import until as aio_until
@@ -24,8 +24,8 @@ from tests.servers.proxy import Proxy
 from tests.support.threads import begin, until
 
 PATIENCE = 120.0
-again = flow.verb(settling.Settling._settle_again)
-AWAY = "goes on when the store is back"
+again = blocking(tubes.Tube._settle_again)
+AWAY = "blocked calls resume when it returns"
 
 
 @pytest.fixture(params=("postgres", "mariadb", "redis"))
@@ -119,7 +119,7 @@ def ending_in_vain(task: penstock.Task, proxy: Proxy, caplog: pytest.LogCaptureF
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However long it takes here to start a server."""
-    monkeypatch.setattr(settling, "PATIENCE", 600.0)
+    monkeypatch.setattr(tubes, "PATIENCE", 600.0)
 
 
 @HASTY
@@ -139,7 +139,7 @@ def test_the_end_of_a_block_outlasts_its_server(
 def test_a_server_that_stays_away_is_told_after_a_while(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settling, "PATIENCE", 0.1)
+    monkeypatch.setattr(tubes, "PATIENCE", 0.1)
     task = take(tube)
     with pytest.raises((penstock.StoreUnavailable, penstock.OutcomeUnknown)), task:
         cut_off(proxy)
@@ -153,7 +153,7 @@ def test_a_server_that_stays_away_is_told_after_a_while(
 def test_what_cannot_be_given_back_is_logged_and_the_error_goes_on(
     tube: penstock.Tube, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(settling, "PATIENCE", 0.1)
+    monkeypatch.setattr(tubes, "PATIENCE", 0.1)
     with pytest.raises(ValueError, match="mailbox full"), take(tube):
         cut_off(proxy)
         raise ValueError("mailbox full")

@@ -140,7 +140,7 @@ class Machine(RuleBasedStateMachine):
         """I12 for all that can be seen, and what the store shows by itself."""
         expected, found = self.model.visible(), self.tried.visible()
         if self.late:
-            return  # a keeper may have beaten between the two looks
+            return  # a heartbeat may have beaten between the two looks
         for what, value in expected.items():
             require("I12", found[what] == value, f"{what}: the model has {value}, the store {found[what]}")
         self.tried.must_be_sound(found)

@@ -80,7 +80,7 @@ class Side:
     def _keeps_its_period(self, task: penstock.Task) -> None:
         period = self.names[task.tube][1].get("period")
         if isinstance(period, int | float):
-            element = (task._home._stored.no, task._record.id)
+            element = (task._home.stored.no, task._record.id)
             last = self.clocks.get(element)
             require("I10", last is None or round(task.taken - last, 3) >= period, (self.url, task, last))
             self.clocks[element] = task.taken
@@ -109,7 +109,7 @@ class Side:
                     self._beat(broker)
 
     def _beat(self, broker: penstock.Broker) -> None:
-        broker._hub.beat()
+        broker.runtime.send_heartbeats()
 
     def drop_and_create(self, name: str) -> None:
         """The same tube anew; hand-outs of the old one are gone with it."""

@@ -66,7 +66,7 @@ def test_the_end_of_a_session_is_told_whoever_comes_by_first(
     take(theirs.tube("t"))
     clock.advance(15)
     looks: dict[str, Callable[[], object]] = {
-        "beat": other._hub.beat,
+        "beat": other.runtime.send_heartbeats,
         "join": other.session,
         "sessions": other.sessions,
     }
@@ -88,7 +88,7 @@ def test_a_blocked_taker_is_woken_by_the_end_of_a_session(
     future = begin(lambda: waiting.tube("t").take(60))
     until(lambda: waiters(broker, "t") == 1)
     clock.advance(5)
-    waiting._hub.beat()
+    waiting.runtime.send_heartbeats()
     clock.advance(10)
     broker.sessions()
     tube.stats()

@@ -110,7 +110,7 @@ def test_what_cannot_be_bound_is_told(broker: penstock.Broker, own: Connection) 
 
 
 def test_describe_says_what_the_server_promises(broker: penstock.Broker) -> None:
-    described = broker._hub.store.describe()
+    described = broker.runtime.store.describe()
     assert described.store in ("MariaDB", "MySQL")
     assert "innodb_flush_log_at_trx_commit" in described.durability
     assert described.schema == MIGRATIONS[-1].number

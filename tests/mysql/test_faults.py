@@ -170,7 +170,7 @@ def test_a_read_that_is_killed_under_way_is_made_again(database: Server, own: Co
 
 
 def test_a_deadlock_restarts_the_whole_step(broker: penstock.Broker, database: Server, own: Connection) -> None:
-    one, two = (broker.tube(name)._stored.no for name in ("one", "two"))
+    one, two = (broker.tube(name).stored.no for name in ("one", "two"))
     begun = threading.Barrier(2, timeout=30)
     tries: list[int] = []
 
@@ -215,10 +215,10 @@ def test_an_exhausted_pool_is_told(url: str, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("penstock.store.mysql.server.POOL_SECONDS", 0.1)
     with penstock.connect(f"{url}&pool_size=1" if "?" in url else f"{url}?pool_size=1") as broker:
         tube = broker.tube("t")
-        held = broker._hub.store._db.server.pool.borrow(1)  # type: ignore[attr-defined]
+        held = broker.runtime.store._db.server.pool.borrow(1)  # type: ignore[attr-defined]
         with pytest.raises(penstock.StoreBusy, match="pool_size"):
             tube.put("x")
-        broker._hub.store._db.server.pool.give_back(held, usable=True)  # type: ignore[attr-defined]
+        broker.runtime.store._db.server.pool.give_back(held, usable=True)  # type: ignore[attr-defined]
         assert tube.put("x").id == 1
 
 

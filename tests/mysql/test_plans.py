@@ -66,7 +66,7 @@ def fill_store(own: Connection, tube: int, rows: int) -> None:
 @pytest.fixture(params=SIZES)
 def tube(request: pytest.FixtureRequest, broker: penstock.Broker, own: Connection) -> int:
     """A tube of some tasks, beside another one; in a transaction."""
-    other, tube = (broker.tube(name, kind="utubettl")._stored.no for name in ("other", "t"))
+    other, tube = (broker.tube(name, kind="utubettl").stored.no for name in ("other", "t"))
     broker.tube("t").take(0)  # joined
     for no in (other, tube):
         fill_store(own, no, request.param)
@@ -116,7 +116,7 @@ def test_loads(own: Connection, tube: int, name: str) -> None:
 
 @pytest.mark.parametrize("name", PACKETS)
 def test_packets(own: Connection, broker: penstock.Broker, tube: int, name: str) -> None:
-    handle = broker._seat.handle
+    handle = broker.session_handle.handle
     own.cursor().execute(
         f"SET @p_t={tube},@p_now=5,@p_h='{handle}',@p_k=7,@p_stop=0,@p_forced=1,@p_id=NULL,@p_n=100,@p_all=0,@p_due=0,"
         "@p_ids=NULL,@p_got=0,@p_m=1e300,@p_held=1,@p_fair=0,@p_gone=0,@p_some=NULL,@p_live=1,@p_groups='',@p_l=1,"
@@ -147,7 +147,7 @@ def test_heads(own: Connection, tube: int, width: int) -> None:
 
 
 def test_takes_pass_by_a_cancelled_group_without_reading_its_rows(broker: penstock.Broker, own: Connection) -> None:
-    tube, cursor = broker.tube("t")._stored.no, own.cursor()
+    tube, cursor = broker.tube("t").stored.no, own.cursor()
     cursor.execute(f"INSERT INTO penstock_group (tube, name, state, moving) VALUES ({tube}, 'g', 'cancelling', 1)")
     group = cursor.lastrowid
     cursor.execute(

@@ -39,7 +39,7 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 def rows(own: Connection, broker: penstock.Broker) -> Rows:
     """How many rows the server read and wrote for one call; what it passed by in an index is no row."""
     cursor = own.cursor()
-    database: MysqlDatabase = broker._hub.store._db  # type: ignore[attr-defined]
+    database: MysqlDatabase = broker.runtime.store._db  # type: ignore[attr-defined]
 
     def count() -> int:
         cursor.execute("SHOW GLOBAL STATUS LIKE 'Handler%'")

@@ -43,7 +43,7 @@ def test_a_taker_passes_by_what_another_is_taking(
         tube.put(place, **({"utube": place} if kind == "utube" else {}))  # type: ignore[arg-type]
     take(tube).release()
     step, server = held
-    assert len(step.take(Request([tube._stored], 4, broker._seat.handle)).records) == 4
+    assert len(step.take(Request([tube.stored], 4, broker.session_handle.handle)).records) == 4
     theirs = begin(lambda: tube.take_many(4)).result(30)
     server.end()
     assert [task.data for task in theirs] == [4, 5, 6, 7]
@@ -72,7 +72,7 @@ def test_who_does_what_is_due_locks_nothing_beyond(
     assert len(taken) == due
     tube.put("ready")
     step, server = held
-    work = Work(step, tube._stored, Effects())
+    work = Work(step, tube.stored, Effects())
     for record in work.load(ByIds([task.id for task in taken])):
         work.change(record, became_due(record, 2**51))
     work.flush()
@@ -90,7 +90,7 @@ def test_a_take_of_the_urgent_locks_nothing_less_urgent(
     tube.put_many([("urgent", {"pri": 0}), ("slow", {"pri": 5})][-there:])
     broker.tube("other").take(0)  # joined
     step, server = held
-    assert len(step.take(Request([tube._stored], 9, broker._seat.handle, max_pri=4)).records) == there - 1
+    assert len(step.take(Request([tube.stored], 9, broker.session_handle.handle, max_pri=4)).records) == there - 1
     task = begin(lambda: tube.take(0)).result(30)
     server.end()
     assert task is not None
@@ -119,8 +119,8 @@ def test_a_taker_waits_for_nobody_whose_moments_it_looks_at(
         take(other.tube("t"))
         mine = take(tube)
         changed = _read_committed(own)
-        pk = tube._stored.no << 40 | 1
-        column, key = {"handle": ("id", other._seat.handle), "session": ("id", other.id), "task": ("pk", pk)}[
+        pk = tube.stored.no << 40 | 1
+        column, key = {"handle": ("id", other.session_handle.handle), "session": ("id", other.id), "task": ("pk", pk)}[
             what.split()[0]
         ]
         changed.execute(f"UPDATE penstock_{what} WHERE {column} = %s", (key,))
@@ -143,7 +143,7 @@ def test_a_lease_starts_when_the_take_has_its_locks(
         return int(str(cursor.fetchall()[0][0]))
 
     own.begin()
-    ask(f"no FROM penstock_tube WHERE no = {tube._stored.no} FOR UPDATE")
+    ask(f"no FROM penstock_tube WHERE no = {tube.stored.no} FOR UPDATE")
     taking = begin(lambda: tube.take_many(count))
     until(lambda: ask("COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") == 1)
     waited = ask(TIME)
@@ -160,7 +160,7 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
     tube.put_many(range(tasks))
     one, *others = tube.take_many(tasks)
     step, server = held
-    assert step.ack(tube._stored, [Move("ack", one.id, broker._seat.number, one.lease)]).keys == {one.id}
+    assert step.ack(tube.stored, [Move("ack", one.id, broker.session_handle.number, one.lease)]).keys == {one.id}
     begin(others[0].ack).result(30)
     assert begin(lambda: tube.ack_many(others[1:])).result(30) == [True] * (tasks - 2)
     begin(lambda: tube.put("more")).result(30)
@@ -204,7 +204,7 @@ def count_trips(
         quiet(broker)
         del packets[:]
         verb()
-        trips = [sql[:200] for thread, sql in packets if thread == threading.get_ident()]  # not the keeper's heartbeat
+        trips = [sql[:200] for thread, sql in packets if thread == threading.get_ident()]  # not the heartbeat thread
         assert len(trips) == most, (name, trips)
 
 
@@ -290,7 +290,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
     tube.put("last")
     getattr(group, verb)()
     step, server = held
-    due.follow(Work(step, tube._stored, Effects()), [group._no], 10)
+    due.follow(Work(step, tube.stored, Effects()), [group._no], 10)
     begin(lambda: tube.put("more")).result(30)
     server.end()
     tasks = tube.take_many(2)
@@ -301,7 +301,7 @@ def test_tasks_that_follow_their_group_hold_nobody_up(
 
 
 def test_an_idle_taker_sends_only_its_scans(broker: penstock.Broker, packets: list[tuple[int, str]]) -> None:
-    tube, watch = broker.tube("t"), broker._hub.store._db._watch  # type: ignore[attr-defined]
+    tube, watch = broker.tube("t"), broker.runtime.store._db._watch  # type: ignore[attr-defined]
     waiting = begin(lambda: tube.take(60))
     until(lambda: watch._watching and watch._looked >= watch._active_until)  # the looks after something happened end
     before, began = len(packets), time.monotonic()

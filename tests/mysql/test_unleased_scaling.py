@@ -13,7 +13,7 @@ SMALL, LARGE = 1_000, 100_000
 
 def add_delivered(own: Connection, tube: penstock.Tube, low: int, high: int) -> None:
     """Delivered messages by the server itself: a hundred thousand pops and pushes take their time."""
-    no, cursor = tube._stored.no, own.cursor()
+    no, cursor = tube.stored.no, own.cursor()
     cursor.execute(
         "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, attempts, created, taken, data, address)"
         f" {numbers(low, high)} SELECT {no << 40} + i, {no}, 't', i, 0, 0, 1, 1, 1, '1', CONCAT('1-', i) FROM n"
@@ -54,7 +54,7 @@ def test_a_hundred_times_the_elements_cost_no_more(broker: penstock.Broker, own:
     """Half were never handed out, half just now; the last tube has none to hand out."""
     small, large, idle = (broker.tube(name, kind="round", period=1000) for name in ("small", "large", "idle"))
     for tube, count, handed in ((small, SMALL, SMALL // 2), (large, LARGE, LARGE // 2), (idle, LARGE, LARGE)):
-        no, now = tube._stored.no, round(tube.put("x", id="x").created * 1000)
+        no, now = tube.stored.no, round(tube.put("x", id="x").created * 1000)
         own.cursor().execute(
             "INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, taken, data, address)"
             f" {numbers(2, count)} SELECT {no << 40} + i, {no}, 'r', IF(i <= {handed}, {now}, 0), 0, 0, 1,"

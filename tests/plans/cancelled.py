@@ -34,10 +34,10 @@ def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
     found: list[penstock.Task] = []
 
     def call() -> None:
-        tasks, taken = tube._seat.attempt([tube], 1, None, None)
+        tasks, taken = tube.session_handle.take_now([tube], 1, None, None)
         assert [task.data for task in tasks] in ([], ["behind"])
         found.extend(tasks)
-        calls.append(Call(len(tasks), taken.effects.removed.get(tube._stored.no, 0), 0))
+        calls.append(Call(len(tasks), taken.effects.removed.get(tube.stored.no, 0), 0))
 
     while len(found) < wanted:
         work = cost(call)
@@ -48,12 +48,12 @@ def calls_of(tube: penstock.Tube, wanted: int, cost: Cost) -> list[Call]:
 
 def put_behind(tube: penstock.Tube, count: int) -> None:
     """Other work, each in a micro-queue of its own where there are such."""
-    laned = tube._stored.kind.per_utube
+    laned = tube.stored.kind.per_utube
     tube.put_many(("behind", {"utube": f"u{n}"} if laned else {}) for n in range(count))
 
 
 def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
-    """What a take costs where nothing is in its way: the median, because a keeper may look in between."""
+    """What a take costs where nothing is in its way: the median, because a heartbeat may look in between."""
     put_behind(tube, 5)
     return sorted(call.cost for call in calls_of(tube, 5, cost))[2]
 
@@ -61,7 +61,7 @@ def plain_cost(tube: penstock.Tube, cost: Cost) -> int:
 def takes_after_cancel(tube: penstock.Tube, cost: Cost, step: int = ADVANCE_STEP) -> list[Call]:
     """Cancel a group that is ready, one task of it taken, and take what stands behind it."""
     wanted = clearing(step) + AFTER
-    group, laned = tube.group("g"), tube._stored.kind.per_utube
+    group, laned = tube.group("g"), tube.stored.kind.per_utube
     group.put_many((n, {"utube": n} if laned else {}) for n in range(SIZE))
     group.start()
     assert tube.stats().tasks.ready == SIZE  # all of it is ready

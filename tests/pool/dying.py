@@ -45,7 +45,7 @@ def _live(step: int, front: str, database: str, story: Story, said: int) -> None
 
 def _count_down(broker: penstock.Broker, step: int) -> None:
     """Every script and every commit is a step, and begins only if any are left."""
-    store, left = cast(PoolStore, broker._hub.store), [step]
+    store, left = cast(PoolStore, broker.runtime.store), [step]
     script, transact = store._servers.run, store._vault._db.run
 
     def run(*arguments: Any, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from tests.servers.redis import Redis
 
 
 def pool_of(broker: penstock.Broker) -> PoolStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, PoolStore)
     return store
 
@@ -71,7 +71,7 @@ def test_what_is_on_its_way_to_the_database_is_no_finding(
 def test_a_row_without_a_task_is_found_and_loaded(broker: penstock.Broker, server: Redis) -> None:
     tube = broker.tube("t")
     tube.put_many(["a", "b"])
-    tasks = pool_of(broker)._keys.name(tube._stored.no, "tasks").decode()
+    tasks = pool_of(broker)._keys.name(tube.stored.no, "tasks").decode()
     assert server.ask("DEL", tasks) == "1"
     found = broker.check()
     assert {finding.id for finding in found if "not in Redis" in finding.what} == {1, 2}
@@ -84,7 +84,7 @@ def test_an_index_that_is_lost_in_part_is_built_anew(broker: penstock.Broker, se
     tube.put("a")
     other.put("b")
     old = take(other)
-    assert server.ask("DEL", pool_of(broker)._keys.name(tube._stored.no, "meta").decode()) == "1"
+    assert server.ask("DEL", pool_of(broker)._keys.name(tube.stored.no, "meta").decode()) == "1"
     assert take(tube).data == "a"
     with pytest.raises(penstock.NotTaken):
         old.ack()

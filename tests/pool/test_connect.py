@@ -58,7 +58,7 @@ def test_an_index_is_not_opened_without_its_database(front: str, database: str) 
 
 def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, database: str) -> None:
     with penstock.connect(front, pool=database) as broker:
-        broker._hub.store._vault._db.run(  # type: ignore[attr-defined]
+        broker.runtime.store._vault._db.run(  # type: ignore[attr-defined]
             lambda session: session.change("UPDATE penstock_pool_store SET format = 9")
         )
     with pytest.raises(penstock.SchemaMismatch, match="format 9"):
@@ -69,8 +69,8 @@ def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, data
 def test_what_it_promises_is_told(front: str, database: str) -> None:
     """By the settings of the database: Redis may lose all."""
     with penstock.connect(front, pool=database) as broker:
-        told = broker._hub.store.describe()
+        told = broker.runtime.store.describe()
     with penstock.connect(database) as behind:
-        its_own = behind._hub.store.describe()
+        its_own = behind.runtime.store.describe()
     assert told.store == "pool behind Redis"
     assert told.durability == f"{its_own.durability}; all of Redis may be lost"

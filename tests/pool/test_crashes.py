@@ -110,7 +110,7 @@ def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents
     names = list(states)
     last = names.index(words[-1] if words else "")
     tube = broker.tube("t")
-    broker._hub.reap()  # as every penstock process on the host does, twice a second
+    broker.runtime.reap()  # as every penstock process on the host does, twice a second
     there = [(task.data, str(task.status)) for task in tube.tasks()]
     assert sorted(map(str, there)) in [sorted(map(str, states[name])) for name in names[last : last + 2]], words
     ready = [data for data, status in there if status == "r"]
@@ -124,7 +124,7 @@ def _judge(broker: penstock.Broker, words: list[str], states: dict[str, Contents
 
 def test_what_a_dead_process_left_behind_is_written_by_the_next_take(connect: Connect, server: Redis) -> None:
     one, other = connect(), connect()
-    tube, store = one.tube("t")._stored, one._hub.store
+    tube, store = one.tube("t").stored, one.runtime.store
     assert isinstance(store, PoolStore)
     RedisStore.put(store, tube, [plain_entry(tube, b'"left"')])  # the step of a put, by one who dies before its commit
     assert take(other.tube("t")).data == "left"

@@ -76,7 +76,7 @@ def test_leases_of_new_tasks_are_above_those_of_an_earlier_epoch(broker: penstoc
     tube.put("a")
     old = take(tube)
     lose(server)
-    store, stored = broker._hub.store, tube._stored
+    store, stored = broker.runtime.store, tube.stored
     assert isinstance(store, PoolStore)
     RedisStore.put(store, stored, [plain_entry(stored, b'"new"')])  # taken while its data is still in Redis
     assert [task.data for task in tube.take_many(2) if task.lease > old.lease] == ["a", "new"]
@@ -120,7 +120,7 @@ def test_what_the_clock_did_is_done_again_when_redis_is_lost_before_it_is_writte
         tube.put_many([("a", {"ttl": 1}), "b"])
         tube.on_change(lambda task, event: seen.append(f"{event} {task.id}"))
         clock.advance(1)
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, PoolStore)
         write = store._mirror.write
 
@@ -246,9 +246,9 @@ def test_redis_holds_no_data_once_a_put_returned(broker: penstock.Broker) -> Non
     tube.put(data)
     tube.put(data, address="a")
     tube.put(data, group="g")
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, PoolStore)
-    tasks = store._keys.name(tube._stored.no, "tasks")
+    tasks = store._keys.name(tube.stored.no, "tasks")
     records = cast("list[bytes]", store._servers.command(tasks, "HVALS", tasks))
     assert len(records) == 3
     assert max(map(len, records)) < len(data)

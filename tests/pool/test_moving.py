@@ -23,7 +23,7 @@ from tests.transfer.tubes import FILLED, moved, opened, seen
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, PoolStore)
     return store
 
@@ -94,7 +94,7 @@ def test_a_tube_leaves_a_pool_and_comes_back(front: str, database: str, server: 
 def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
     """The step of a put is made, the tube is sealed, then the put writes its commit."""
     one, other = connect(), connect()
-    tube, store = one.tube("t")._stored, store_of(one)
+    tube, store = one.tube("t").stored, store_of(one)
     epoch = str(store._runner.epoch)
     RedisStore.put(store, tube, [plain_entry(tube, b'"put"')])
     with penstock.connect("memory://target") as target:
@@ -110,17 +110,17 @@ def test_who_meets_a_tube_that_was_closed_and_not_sealed_opens_it(connect: Conne
     store, tube = store_of(one), one.tube("t")
     for use in (lambda: other.tube("t").put("again"), lambda: other.tube("t").stats(), lambda: other.tube("t").pause()):
         tube.put("first")
-        store._close_index(tube._stored, store._runner.epoch)
+        store._close_index(tube.stored, store._runner.epoch)
         use()
     other.tube("t").resume()
-    RedisStore.put(store, tube._stored, [plain_entry(tube._stored, b'"left"')])
-    store._close_index(tube._stored, store._runner.epoch)
-    store._mirror.write(tube._stored, str(store._runner.epoch))
+    RedisStore.put(store, tube.stored, [plain_entry(tube.stored, b'"left"')])
+    store._close_index(tube.stored, store._runner.epoch)
+    store._mirror.write(tube.stored, str(store._runner.epoch))
     assert [task.data for task in tube.take_many(9)] == ["first", "again", "first", "first", "left"]
 
 
 def test_a_name_on_its_way_is_nobodys(broker: penstock.Broker) -> None:
-    kind = broker.tube("t")._stored.kind
+    kind = broker.tube("t").stored.kind
     store = store_of(broker)
     coming = store.save_tube("<mail", kind, {}, exist_ok=False)
     with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):

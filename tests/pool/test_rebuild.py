@@ -19,7 +19,7 @@ from tests.support.threads import begin
 
 
 def store_of(broker: penstock.Broker) -> PoolStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, PoolStore)
     return store
 

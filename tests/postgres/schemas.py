@@ -60,7 +60,7 @@ def _connection(base: str, pid: int) -> psycopg.Connection:
 
 def database_of(broker: penstock.Broker) -> PostgresDatabase:
     """What a broker's store is kept in."""
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, EngineStore)
     assert isinstance(store._db, PostgresDatabase)
     return store._db

@@ -9,7 +9,7 @@ import pytest
 from psycopg.rows import dict_row
 
 import penstock
-from penstock.runtime import heartbeat as keeper
+from penstock.runtime import heartbeat as heartbeat
 from penstock.store.postgres.location import locate
 from penstock.testing import Clock
 from tests.behaviour.verbs import take
@@ -32,12 +32,12 @@ def test_a_put_is_seen_at_the_commit(broker: penstock.Broker, url: str) -> None:
 def test_a_commit_wakes_those_who_wait_in_this_process(
     broker: penstock.Broker, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+    monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     tube = broker.tube("work")
     tube.put("addressed", address="a")
     held = take(tube)
     taking, waiting = begin(lambda: tube.take(60)), begin(lambda: tube.wait("a", 60))
-    until(lambda: len(broker._hub.room) == 2 and any(session.waits for session in broker.sessions()))
+    until(lambda: len(broker.runtime.wait_queue) == 2 and any(session.waits for session in broker.sessions()))
     time.sleep(0.3)  # past the look that follows a registration
     with psycopg.connect(locate(url).conninfo) as db:
         bound = broker.bind(db).tube("work")

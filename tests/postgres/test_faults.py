@@ -128,13 +128,13 @@ def test_two_takers_do_not_wait_for_each_other(url: str) -> None:
         laned.put_many([("a", {"utube": "x"}), ("b", {"utube": "y"})])
         with psycopg.connect(locate(url).conninfo) as other, penstock.connect(url) as taker:
             # Another's takes that have not committed yet.
-            bound = broker._hub.store.bind(other)
-            seat = broker._seat
+            bound = broker.runtime.store.bind(other)
+            session_handle = broker.session_handle
             for name in ("plain", "laned"):
                 stored = load_tube(bound, name)
                 assert stored is not None
-                seat.join()
-                assert len(bound.take([stored], 1, seat.handle).records) == 1
+                session_handle.join()
+                assert len(bound.take([stored], 1, session_handle.handle).records) == 1
             tasks = [taker.tube(name).take(0) for name in ("plain", "laned")]
             assert [task and task.data for task in tasks] == ["b", "b"]
             other.rollback()
@@ -232,7 +232,7 @@ def test_a_schema_of_another_time_is_refused(url: str, admin: psycopg.Connection
 def test_brokers_that_open_a_new_store_at_once_make_one(url: str) -> None:
     opening = [begin(lambda: penstock.connect(url)) for _ in range(6)]
     brokers = [future.result(30) for future in opening]
-    assert len({broker._hub.store.identity for broker in brokers}) == 1
+    assert len({broker.runtime.store.identity for broker in brokers}) == 1
     for broker in brokers:
         broker.close()
 
@@ -285,7 +285,7 @@ def _put_in_another_process(url: str) -> None:
 def test_a_burst_of_puts_notifies_seldom(broker: penstock.Broker, url: str, admin: psycopg.Connection) -> None:
     tube = broker.tube("work")
     admin.execute(f"LISTEN {locate(url).channel}")
-    waiting = f"INSERT INTO {schema_of(url)}.penstock_waiter VALUES ({tube._stored.no}, 'h', 1, 'another process')"
+    waiting = f"INSERT INTO {schema_of(url)}.penstock_waiter VALUES ({tube.stored.no}, 'h', 1, 'another process')"
     admin.execute(waiting)
     began = time.monotonic()
     for _ in range(200):

@@ -61,7 +61,7 @@ def test_a_statement_that_the_server_forgot_is_prepared_again(broker: penstock.B
 
 def test_a_put_waits_for_whoever_has_its_tube_alone(broker: penstock.Broker, url: str) -> None:
     tube = broker.tube("work")
-    lock = f"SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, {tube._stored.no})"
+    lock = f"SELECT pg_advisory_xact_lock('penstock_tube'::regclass::oid::integer, {tube.stored.no})"
     with held(url, lock) as other:
         putting = begin(lambda: tube.put("x"))
         until(lambda: waits(url))

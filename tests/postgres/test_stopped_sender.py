@@ -82,7 +82,7 @@ def test_a_frozen_sender_of_many_stops_no_taker(broker: penstock.Broker, url: st
         pgconn = stopped.pgconn
         pgconn.enter_pipeline_mode()
         opening = database_of(broker).queries.all.open
-        packed = pack(opening, {"tube": tube._stored.no})
+        packed = pack(opening, {"tube": tube.stored.no})
         pgconn.send_query_params(opening.sent, packed.given, None, packed.formats, Format.BINARY)
         pgconn.send_flush_request()
         stopped.wire._next()

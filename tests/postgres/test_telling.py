@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.runtime import heartbeat as keeper
+from penstock.runtime import heartbeat as heartbeat
 from tests.behaviour.verbs import take
 from tests.processes.peer import Peer
 from tests.support.threads import begin, until
@@ -63,12 +63,12 @@ def test_the_start_of_a_group_is_told(broker: penstock.Broker, peer: Peer) -> No
 
 
 def test_an_end_is_told_to_those_who_wait(broker: penstock.Broker, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+    monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     tube = broker.tube("work")
     for number in range(3):  # the first one begins to listen, the others do already
         tube.put(number, address="a")
         peer.ask("take", "work", 0)
         waiting = begin(lambda: tube.wait("a", 60))
-        until(lambda: len(broker._hub.room) == 1)
+        until(lambda: len(broker.runtime.wait_queue) == 1)
         peer.ask("ack")
         assert waiting.result(SOON).status == "done"

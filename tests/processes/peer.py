@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import IO, Any
 
 import penstock
-from penstock.runtime import heartbeat as keeper
+from penstock.runtime import heartbeat as heartbeat
 from tests.processes.freezing import freeze
 
 ROOT = Path(__file__).parents[2]
@@ -109,7 +109,7 @@ class Puppet:
 
     def without_scan(self) -> None:
         """From now on only a signal wakes a taker: no scan, and no due time known."""
-        keeper.SCAN_SECONDS = 600.0
+        heartbeat.SCAN_SECONDS = 600.0
 
     def put(self, tube: str, data: object) -> dict[str, int]:
         return {"id": self.broker.tube(tube).put(data).id}

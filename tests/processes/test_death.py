@@ -104,13 +104,13 @@ def test_a_session_whose_lock_file_is_gone_is_left_to_its_heartbeat(
 
 def test_a_session_of_another_place_is_not_ended_by_a_lock_here(broker: penstock.Broker) -> None:
     """The same folder name on another boot or in another container: its lock says nothing here."""
-    tube, store = broker.tube("t", kind="fifo"), broker._hub.store
+    tube, store = broker.tube("t", kind="fifo"), broker.runtime.store
     tube.put("x")
-    locks = broker._hub.locks
+    locks = broker.runtime.locks
     assert locks is not None
     for handle, locus in (("elsewhere", "another boot"), ("here", locks.locus)):
         store.join(Presence(handle, "host", 1, locus), None, 0)
-    store.take([tube._stored], 1, "elsewhere")
+    store.take([tube.stored], 1, "elsewhere")
     locks._folder.mkdir(exist_ok=True)
     for handle in ("elsewhere", "here"):
         (locks._folder / handle).touch()  # unlocked, as after a death

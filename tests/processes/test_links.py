@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 import penstock
-from penstock.runtime import heartbeat as keeper
+from penstock.runtime import heartbeat as heartbeat
 from tests.behaviour.verbs import drain, take
 from tests.conftest import DURABLE
 from tests.fault.invariants import counters_equal_a_recount, require
@@ -127,7 +127,7 @@ def test_an_end_in_another_process_wakes_a_wait(
     url: str, peer: Callable[[], Peer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not url.startswith("mysql"):  # it tells nobody: after a while the scan is what finds it
-        monkeypatch.setattr(keeper, "SCAN_SECONDS", 600.0)
+        monkeypatch.setattr(heartbeat, "SCAN_SECONDS", 600.0)
     with penstock.connect(url) as waiting:
         tube = waiting.tube("t")
         tube.put("x", address="a", group="g")
@@ -136,7 +136,7 @@ def test_an_end_in_another_process_wakes_a_wait(
         other = peer()
         assert other.ask("take", "t", 0)["id"] == 1
         waits = [begin(lambda: tube.wait("a", PATIENCE).status), begin(lambda: group.wait(PATIENCE))]
-        until(lambda: len(waiting._hub.room) == 2)
+        until(lambda: len(waiting.runtime.wait_queue) == 2)
         other.ask("ack")
         assert [future.result(PATIENCE) for future in waits] == ["done", "done"]
 

@@ -10,7 +10,7 @@ from tests.support.threads import until
 
 def hung_up(broker: penstock.Broker) -> None:
     """Come back when the broker can see that its connections were closed: until then a call would be sent in vain."""
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     servers = store._servers
     assert isinstance(servers, OneServer)

@@ -69,9 +69,9 @@ def test_damage_of_micro_queues_is_found_and_mended(broker: penstock.Broker, dam
 
 def _damage(broker: penstock.Broker, tube: penstock.Tube, do: Damage, what: str) -> None:
     assert broker.check() == []
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    do(store, tube._stored.no)
+    do(store, tube.stored.no)
     found = broker.check()
     assert found
     assert any(what in finding.what for finding in found), found

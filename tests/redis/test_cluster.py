@@ -71,13 +71,13 @@ def test_slots_that_move_lose_nothing(cluster: RedisCluster, monkeypatch: pytest
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 100)  # however long a busy machine takes for a move
     monkeypatch.setattr("penstock.store.redis.servers.PATIENCE_SECONDS", 60.0)
     with penstock.connect(cluster.fresh_url()) as broker:
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         sharded = broker.tube("c", shards=3)
-        shard = store._shards.of(sharded._stored)[1].no
+        shard = store._shards.of(sharded.stored)[1].no
         tubes = [broker.tube("a", kind="utube"), broker.tube("b", kind="fifottl", ttl=600), sharded]
         loads = [Load(tube) for tube in tubes]
-        for tag in (tubes[0]._stored.no, tubes[1]._stored.no, "sessions", "tubes", shard, tubes[0]._stored.no):
+        for tag in (tubes[0].stored.no, tubes[1].stored.no, "sessions", "tubes", shard, tubes[0].stored.no):
             move_slot(cluster, store._keys.name(tag, "meta").decode(), 0.01)
             for load in loads:
                 load.go_on()
@@ -128,7 +128,7 @@ def test_a_node_that_breaks_off_when_asked_for_the_slots_is_not_the_only_one(clu
     url = cluster.fresh_url().replace("redis+cluster://", f"redis+cluster://127.0.0.1:{proxy.port},")
     try:
         with penstock.connect(url) as broker:
-            tube, store = broker.tube("t"), broker._hub.store
+            tube, store = broker.tube("t"), broker.runtime.store
             assert isinstance(store, RedisStore)
             assert isinstance(store._servers, Cluster)
             store._servers._slots.clear()  # as after a failover
@@ -145,7 +145,7 @@ def test_a_broker_is_closed_while_a_call_meets_another_node(
 ) -> None:
     with penstock.connect(cluster.fresh_url()) as broker:
         broker.tube("t").put("x")
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         servers = store._servers
         assert isinstance(servers, Cluster)

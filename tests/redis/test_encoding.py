@@ -6,6 +6,7 @@ import pytest
 
 import penstock
 from penstock.core.lifecycle import Move
+from penstock.operations.store_ops import settle
 from penstock.store.redis.encoding import decode, encode, task_id
 from penstock.store.redis.queries import scan
 from penstock.store.redis.store import RedisStore
@@ -14,9 +15,9 @@ from tests.behaviour.verbs import take
 
 def must_be_the_same(broker: penstock.Broker, tube: penstock.Tube) -> set[bytes]:
     """Encode every stored task once more; their state letters."""
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    stored = dict(scan(store._runner, tube._stored, "tasks"))
+    stored = dict(scan(store._runner, tube.stored, "tasks"))
     for key, value in stored.items():
         assert encode(decode(task_id(key), value)) == value
     return {value[:1] for value in stored.values()}
@@ -29,7 +30,8 @@ def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
     group = tube.group("grüppe")
     group.put("held back", address="ä", reply_to="replies", delay=5)
     task, other = take(tube), take(tube)
-    assert tube._settle_now([Move("touch", task.id, task._record.owner, task.lease, 0, progress=0.25)])[0] is not None
+    move = Move("touch", task.id, task._record.owner, task.lease, 0, progress=0.25)
+    assert settle(tube.runtime, tube.stored, [move])[0] is not None
     other.bury("ö" * 500)
     take(tube).release(delay=9)
     take(tube)

@@ -64,7 +64,7 @@ def test_a_call_that_is_interrupted_leaves_no_answer_behind(broker: penstock.Bro
     """An exception in the middle of an exchange, as a signal handler may raise, closes that connection."""
     tube = broker.tube("t")
     tube.put("a")
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     idle = store._servers._connections._idle[-1]  # type: ignore[attr-defined]
     original = idle.connection.read_response
@@ -119,7 +119,7 @@ def test_a_call_of_several_steps_that_breaks_off_has_an_unknown_outcome(
     """StoreUnavailable would say that nothing was changed, but the first of its steps was done."""
     monkeypatch.setattr("penstock.store.redis.servers.TRIES", 1)
     with penstock.connect(own_server.fresh_url()) as broker:
-        tube, store = broker.tube("t"), broker._hub.store
+        tube, store = broker.tube("t"), broker.runtime.store
         assert isinstance(store, RedisStore)
         tube.put_many(range(1500))
         for task in tube.take_many(1500) if verb != "truncate" else []:
@@ -162,7 +162,7 @@ def test_a_taker_of_another_process_is_woken_by_news(server: Redis, delay: float
     """Two stores that do not know of each other, as two processes have them."""
     url = server.fresh_url()
     with penstock.connect(url) as one, penstock.connect(url) as other:
-        other._hub.room = type(other._hub.room)()  # as in another process: wakes nobody here
+        other.runtime.wait_queue = type(other.runtime.wait_queue)()  # as in another process: wakes nobody here
         for _ in range(3):
             waiting = begin(lambda: one.tube("t").take(60))
             until(lambda: waiters(other, "t") == 1)
@@ -177,12 +177,12 @@ def test_the_subscriber_ends_when_nobody_waits(server: Redis, monkeypatch: pytes
     monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 0.2)
     with penstock.connect(server.fresh_url()) as broker:
         broker.tube("t").take(0.5)
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         until(lambda: store._subscriber._thread is None)
 
 
 def _prefix(broker: penstock.Broker) -> str:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     return store._keys.prefix

@@ -42,7 +42,7 @@ def test_elements_and_messages_are_handed_out(server: Redis) -> None:
 @pytest.mark.parametrize("kind", ["fifo", "fifottl", "utube", "utubettl"])
 def test_tasks_are_put_taken_and_acked(server: Redis, kind: str) -> None:
     with penstock.connect(server.fresh_url()) as broker:
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         assert not store._runner.modern
         tube = broker.tube("t", kind=kind)

@@ -42,7 +42,7 @@ def other(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 
 
 def store_of(broker: penstock.Broker) -> RedisStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     return store
 
@@ -50,7 +50,7 @@ def store_of(broker: penstock.Broker) -> RedisStore:
 def end_and_die(broker: penstock.Broker, tube: penstock.Tube, ids: list[int]) -> list[bytes]:
     """The step that ends tasks, by one who dies before it has put their replies; what is in the outbox then."""
     rows = [(id, "r", None, False, 0, None, None, "-", None, None, None, None, "delete") for id in ids]
-    reply = store_of(broker)._runner.on_tube("apply", tube._stored, msgspec.msgpack.encode(rows))
+    reply = store_of(broker)._runner.on_tube("apply", tube.stored, msgspec.msgpack.encode(rows))
     return cast("list[list[bytes]]", reply[4])[1]
 
 
@@ -59,7 +59,7 @@ def ids(replies: list[object]) -> list[int]:
 
 
 def in_outbox(broker: penstock.Broker, tube: penstock.Tube) -> object:
-    key = store_of(broker)._keys.name(tube._stored.no, "outbox")
+    key = store_of(broker)._keys.name(tube.stored.no, "outbox")
     return store_of(broker)._servers.command(key, "ZCARD", key)
 
 
@@ -75,10 +75,10 @@ def drain_fast(tube: penstock.Tube) -> list[object]:
 def left_of(store: RedisStore, tube: penstock.Tube) -> int:
     """How many keys of a tube there are."""
     parts = ("meta", "tasks", "outbox", "groups", "members", "addresses", "outcomes", "kept", "moving", "ready", "due")
-    keys = [store._keys.name(tube._stored.no, part) for part in parts]
+    keys = [store._keys.name(tube.stored.no, part) for part in parts]
     found = [store._servers.command(key, "EXISTS", key) for key in keys]
     key = store._keys.name("tubes", "senders")
-    return sum(cast("list[int]", [*found, store._servers.command(key, "SISMEMBER", key, tube._stored.no)]))
+    return sum(cast("list[int]", [*found, store._servers.command(key, "SISMEMBER", key, tube.stored.no)]))
 
 
 LOOKS: dict[str, Callable[[penstock.Broker], object]] = {
@@ -138,7 +138,7 @@ def test_letters_that_two_put_at_once_are_put_once(broker: penstock.Broker) -> N
     assert (len(early), len(late)) == (2, 4)
     outbox = store_of(broker)._outbox
     for letters in (late, early, late):
-        outbox._receive(tube._stored.no, "replies", [read_entry(letter) for letter in letters], Effects(), None)
+        outbox._receive(tube.stored.no, "replies", [read_entry(letter) for letter in letters], Effects(), None)
     tube.delete(5)
     assert ids(drain(replies)) == [1, 2, 3, 4, 5]
     assert in_outbox(broker, tube) == 0
@@ -190,7 +190,7 @@ def test_a_drop_whose_maker_died_is_finished_by_another(broker: penstock.Broker,
     tube.put_many(range(1_200), reply_to="replies")
     tube.put("to itself", reply_to="t")
     store = store_of(broker)
-    store._runner.on_tag("drop_tube", tube._stored.no, store._runner.moment(None), "t")
+    store._runner.on_tag("drop_tube", tube.stored.no, store._runner.moment(None), "t")
     assert [info.name for info in other.tubes()] == []
     assert other.tube("t", kind="utube").put("new").id == 1
     look_at_once(other)

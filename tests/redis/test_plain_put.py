@@ -32,14 +32,14 @@ def _ranked(monkeypatch: pytest.MonkeyPatch) -> None:
 def stored(store: RedisStore, tube: penstock.Tube) -> list[object]:
     """The tasks of a tube and what leads to them."""
     commands = {"tasks": ("HGETALL",), "ready": ("ZRANGE", 0, -1, "WITHSCORES"), "due": ("ZRANGE", 0, -1, "WITHSCORES")}
-    keys = {part: store._keys.name(tube._stored.no, part) for part in commands}
+    keys = {part: store._keys.name(tube.stored.no, part) for part in commands}
     return [store._servers.command(keys[part], word, keys[part], *words) for part, (word, *words) in commands.items()]
 
 
 @pytest.mark.parametrize(("kind", "options"), OPTIONS)
 def test_it_stores_the_same_bytes(server: Redis, kind: str, options: dict[str, Any]) -> None:
     with penstock.connect(server.fresh_url(), clock=Clock()) as broker:
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         short, long = broker.tube("short", kind=kind, **options), broker.tube("long", kind=kind, **options)
         assert short._plain is not None

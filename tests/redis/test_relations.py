@@ -73,7 +73,7 @@ def test_a_server_at_its_memory_limit_ends_tasks_with_outcomes_replies_and_group
 def test_an_older_schema_is_taken_over_and_a_newer_one_is_refused(
     url: str, broker: penstock.Broker, schema: int
 ) -> None:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     key = store._keys.name("tubes", "store")
     store._servers.command(key, "HSET", key, "schema", schema)

@@ -92,9 +92,9 @@ def broker(request: pytest.FixtureRequest, url: str) -> Iterator[penstock.Broker
 @pytest.mark.parametrize("name", DAMAGE)
 def test_damage_is_found_and_mended(broker: penstock.Broker, name: str) -> None:
     damage, found, expected = DAMAGE[name]
-    tube, store = broker.tube("t"), broker._hub.store
+    tube, store = broker.tube("t"), broker.runtime.store
     assert isinstance(store, RedisStore)
-    damage(store, tube._stored.no)
+    damage(store, tube.stored.no)
     assert any(found in finding.what for finding in broker.check()), broker.check()
     broker.check(repair=True)
     assert broker.check() == []

@@ -60,7 +60,7 @@ def test_damage_is_found_and_mended(broker: penstock.Broker, name: str) -> None:
     assert feeds.take(0) is not None
     assert queue.take(0) is not None
     assert broker.check() == []
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     damage(store)
     assert any(found in finding.what for finding in broker.check()), broker.check()

@@ -153,7 +153,7 @@ def test_a_reply_to_another_tube_is_put_and_taken_out(broker: penstock.Broker, t
 @pytest.mark.parametrize("linked", [False, True])
 def test_a_take_from_several_tubes_is_one(broker: penstock.Broker, trips: list[int], linked: bool) -> None:
     """Of whatever sorts they are, and wherever something is."""
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     store._outbox._next_scan = float("inf")
     tubes = [broker.tube("a"), broker.tube("b", kind="utube"), broker.tube("c", kind="reliable"), broker.tube("d")]
@@ -181,7 +181,7 @@ def test_shards_are_asked_together_where_they_stand_together(cluster: RedisClust
         for n in range(12):
             tube.put_many([n])
         tube.stats()  # the first look at a node loads its script
-        store = broker._hub.store
+        store = broker.runtime.store
         assert isinstance(store, RedisStore)
         store._outbox._next_scan = float("inf")  # no look for what was left behind in between
         trips.clear()

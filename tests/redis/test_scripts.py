@@ -82,11 +82,11 @@ def test_also_in_a_pipeline(server: Redis, broker: penstock.Broker) -> None:
     for name in ("a", "b", "c"):
         broker.tube(name).put("x")
         assert broker.tube(name).take(0) is not None
-    hub = broker._hub
-    handles = [member.handle for member in hub._members]
+    runtime = broker.runtime
+    handles = [member.handle for member in runtime._members]
     server.ask("SCRIPT", "FLUSH")
-    assert hub.store.beat(handles) == set(handles)
-    lapses = [server.ask("EXISTS", f"{{{hub.store._keys.prefix}:{no}}}:lapses") for no in (1, 2, 3)]  # type: ignore[attr-defined]
+    assert runtime.store.beat(handles) == set(handles)
+    lapses = [server.ask("EXISTS", f"{{{runtime.store._keys.prefix}:{no}}}:lapses") for no in (1, 2, 3)]  # type: ignore[attr-defined]
     assert lapses == ["1", "1", "1"]
 
 
@@ -97,7 +97,7 @@ def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisC
             tube.put_many([1, 2, (3, {"delay": 9})], utube="u")
             tube.take(0)
             tube.bury(2)
-        prefix = broker._hub.store._keys.prefix  # type: ignore[attr-defined]
+        prefix = broker.runtime.store._keys.prefix  # type: ignore[attr-defined]
     slots: dict[str, set[str]] = {}
     for node in (cluster, *cluster.others):
         for key in node.ask("KEYS", f"*{prefix}*").splitlines():

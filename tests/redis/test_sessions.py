@@ -18,7 +18,7 @@ from tests.servers.redis import Redis
 
 @pytest.fixture
 def store(broker: penstock.Broker) -> RedisStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     return store
 
@@ -36,14 +36,14 @@ def test_an_end_that_its_tubes_were_not_told_of_is_completed_by_anyone(
     assert tube.take(0) is None  # its own session has joined
     tube.put("x")
     handle = joined(store)
-    assert store.take([tube._stored], 1, handle).records
+    assert store.take([tube.stored], 1, handle).records
     store._registry._call("leave_session", None, 0, "", handle)  # and there it crashed
     assert tube.take(0) is None
     store.beat(["someone else's"])
     task = tube.take(0)
     assert task is not None
     assert task.attempts == 2
-    assert not store.take([tube._stored], 1, handle).alive
+    assert not store.take([tube.stored], 1, handle).alive
     assert (
         store._servers.command(store._keys.name(SESSIONS, "ended"), "EXISTS", store._keys.name(SESSIONS, "ended")) == 0
     )
@@ -53,20 +53,20 @@ def test_without_anyone_it_ends_by_its_lapse(broker: penstock.Broker, store: Red
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     handle = joined(store)
-    store.take([tube._stored], 1, handle)
+    store.take([tube.stored], 1, handle)
     store._registry._call("leave_session", None, 0, "", handle)
     clock.advance(15)
-    assert store.advance(tube._stored).effects.readied == {tube._stored.no: 1}
+    assert store.advance(tube.stored).effects.readied == {tube.stored.no: 1}
 
 
 def test_a_take_under_way_does_not_bring_an_ended_session_back(broker: penstock.Broker, store: RedisStore) -> None:
     tube = broker.tube("t", kind="fifo")
     tube.put("x")
     handle = joined(store)
-    found = store._registry.enlist(handle, tube._stored, None)
+    found = store._registry.enlist(handle, tube.stored, None)
     assert found is not None
     store.leave([handle])
-    reply = store._runner.on_tube("take", tube._stored, handle, 1, "", "", 1000, *found)
+    reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1000, *found)
     assert (reply[5], reply[7]) == (0, [])
 
 
@@ -74,11 +74,11 @@ def test_a_session_that_a_tube_forgot_is_made_known_again(broker: penstock.Broke
     tube = broker.tube("t", kind="fifo")
     tube.put_many(["x", "y"])
     handle = joined(store)
-    store.take([tube._stored], 1, handle)
+    store.take([tube.stored], 1, handle)
     for part in ("lapses", "handles", "ends"):
-        key = store._keys.name(tube._stored.no, part)
+        key = store._keys.name(tube.stored.no, part)
         store._servers.command(key, "DEL", key)
-    assert store.take([tube._stored], 1, handle).alive
+    assert store.take([tube.stored], 1, handle).alive
     assert broker.check() == []
 
 
@@ -93,7 +93,7 @@ def test_beats_reach_every_tube(broker: penstock.Broker, store: RedisStore, cloc
     tubes = [broker.tube(name, kind="fifo") for name in ("a", "b")]
     for tube in tubes:
         tube.put("x")
-        store.take([tube._stored], 1, handle)
+        store.take([tube.stored], 1, handle)
     for _ in range(4):
         clock.advance(5)
         assert store.beat([handle]) == {handle}
@@ -108,15 +108,15 @@ def test_an_end_is_done_in_bounded_steps(broker: penstock.Broker, store: RedisSt
     tube = broker.tube("t", kind="fifo")
     tube.put_many(range(2500))
     handle = joined(store)
-    assert len(store.take([tube._stored], 2500, handle).records) == 2500
+    assert len(store.take([tube.stored], 2500, handle).records) == 2500
     effects = store.leave([handle])
-    assert effects.readied == {tube._stored.no: 2500}
+    assert effects.readied == {tube.stored.no: 2500}
     assert len(effects.events) == 2500
     assert tube.stats().calls.release == 2500
 
 
 def test_a_tube_dropped_by_one_who_crashed_is_gone(broker: penstock.Broker, store: RedisStore, server: Redis) -> None:
     tube = broker.tube("t")
-    store._runner.on_tag("drop_tube", tube._stored.no, "")
+    store._runner.on_tag("drop_tube", tube.stored.no, "")
     assert broker.tubes() == []
     assert broker.tube("t", kind="fifo").put("x").id == 1

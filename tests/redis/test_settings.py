@@ -67,7 +67,7 @@ def test_a_full_server_refuses_puts_and_frees_by_everything_else(own_server: Red
         held[3].touch(1)
         tube.delete(11)
         assert tube.kick() == 1
-        with penstock.connect(f"{own_server.url}?prefix={broker._hub.store._keys.prefix}") as other:  # type: ignore[attr-defined]
+        with penstock.connect(f"{own_server.url}?prefix={broker.runtime.store._keys.prefix}") as other:  # type: ignore[attr-defined]
             task = other.tube("t").take(0)
             assert task is not None
             task.ack()
@@ -98,7 +98,7 @@ def test_settings_that_lose_tasks_are_warned_of(
 
 
 def test_the_store_describes_itself(broker: penstock.Broker) -> None:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     assert "last second" in store.durability()
     seen = store.describe()

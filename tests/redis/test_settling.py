@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.core.lifecycle import Move
 from penstock.core.results import GONE
+from penstock.operations.store_ops import settle
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
 from tests.behaviour.verbs import drain, take
@@ -37,7 +38,8 @@ def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, cloc
     late.release()
     again = take(tube)
     failed.release()
-    assert tube._settle_now([Move("touch", told.id, told._record.owner, told.lease, 0, progress=0.5)])[0] is not None
+    move = Move("touch", told.id, told._record.owner, told.lease, 0, progress=0.5)
+    assert settle(tube.runtime, tube.stored, [move])[0] is not None
     with broker.session() as other:
         others = take(other.tube("t"))
         assert tube.ack_many([stale, late, *tasks[3:], others, 99]) == [False, False, *[True] * 6, False, False]
@@ -73,7 +75,7 @@ def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
         Move("ack", task.id, task._record.owner, task.lease, result=f'{{"n":{n}}}'.encode() if n != 2 else None)
         for n, task in tasks.items()
     ]
-    done = tube._settle_now(moves)
+    done = settle(tube.runtime, tube.stored, moves)
     assert {n: record is not None for n, record in zip(tasks, done, strict=True)} == {n: n != 4 for n in range(5)}
     again.ack(b"bytes")
     outcomes = {address: tube.wait(address, 0) for address in "äbcd"}
@@ -83,9 +85,9 @@ def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
 
 
 def test_whoever_waits_for_one_is_woken(broker: penstock.Broker, url: str, clock: Clock) -> None:
-    tube, store = broker.tube("t"), broker._hub.store
+    tube, store = broker.tube("t"), broker.runtime.store
     assert isinstance(store, RedisStore)
-    meta = store._keys.name(tube._stored.no, "meta")
+    meta = store._keys.name(tube.stored.no, "meta")
     tube.put("x", address="a")
     with penstock.connect(url, clock=clock) as other, ThreadPoolExecutor(1) as pool:
         task = take(other.tube("t"))
@@ -130,4 +132,4 @@ def test_nothing_is_answered_of_it_but_that_it_is_gone(broker: penstock.Broker) 
     tube = broker.tube("t")
     tube.put("x")
     task = take(tube)
-    assert tube._settle_now([Move("ack", 1, task._record.owner)]) == [GONE]
+    assert settle(tube.runtime, tube.stored, [Move("ack", 1, task._record.owner)]) == [GONE]

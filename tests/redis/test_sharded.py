@@ -28,7 +28,7 @@ def tube(broker: penstock.Broker) -> Iterator[penstock.Tube]:
 
 
 def store_of(broker: penstock.Broker) -> ShardedStore:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, ShardedStore)
     return store
 
@@ -42,12 +42,12 @@ def test_shards_stand_on_every_node(broker: penstock.Broker) -> None:
     store = store_of(broker)
     for n in range(4):
         tube = broker.tube(f"t{n}", shards=8)
-        keys = [store._keys.name(shard.no, "meta") for shard in store._shards.of(tube._stored)]
+        keys = [store._keys.name(shard.no, "meta") for shard in store._shards.of(tube.stored)]
         assert {key_slot(key) * 3 // SLOTS for key in keys} == {0, 1, 2}
 
 
 def test_a_tube_without_the_option_is_one_stored_tube(broker: penstock.Broker) -> None:
-    numbers = [broker.tube(name, shards=shards)._stored.no for name, shards in (("a", None), ("b", 2), ("c", None))]
+    numbers = [broker.tube(name, shards=shards).stored.no for name, shards in (("a", None), ("b", 2), ("c", None))]
     assert numbers == [1, 2, 5]
 
 
@@ -55,7 +55,7 @@ def test_a_drop_that_was_not_finished_is_finished_by_who_opens_the_tube(broker: 
     tube, store = broker.tube("t", shards=SHARDS), store_of(broker)
     for n in range(2 * SHARDS):
         tube.put(n)
-    shards = store._shards.of(tube._stored)
+    shards = store._shards.of(tube.stored)
     store._drop(shards[0])
     with pytest.raises(penstock.NoSuchTube):
         tube.drop()
@@ -100,7 +100,7 @@ def test_puts_that_share_a_call_are_stored_once(url: str) -> None:
 def test_what_a_check_finds_is_told_by_the_ids_of_the_tube(broker: penstock.Broker, tube: penstock.Tube) -> None:
     task = tube.put("lost")
     store = store_of(broker)
-    shard = store._shards.of(tube._stored)[(task.id - 1) % SHARDS]
+    shard = store._shards.of(tube.stored)[(task.id - 1) % SHARDS]
     store._servers.command(ready := store._keys.name(shard.no, "ready"), "DEL", ready)
     assert task.id in [finding.id for finding in broker.check(repair=True)]
     assert len(tube.take_many(9)) == SHARDS + 1

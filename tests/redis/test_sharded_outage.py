@@ -37,9 +37,9 @@ def put(tube: penstock.Tube, number: int) -> None:
 
 
 def is_on(node: Redis, tube: penstock.Tube) -> bool:
-    store = tube._hub.store
+    store = tube.runtime.store
     assert isinstance(store, RedisStore)
-    return "MOVED" not in node.ask("EXISTS", store._keys.name(tube._stored.no, "meta").decode())
+    return "MOVED" not in node.ask("EXISTS", store._keys.name(tube.stored.no, "meta").decode())
 
 
 def shards(utubes: Iterable[str]) -> dict[int, set[str]]:
@@ -124,7 +124,7 @@ def test_what_a_waiting_take_got_is_the_callers_when_another_node_is_lost(
     assert waiters(broker, there.name) == 1
     node.kill()
     here.put("x")
-    until(lambda: waiting.done() or "goes on when the store is back" in caplog.text)
+    until(lambda: waiting.done() or "blocked calls resume when it returns" in caplog.text)
     node.start()
     cluster.await_answer()
     task = waiting.result(timeout=120)

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 
 import penstock
-from penstock.aio.executor import Bridge
-from penstock.operations.operation import flow_of
+from penstock.aio.executor import BatchExecutor
+from penstock.operations.operation import operation_of
 from penstock.store.redis.connection import Connection
 from penstock.store.redis.store import RedisStore
 from penstock.store.redis.subscriber import Subscriber, Subscription
@@ -24,25 +24,25 @@ from tests.support.threads import begin, until
 
 @pytest.mark.parametrize("watch", [True, False])
 def test_news_that_came_while_nobody_slept_is_told_at_once(broker: penstock.Broker, watch: bool) -> None:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     store._subscriber._notify()  # and whoever was awake has cleared the wake-up
     assert store.wait(threading.Event(), 60, watch=watch)
 
 
 def test_a_waiter_listens_before_it_is_registered(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, tube = broker._hub.store, broker.tube("t")
+    store, tube = broker.runtime.store, broker.tube("t")
     assert isinstance(store, RedisStore)
     seen: list[bool] = []
     run = store._runner.servers.run
 
     def spied(request: object, **options: object) -> object:
-        seen.append(tube._stored.no in store._subscriber.interests)
+        seen.append(tube.stored.no in store._subscriber.interests)
         return run(request, **options)  # type: ignore[arg-type]
 
     tube.put("x", address="a")
     monkeypatch.setattr(store._runner.servers, "run", spied)
-    store.outcome(tube._stored, 1)
+    store.outcome(tube.stored, 1)
     assert seen == [True]
 
 
@@ -56,7 +56,7 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
         heard.set()
 
     wake.on_news = note
-    waiting = begin(lambda: broker._hub.store.wait(wake, 60, watch=True))
+    waiting = begin(lambda: broker.runtime.store.wait(wake, 60, watch=True))
     assert heard.wait(30), "whoever begins to listen looks once"
     assert told == ["penstock-redis-subscriber"]
     assert not waiting.done()
@@ -65,7 +65,7 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
 
 
 def subscriber_of(broker: penstock.Broker) -> Subscriber:
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, RedisStore)
     return store._subscriber
 
@@ -74,7 +74,7 @@ def subscriber_of(broker: penstock.Broker) -> Subscriber:
 def other(url: str) -> Iterator[penstock.Broker]:
     """Another process, as the waiters of this one see it."""
     with penstock.connect(url) as other:
-        other._hub.room = type(other._hub.room)()
+        other.runtime.wait_queue = type(other.runtime.wait_queue)()
         yield other
 
 
@@ -101,13 +101,13 @@ def test_who_waits_alone_hears_in_its_own_thread(
     broker: penstock.Broker, other: penstock.Broker, hearing: Callable[[], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[str] = []
-    wake_all = broker._hub.room.wake_all
+    wake_all = broker.runtime.wait_queue.wake_all
 
     def noted() -> None:
         threads.append(threading.current_thread().name)
         wake_all()
 
-    monkeypatch.setattr(broker._hub.room, "wake_all", noted)
+    monkeypatch.setattr(broker.runtime.wait_queue, "wake_all", noted)
     for data in ("a", "b"):
         waiting = begin(broker.tube("t").take)
         until(lambda: hearing() and threads != [])  # the thread has looked once, as it does when it begins to listen
@@ -142,16 +142,16 @@ def test_the_thread_hears_for_those_who_sleep_without_one(
     broker.tube("t")
 
     async def main() -> object:
-        bridge, alone = Bridge(), begin(broker.tube("a").take)
+        executor, alone = BatchExecutor(), begin(broker.tube("a").take)
         await asyncio.to_thread(until, hearing)
         other.tube("a").put(1)
         assert await asyncio.to_thread(alone.result, 30)  # nobody reads from here on
         tube = broker.tube("t")
-        waiting = bridge.run(flow_of(tube.take)(tube))
+        waiting = executor.run(operation_of(tube.take)(tube))
         await asyncio.to_thread(until, lambda: waiters(other, "t") == 1)
         other.tube("t").put(2)
         task = await asyncio.wait_for(waiting, 30)
-        await bridge.close(lambda: None)
+        await executor.close(lambda: None)
         return task and task.data
 
     assert asyncio.run(main()) == 2

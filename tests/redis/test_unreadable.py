@@ -29,9 +29,9 @@ def broker(url: str, clock: Clock) -> Iterator[penstock.Broker]:
 
 
 def spoil(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> None:
-    store = tube._hub.store
+    store = tube.runtime.store
     assert isinstance(store, RedisStore)
-    run(store, tube._stored.no, "HSET", "tasks", task_key(id), stored)
+    run(store, tube.stored.no, "HSET", "tasks", task_key(id), stored)
 
 
 def must_be_buried(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> None:
@@ -216,5 +216,5 @@ def test_messages_that_went_while_they_were_read_end_no_export(broker: penstock.
     for id in range(10, 36):  # more than the first page, and the next
         spoil(tube, id)
     file = BytesIO()
-    assert export_tube(broker._hub.store, tube._stored, file, lambda count: None) == 14
+    assert export_tube(broker.runtime.store, tube.stored, file, lambda count: None) == 14
     broker.check(repair=True)

@@ -6,7 +6,7 @@ import asyncio
 from uuid import uuid4
 
 import penstock
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.resp.resp_listener import RespListener
@@ -15,8 +15,8 @@ from penstock.server.resp.service import Service
 
 def test_a_connection_too_many_is_told_so() -> None:
     async def run() -> None:
-        bridge, broker = Bridge(), penstock.connect(f"memory://{uuid4().hex}")
-        listener = RespListener(Service(broker, bridge, Tokens()), Address("--resp", "127.0.0.1:0"), limit=1)
+        executor, broker = BatchExecutor(), penstock.connect(f"memory://{uuid4().hex}")
+        listener = RespListener(Service(broker, executor, Tokens()), Address("--resp", "127.0.0.1:0"), limit=1)
         port = int((await listener.start()).rpartition(":")[2])
         first, first_out = await asyncio.open_connection("127.0.0.1", port)
         first_out.write(b"PING\r\n")
@@ -32,6 +32,6 @@ def test_a_connection_too_many_is_told_so() -> None:
         assert await third.read() == b""
         for out in (first_out, second_out, third_out):
             out.close()
-        await bridge.close(broker.close)
+        await executor.close(broker.close)
 
     asyncio.run(run())

@@ -69,7 +69,7 @@ def test_the_schema_is_told_where_older_versions_look_for_it(path: Path) -> None
 def test_a_file_is_opened_again_with_everything_in_it(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         broker.tube("t").put("kept")
-        before = broker._hub.store.identity
+        before = broker.runtime.store.identity
     with penstock.connect(f"sqlite:///{path}") as broker:
-        assert broker._hub.store.identity == before
+        assert broker.runtime.store.identity == before
         assert [task.data for task in broker.tube("t").tasks()] == ["kept"]

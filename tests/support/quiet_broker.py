@@ -10,5 +10,5 @@ def quiet(broker: penstock.Broker) -> None:
 
     Without beats its session lapses, in 15 s by the store's clock: a long test gives it one that stands still.
     """
-    broker._hub._keeper.stop()
-    broker._hub._reaped = float("inf")
+    broker.runtime._heartbeat.stop()
+    broker.runtime._reaped = float("inf")

@@ -29,7 +29,7 @@ def broker(path: Path) -> Iterator[penstock.Broker]:
 
 def database_of(broker: penstock.Broker) -> SqliteDatabase:
     """The database that a broker works on."""
-    store = broker._hub.store
+    store = broker.runtime.store
     assert isinstance(store, EngineStore)
     assert isinstance(store._db, SqliteDatabase)
     return store._db

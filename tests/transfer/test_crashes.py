@@ -12,7 +12,7 @@ import pytest
 
 import penstock
 from penstock.core.options import Tube
-from penstock.runtime.runtime import Hub
+from penstock.runtime.runtime import BrokerRuntime
 from penstock.store.contract import TransferStore, load_tube
 from penstock.testing import Clock
 from penstock.transfer.export_import import Import
@@ -60,8 +60,8 @@ class _Mortal:
 
 def move(old: penstock.Broker, new: penstock.Broker, death: Death, *tubes: str) -> None:
     """One try to move these."""
-    source, target = (death.wrap(broker._hub.store) for broker in (old, new))
-    Move(Hub(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
+    source, target = (death.wrap(broker.runtime.store) for broker in (old, new))
+    Move(BrokerRuntime(source), target, "sqlite:///new.db", wait=0, tell=lambda *_: None).run(tubes)
 
 
 def visible(broker: penstock.Broker, name: str) -> bool:
@@ -106,20 +106,20 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
         tubes = {name: old.tube(name) for name in "abcde"}
         for tube in tubes.values():
             tube.put("x")
-        pause = old._hub.store.pause_tube
+        pause = old.runtime.store.pause_tube
 
         def drop(tube: Tube, paused: bool) -> None:
             if tube.name == "a" and paused:
                 tubes["b"].drop()
-                old._hub.store.seal_tube(tubes["d"]._stored, "sqlite:///other.db")
-                old._hub.store.seal_tube(tubes["e"]._stored, shown_url("sqlite:///new.db"))
+                old.runtime.store.seal_tube(tubes["d"].stored, "sqlite:///other.db")
+                old.runtime.store.seal_tube(tubes["e"].stored, shown_url("sqlite:///new.db"))
             pause(tube, paused)
 
-        old._hub.store.pause_tube = drop  # type: ignore[method-assign]
+        old.runtime.store.pause_tube = drop  # type: ignore[method-assign]
         with pytest.raises(penstock.NoSuchTube, match="tube b"):
             move(old, new, Death(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]
-        there = [load_tube(new._hub.store, f"<{name}") for name in tubes]
+        there = [load_tube(new.runtime.store, f"<{name}") for name in tubes]
         assert [tube and tube.name for tube in there] == [None] * 4 + ["<e"]  # which the same move elsewhere fills
         assert [new.tube(name).take(0).data for name in "ac"] == ["x", "x"]  # type: ignore[union-attr]
 
@@ -143,7 +143,7 @@ def test_another_tube_of_the_name_is_not_taken_for_the_moved_one(clock: Clock) -
         old.tube("jobs").put_many(range(9))
         with pytest.raises(Killed):
             move(old, new, Death(21, after=True), "jobs")
-        store = new._hub.store
+        store = new.runtime.store
         coming = load_tube(store, "<jobs")
         assert coming is not None
         store.drop_tube(coming)
@@ -173,12 +173,12 @@ def test_a_move_is_not_begun_onto_what_an_import_left(clock: Clock) -> None:
         old.tube("jobs").put_many(range(3))
         content = exported(old, "jobs")
         with pytest.raises(Killed):
-            Import(Death(9, after=True).wrap(new._hub.store), BytesIO(content), "a file").run(lambda count: None)
+            Import(Death(9, after=True).wrap(new.runtime.store), BytesIO(content), "a file").run(lambda count: None)
         old.tube("jobs").put_many(range(3, 9))
         with pytest.raises(penstock.TubeExists, match="tube jobs is on its way .* by an import or another move"):
             move(old, new, Death(1000, after=True), "jobs")
-        assert not old._hub.store.paused(old.tube("jobs")._stored)
-        Import(new._hub.store, BytesIO(content), "a file").run(lambda count: None, anew=True)
+        assert not old.runtime.store.paused(old.tube("jobs").stored)
+        Import(new.runtime.store, BytesIO(content), "a file").run(lambda count: None, anew=True)
         new.tube("jobs").drop()
         move(old, new, Death(1000, after=True), "jobs")
         assert [task.data for task in new.tube("jobs").tasks()] == list(range(9))
@@ -190,7 +190,7 @@ def test_a_move_that_begins_again_takes_the_tube_as_it_is_now(clock: Clock) -> N
         for step in count(1):
             with pytest.raises(Killed):
                 move(old, new, Death(step, after=True), "jobs")
-            if load_tube(new._hub.store, "<jobs") is not None:
+            if load_tube(new.runtime.store, "<jobs") is not None:
                 break
         old.tube("jobs").drop()
         old.tube("jobs", "fifo").put("x")
@@ -202,10 +202,10 @@ def test_an_import_that_was_killed_is_begun_anew_when_asked(store_url: str, cloc
     with opened(store_url, clock) as broker:
         FILLED["tied"](broker, clock)
         content = exported(broker, "tied")
-        mortal = Death(9, after=True).wrap(broker._hub.store)
+        mortal = Death(9, after=True).wrap(broker.runtime.store)
         with pytest.raises(Killed):
             Import(mortal, BytesIO(content), "a file", "copy").run(lambda count: None)
         with pytest.raises(penstock.BadValue, match="import with --anew"):
             imported(broker, content, "copy")
-        Import(broker._hub.store, BytesIO(content), "a file", "copy").run(lambda count: None, anew=True)
+        Import(broker.runtime.store, BytesIO(content), "a file", "copy").run(lambda count: None, anew=True)
         assert seen(broker, "copy") == seen(broker, "tied")

@@ -130,7 +130,7 @@ def test_a_group_that_ends_while_it_is_written_leaves_no_task_behind(clock: Cloc
         tube.put("stays")
         tube.group("one").put_many(range(3))
         tube.group("two").put("other")
-        store = broker._hub.store
+        store = broker.runtime.store
         read = store.read_groups
         store.read_groups = lambda *args: [group for group in read(*args) if group.name != "one"]  # type: ignore[method-assign]
         content = exported(broker, "jobs")

@@ -80,7 +80,7 @@ def test_a_holder_has_time_to_finish(store_url: str, clock: Clock) -> None:
         task = tube.take(0)
         assert task is not None
         going = begin(lambda: moved(old, new, "jobs", wait=60))
-        until(lambda: old._hub.store.paused(tube._stored))
+        until(lambda: old.runtime.store.paused(tube.stored))
         assert tube.take(0) is None
         task.ack()
         assert going.result(30)[0].tasks == 1
@@ -124,9 +124,9 @@ def test_what_cannot_be_moved_is_refused_before_anything_changes(store_url: str,
 
 def test_a_tube_on_its_way_can_be_used_in_neither_store(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
-        store = broker._hub.store
+        store = broker.runtime.store
         tube = broker.tube("jobs")
-        coming = store.save_tube("<mail", tube._stored.kind, {}, exist_ok=False)
+        coming = store.save_tube("<mail", tube.stored.kind, {}, exist_ok=False)
         for use in (broker.tube, lambda name: broker.create_tube(name, "fifo")):
             with pytest.raises(penstock.NoSuchTube, match="tube mail is on its way into this store"):
                 use("mail")
@@ -140,7 +140,7 @@ def test_a_tube_comes_back_by_another_move(store_url: str, clock: Clock) -> None
         for name in ("jobs", "other"):
             first.tube(name).put(name)
         moved(first, second, "jobs", "other")
-        assert all_tubes(first._hub.store, NEW) == []
+        assert all_tubes(first.runtime.store, NEW) == []
         second.tube("jobs").put("more")
         moved(second, first, "jobs")
         assert [task.data for task in first.tube("jobs").tasks()] == ["jobs", "more"]

@@ -75,7 +75,7 @@ def turns(tube: penstock.Tube) -> dict[str | None, list[int | str]]:
     while (task := tube.take(0)) is not None:
         found.setdefault(task.utube, []).append(task.id)
         task.ack()
-    return found if tube._stored.kind.per_utube else {None: sorted(found.get(None, []), key=str)}
+    return found if tube.stored.kind.per_utube else {None: sorted(found.get(None, []), key=str)}
 
 
 def counted(stats: object, ungiven: int) -> penstock.TubeStats:
@@ -95,7 +95,7 @@ def test_a_moved_tube_is_as_it_was(pair: tuple[str, str], clock: Clock, fill: Fi
         there = new.tube("split")
         after, ungiven = seen(new, "split"), there.stats().calls.put - handle_put
         assert after == before | {"counts": after["counts"]}
-        assert ungiven == 0 or not isinstance(new._hub.store, ShardedStore)
+        assert ungiven == 0 or not isinstance(new.runtime.store, ShardedStore)
         assert there.stats() == counted(before["counts"], ungiven)
         for use in (lambda: old.tube("split"), handle.stats, lambda: handle.take(0), lambda: handle.put("late")):
             with pytest.raises(penstock.NoSuchTube, match="tube split has moved to"):
@@ -208,7 +208,7 @@ def test_a_move_that_is_killed_at_any_script_goes_on(fill: Fill, tmp_path: Path,
 
 def killed(old: penstock.Broker, new: penstock.Broker, death: Death) -> bool:
     """Move the tube; whether death came before it was there."""
-    runners = [cast(ShardedStore, broker._hub.store)._runner for broker in (old, new)]
+    runners = [cast(ShardedStore, broker.runtime.store)._runner for broker in (old, new)]
     servers = [runner.servers for runner in runners]
     try:
         for runner in runners:
@@ -225,9 +225,9 @@ def killed(old: penstock.Broker, new: penstock.Broker, death: Death) -> bool:
 @pytest.mark.parametrize("store_url", SHARDED, indirect=True)
 def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, clock: Clock) -> None:
     with opened(store_url, clock) as broker:
-        tube, store = split(broker), broker._hub.store
+        tube, store = split(broker), broker.runtime.store
         assert isinstance(store, ShardedStore)
-        before, shards = seen(broker, "split"), store._shards.of(tube._stored)
+        before, shards = seen(broker, "split"), store._shards.of(tube.stored)
         store._seal(shards[2], "sqlite:///elsewhere.db", 0)
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()

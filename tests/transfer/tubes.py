@@ -114,7 +114,7 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
     """All that people see of a tube: what it is, its tasks, counters, groups and outcomes."""
     tube = broker.tube(name)
     info = next(info for info in broker.tubes() if info.name == name)
-    groups = sorted(broker._hub.store.read_groups(tube._stored, 0, 100), key=lambda group: group.name)
+    groups = sorted(broker.runtime.store.read_groups(tube.stored, 0, 100), key=lambda group: group.name)
     return {
         "kind": info.kind,
         "options": info.options,
@@ -122,9 +122,10 @@ def seen(broker: penstock.Broker, name: str) -> dict[str, object]:
         "counts": tube.stats(),
         "groups": [(group.name, group.state, group.total, group.left, group.end, group.cancel) for group in groups],
         "outcomes": {
-            address: broker._hub.store.outcome(tube._stored, address).ending for address in ("done", "failed", "nobody")
+            address: broker.runtime.store.outcome(tube.stored, address).ending
+            for address in ("done", "failed", "nobody")
         },
-        "paused": broker._hub.store.paused(tube._stored),
+        "paused": broker.runtime.store.paused(tube.stored),
     }
 
 
@@ -134,7 +135,7 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
     found = []
     while (task := tube.take(0)) is not None:
         found.append(task.id)
-        if tube._stored.kind.leased:
+        if tube.stored.kind.leased:
             task.ack()
         elif len(found) > 20:
             break
@@ -144,7 +145,7 @@ def order(broker: penstock.Broker, name: str) -> list[object]:
 def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: float = 0) -> list[Moved]:
     """Move tubes; to a URL that the target has not, which is what old handles are told."""
     move = Move(
-        source._hub, target._hub.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None
+        source.runtime, target.runtime.store, "postgresql://me:secret@new.example/jobs", wait=wait, tell=lambda *_: None
     )
     return move.run(tubes)
 
@@ -152,13 +153,13 @@ def moved(source: penstock.Broker, target: penstock.Broker, *tubes: str, wait: f
 def exported(broker: penstock.Broker, name: str) -> bytes:
     """A tube as a file."""
     file = BytesIO()
-    export_tube(broker._hub.store, broker.tube(name)._stored, file, lambda count: None)
+    export_tube(broker.runtime.store, broker.tube(name).stored, file, lambda count: None)
     return file.getvalue()
 
 
 def imported(broker: penstock.Broker, content: bytes, name: str | None = None) -> int:
     """A file as a tube."""
-    return Import(broker._hub.store, BytesIO(content), "a file", name).run(lambda count: None)
+    return Import(broker.runtime.store, BytesIO(content), "a file", name).run(lambda count: None)
 
 
 @contextmanager

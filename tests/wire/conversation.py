@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from uuid import uuid4
 
 import penstock
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.server.auth import Tokens
 from penstock.server.resp.client_connection import Connection
 from penstock.server.resp.service import Service
@@ -71,11 +71,11 @@ class Talk:
 @asynccontextmanager
 async def serving(tokens: Tokens | None = None) -> AsyncIterator[Service]:
     """What connections share, on a fresh store."""
-    bridge = Bridge()
+    executor = BatchExecutor()
     broker = penstock.connect(f"memory://{uuid4().hex}", clock=Clock())
-    yield Service(broker, bridge, tokens or Tokens())
+    yield Service(broker, executor, tokens or Tokens())
     assert broker.check() == []
-    await bridge.close(broker.close)
+    await executor.close(broker.close)
 
 
 async def converse(pieces: Sequence[bytes]) -> bytes:

@@ -110,13 +110,13 @@ class Counter:
 
     def __init__(self, service: Service, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sizes: list[int] = []
-        call = getattr(service.hub.store, name)
+        call = getattr(service.runtime.store, name)
 
         def counted(tube: Tube, batch: list[object], **options: object) -> object:
             self.sizes.append(len(batch))
             return call(tube, batch, **options)
 
-        monkeypatch.setattr(service.hub.store, name, counted)
+        monkeypatch.setattr(service.runtime.store, name, counted)
 
 
 def test_calls_of_many_connections_share_store_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ def test_many_tasks_are_settled_in_few_steps(app: App, monkeypatch: pytest.Monke
     def noop(number: int) -> None: ...
 
     noop.put_many(range(5000))
-    tube, store, acks = app.broker.tube("default"), app.broker._hub.store, list[int]()
+    tube, store, acks = app.broker.tube("default"), app.broker.runtime.store, list[int]()
     settle = store.settle
 
     def counted(tube: Tube, moves: list[Move], *, brief: bool) -> Settled:
@@ -252,9 +252,9 @@ def test_a_worker_goes_on_without_a_tube_that_was_moved(app: App, caplog: pytest
     worker.start()
     until(lambda: any("going" in session.waits for session in app.broker.sessions()))
     with penstock.connect(f"memory://{uuid4().hex}") as new:
-        hub = app.broker._hub
-        Moving(hub, new._hub.store, "redis://new", wait=0, tell=lambda *_: None).run(["going"])
-        hub.hint_waiters()
+        runtime = app.broker.runtime
+        Moving(runtime, new.runtime.store, "redis://new", wait=0, tell=lambda *_: None).run(["going"])
+        runtime.hint_waiters()
         until(lambda: "tube going has moved to redis://new" in caplog.text)
         stay.put()
         assert ran.wait(60)

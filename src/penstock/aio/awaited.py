@@ -1,4 +1,4 @@
-"""How an awaited verb comes from the blocking one: its flow is driven by the bridge, or all of it runs in a thread."""
+"""Makes awaited verbs of blocking ones: the executor runs the verb's operation, or the whole call in a thread."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Self, TypeVar, overload
 
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.broker import group, session, tube
 from penstock.core import task
-from penstock.operations.operation import Call, Flow
+from penstock.operations.operation import Call, Operation
 
 if TYPE_CHECKING:
     from penstock.aio.broker import Session
@@ -24,14 +24,14 @@ Awaited = Coroutine[Any, Any, R]
 
 
 class Handle(Generic[S]):
-    """A blocking handle, and the bridge that carries out its verbs."""
+    """A blocking handle, and the executor that carries out its verbs."""
 
-    def __init__(self, bridge: Bridge, sync: S) -> None:
-        self._bridge = bridge
-        self._sync = sync
+    def __init__(self, executor: BatchExecutor, sync: S) -> None:
+        self.executor = executor
+        self.sync = sync
 
     def __repr__(self) -> str:
-        return repr(self._sync)
+        return repr(self.sync)
 
 
 @overload
@@ -62,13 +62,13 @@ def awaited(verb: Callable[..., Any]) -> Callable[..., Awaited[Any]]:
 
     @wraps(verb)
     async def call(handle: Handle[Any], *args: Any, **kwargs: Any) -> Any:
-        own = getattr(handle._sync, name)  # some kinds of tubes have verbs of their own
-        flow = getattr(own, "flow", None)
-        run = handle._bridge.run(whole(own, *args, **kwargs) if flow is None else flow(handle._sync, *args, **kwargs))
+        own = getattr(handle.sync, name)  # some kinds of tubes have verbs of their own
+        flow = getattr(own, "operation", None)
+        run = handle.executor.run(whole(own, *args, **kwargs) if flow is None else flow(handle.sync, *args, **kwargs))
         try:
             result = await run
         except asyncio.CancelledError:
-            run.forsake()
+            run.discard_result()
             raise
         kind = type(result)
         return (DRESS.get(kind) or _dress_of(kind))(handle, result)
@@ -86,9 +86,9 @@ def _dress_of(kind: type) -> Dress:
     return DRESS.setdefault(kind, next(known, lambda handle, given: given))
 
 
-def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+def whole(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
     """All of a blocking call as one step. What it opened for a caller that has gone is closed."""
-    result: R = yield Call(partial(verb, *args, **kwargs), undo=_closing)
+    result: R = yield Call(partial(verb, *args, **kwargs), compensate=_closing)
     return result
 
 

@@ -8,7 +8,7 @@ from functools import partial, wraps
 from typing import ParamSpec
 
 from penstock.aio.awaited import DRESS, Closing, Handle, Opening, awaited, whole
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.broker import broker, session
 
 P = ParamSpec("P")
@@ -24,7 +24,7 @@ class Session(Handle[session.Session], Closing):
     @property
     def id(self) -> str:
         """The session's id, a UUID."""
-        return self._sync.id
+        return self.sync.id
 
     tube = awaited(session.Session.tube)
     take = awaited(session.Session.take)
@@ -34,8 +34,8 @@ class Session(Handle[session.Session], Closing):
 class Broker(Handle[broker.Broker], Closing):
     """Opens tubes and sessions on one store, as `penstock.Broker`; it belongs to the event loop it was opened in."""
 
-    def __init__(self, bridge: Bridge, sync: broker.Broker) -> None:
-        super().__init__(bridge, sync)
+    def __init__(self, executor: BatchExecutor, sync: broker.Broker) -> None:
+        super().__init__(executor, sync)
         self._closing: asyncio.Future[None] | None = None
 
     tube = awaited(broker.Broker.tube)
@@ -55,9 +55,9 @@ class Broker(Handle[broker.Broker], Closing):
 
         Blocked takes give None. It goes on to the end, even if whoever waits for it is cancelled.
         """
-        self._bridge.must_be_here()
+        self.executor.check_loop()
         if self._closing is None:
-            self._closing = asyncio.ensure_future(self._bridge.close(self._sync.close))
+            self._closing = asyncio.ensure_future(self.executor.close(self.sync.close))
         await asyncio.shield(self._closing)
 
 
@@ -70,20 +70,20 @@ def _opening(connect: Callable[P, broker.Broker]) -> Callable[P, Opening[Broker]
 
 
 async def _open(connect: Callable[[], broker.Broker]) -> Broker:
-    bridge = Bridge()
-    run = bridge.run(whole(connect))
+    executor = BatchExecutor()
+    run = executor.run(whole(connect))
     try:
         opened = await run
     except BaseException:
-        run.forsake()
-        bridge.abandon()
+        run.discard_result()
+        executor.abandon()
         raise
-    if opened._hub.store.remote:
-        bridge.threads = REMOTE_THREADS
-    return Broker(bridge, opened)
+    if opened.runtime.store.remote:
+        executor.threads = REMOTE_THREADS
+    return Broker(executor, opened)
 
 
 #: Open a store as `penstock.connect` does: `async with connect(url) as broker`, or `broker = await connect(url)`.
 connect = _opening(broker.connect)
 
-DRESS[session.Session] = lambda handle, given: Session(handle._bridge, given)
+DRESS[session.Session] = lambda handle, given: Session(handle.executor, given)

@@ -1,9 +1,10 @@
-"""Where threads meet the loop: the calls of many coroutines become few store calls, on few threads.
+"""Runs operations for an event loop: the calls of many coroutines become few store calls, on few threads.
 
-`bridge.run(flow)` begins a verb's flow at once and gives the future of its result; `bridge.ask(step)` that of one step.
-Steps of one key that are asked for in one turn of the loop, or while the last ones of that key are carried out, become
-one store call. An error belongs to the caller whose step is bad: a batch that is refused is halved until each has its
-own answer. A cancelled future takes nothing: a step not begun is dropped, a take that was carried out is undone.
+`executor.run(operation)` starts a verb's operation at once and returns the future of its result; `executor.submit(op)`
+that of one store operation. Store operations of equal key that are submitted in one turn of the loop, or while the
+previous ones of that key are running, become one store call. An error belongs to the caller whose operation is bad: a
+batch that is refused is halved until each has its own answer. A cancelled future takes nothing: an operation that has
+not begun is dropped, and a take that was carried out is given back.
 """
 
 from __future__ import annotations
@@ -17,256 +18,377 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
-from penstock.aio.future import Caller, Run
 from penstock.errors import PenstockError, StoreUnavailable
-from penstock.operations.batch import Lane, carry_out
-from penstock.operations.operation import Call, Failure, Flow, Sleep, Step
+from penstock.operations.operation import Call, Failure, Operation, Sleep, StoreOp, run_ops
 from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 
 R = TypeVar("R")
+# Who submitted a store operation: a Run, or the plain future of `submit`.
+Caller = asyncio.Future[Any]
+# The most bytes for one store call: a long batch delays the others, and servers refuse huge statements.
+BATCH_SIZE = 4 * 1024 * 1024
 
 
-class Bridge:
-    """Carries out flows for one event loop, in which it is made and used. A forked child must make its own."""
+class BatchExecutor:
+    """Runs operations for the event loop that it was made in. A forked child must make its own."""
 
     def __init__(self, threads: int = 1) -> None:
-        #: How many threads it may have; each begins when it is first needed.
+        #: The most threads it may have; each starts when it is first needed.
         self.threads = threads
         self._loop = asyncio.get_running_loop()
-        self._lanes: dict[Hashable, Lane[Caller]] = {}
-        self._fresh: list[Lane[Caller]] = []
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._queues: dict[Hashable, _OpQueue] = {}
+        self._due: list[_OpQueue] = []  # queues whose next batch goes off at the end of this turn of the loop
+        self._batches: SimpleQueue[_Batch | None] = SimpleQueue()
         self._workers: list[threading.Thread] = []
         self._inbox: deque[Callable[[], object]] = deque()
-        self._called = False
-        self._away = 0  # jobs with the threads
-        self._steps = 0  # steps asked for and not answered
-        self._runs = 0  # flows not ended, and steps asked for by themselves
+        self._inbox_scheduled = False
+        self._in_threads = 0  # batches that the threads have
+        self._pending_ops = 0  # store operations submitted and not answered
+        self._pending_runs = 0  # operations not ended, and store operations submitted on their own
         self._closing = self._abandoned = self._forked = False
-        self._moved = asyncio.Event()
+        self._progress = asyncio.Event()
         reset_in_child(self)
 
-    def run(self, flow: Flow[R]) -> Run[R]:
-        """Begin a flow; its arguments are checked and its first step is asked for before this returns.
+    def run(self, operation: Operation[R]) -> Run[R]:
+        """Start an operation; its arguments are checked and its first store operation is submitted on return.
 
-        Whoever awaits the future and is cancelled must call its `forsake`; cancelling the future itself is enough.
+        A caller that is cancelled while it awaits the future must call `discard_result` on it; cancelling the future
+        itself is enough.
         """
-        self.must_be_here()
-        return self._begin(flow, refused=self._closing)
+        self.check_loop()
+        return self._start(operation, refused=self._closing)
 
-    def ask(self, step: Step) -> asyncio.Future[Any]:
-        """Carry out one step; the future of its answer. It costs half of what a flow does, and undoes nothing."""
-        self.must_be_here()
+    def submit(self, op: StoreOp) -> asyncio.Future[Any]:
+        """Run one store operation. Costs half of what `run` does, and compensates nothing on cancellation."""
+        self.check_loop()
         if self._closing:
             raise _closed()
         future: asyncio.Future[Any] = asyncio.Future(loop=self._loop)
-        self._runs += 1
-        self._queue(future, step)
+        self._pending_runs += 1
+        self.enqueue(future, op)
         return future
 
-    def must_be_here(self) -> None:
-        """StoreUnavailable in any other loop or process than its own."""
+    def check_loop(self) -> None:
+        """Raise StoreUnavailable in any other event loop or process than its own."""
         if self._forked or asyncio.get_running_loop() is not self._loop:
-            raise StoreUnavailable("this broker belongs to another event loop or process: connect anew in this one")
+            raise StoreUnavailable("this broker belongs to another event loop or process: connect again in this one")
 
     def call(self, call: Callable[[], R]) -> Run[R]:
-        """Carry out any blocking call on one of the threads."""
-        return self.run(_alone(call))
+        """Run any blocking call on one of the threads."""
+        return self.run(_single(call))
 
     def post(self, call: Callable[[], object]) -> bool:
-        """From any thread: let the loop make a call, soon; False when the loop is closed. Calls keep their order."""
+        """From any thread: have the loop make a call soon, in order. Returns False if the loop is closed."""
         if self._loop.is_closed():
             return False
         self._inbox.append(call)
-        if not self._called:  # one wake-up of the loop for all that is posted until it comes
-            self._called = True
+        if not self._inbox_scheduled:  # one wake-up of the loop for everything posted until it runs
+            self._inbox_scheduled = True
             try:
-                self._loop.call_soon_threadsafe(self._open_inbox)
+                self._loop.call_soon_threadsafe(self._drain_inbox)
             except RuntimeError:
                 return False
         return True
 
     async def close(self, last: Callable[[], object]) -> None:
-        """Refuse new flows, answer what was asked for, make the last call, and end the threads with the flows."""
+        """Refuse new operations, answer what was submitted, make the last call, and end the threads."""
         self._closing = True
-        await self._until(lambda: self._steps == 0)
+        await self._wait_until(lambda: self._pending_ops == 0)
         try:
-            await self._begin(_alone(last))
+            await self._start(_single(last))
         finally:
-            await self._until(lambda: self._runs == 0)
-            self._dismiss()
+            await self._wait_until(lambda: self._pending_runs == 0)
+            self._stop_threads()
             for worker in self._workers:
                 worker.join()
 
     def abandon(self) -> None:
-        """Refuse new flows, and end the threads when those under way have ended; nobody waits for that."""
+        """Refuse new operations, and end the threads after those under way, without waiting for that."""
         self._closing = self._abandoned = True
-        if not self._runs or self._loop.is_closed():  # of a closed loop none goes on
-            self._dismiss()
+        if not self._pending_runs or self._loop.is_closed():  # nothing continues in a closed loop
+            self._stop_threads()
 
     def after_fork(self) -> None:
-        """In a child: neither the loop nor the threads are its own."""
+        """In a child, neither the loop nor the threads exist."""
         self._forked = True
 
-    # in the loop
+    # For Run, in the loop.
 
-    def _begin(self, flow: Flow[R], *, refused: bool = False) -> Run[R]:
-        run: Run[R] = Run(self, flow, loop=self._loop)
+    def enqueue(self, caller: Caller, op: StoreOp) -> _OpQueue:
+        """Queue a store operation for the next batch of its key."""
+        self._pending_ops += 1
+        key = op.key
+        queue = None if key is None else self._queues.get(key)
+        if queue is None:
+            queue = _OpQueue(key)
+            if key is not None:
+                self._queues[key] = queue
+        queue.waiting[caller] = op
+        if not queue.busy:
+            queue.busy = True
+            self._schedule(queue)
+        return queue
+
+    def dequeue(self, caller: Caller, queue: _OpQueue) -> None:
+        """Remove a cancelled caller's store operation, which has not begun."""
+        self._pending_ops -= 1
+        del queue.waiting[caller]
+
+    def compensate(self, op: StoreOp) -> None:
+        """Give back what a cancelled caller never received."""
+        self._start(_compensating(op))
+
+    def ended(self) -> None:
+        """An operation has ended."""
+        self._pending_runs -= 1
+        if self._closing:
+            self._progress.set()
+        if self._abandoned and not self._pending_runs:
+            self._stop_threads()
+
+    # In the loop.
+
+    def _start(self, operation: Operation[R], *, refused: bool = False) -> Run[R]:
+        run: Run[R] = Run(self, operation, loop=self._loop)
         if refused:
-            run._refused = True
-        self._runs += 1
-        run._go(None)
+            run.refusal = _closed()
+        self._pending_runs += 1
+        run.resume(None)
         return run
 
-    def _ask(self, run: Run[Any], step: Step) -> None:
-        """A flow wants this step."""
-        if run._refused:
-            run._go(Failure(_closed()))
-            return
-        if isinstance(step, Sleep):
-            run._sleep(step)
-            return
-        run._lane = self._queue(run, step)
-
-    def _queue(self, caller: Caller, step: Step) -> Lane[Caller]:
-        self._steps += 1
-        key = step.key
-        lane = None if key is None else self._lanes.get(key)
-        if lane is None:
-            lane = Lane(key)
-            if key is not None:
-                self._lanes[key] = lane
-        lane.waiting[caller] = step
-        if not lane.busy:
-            lane.busy = True
-            self._refresh(lane)
-        return lane
-
-    def _refresh(self, lane: Lane[Caller]) -> None:
-        """Its next batch goes off at the end of this turn of the loop, with all that is asked for until then."""
-        if not self._fresh:
+    def _schedule(self, queue: _OpQueue) -> None:
+        """Send its next batch at the end of this turn of the loop, with everything submitted until then."""
+        if not self._due:
             self._loop.call_soon(self._flush)
-        self._fresh.append(lane)
+        self._due.append(queue)
 
     def _flush(self) -> None:
-        fresh, self._fresh = self._fresh, []
-        for lane in fresh:
-            job = self._next_job(lane)
-            if job.callers:
-                self._send(job)
-            elif lane.waiting:
-                self._refresh(lane)
+        due, self._due = self._due, []
+        for queue in due:
+            batch = self._next_batch(queue)
+            if batch.callers:
+                self._send(batch)
+            elif queue.waiting:
+                self._schedule(queue)
             else:
-                lane.busy = False
-                self._lanes.pop(lane.key, None)
+                queue.busy = False
+                self._queues.pop(queue.key, None)
 
-    def _next_job(self, lane: Lane[Caller]) -> _Job:
-        job = _Job(lane)
-        for caller, step in lane.cut().items():
+    def _next_batch(self, queue: _OpQueue) -> _Batch:
+        batch = _Batch(queue)
+        for caller, op in queue.cut().items():
             if isinstance(caller, Run):
-                caller._lane = None  # it left by itself when it was cancelled
+                caller.queue = None  # a cancelled one has removed itself
             elif caller.done():
-                self._steps -= 1
-                self._ended()
+                self._pending_ops -= 1
+                self.ended()
                 continue
-            job.callers.append(caller)
-            job.steps.append(step)
-        return job
+            batch.callers.append(caller)
+            batch.ops.append(op)
+        return batch
 
-    def _send(self, job: _Job) -> None:
-        if self._away == len(self._workers) < self.threads:
-            worker = threading.Thread(target=self._work, name="penstock-bridge", daemon=True)
+    def _send(self, batch: _Batch) -> None:
+        if self._in_threads == len(self._workers) < self.threads:
+            worker = threading.Thread(target=self._work, name="penstock-aio", daemon=True)
             self._workers.append(worker)
             worker.start()
-        self._away += 1
-        self._jobs.put(job)
+        self._in_threads += 1
+        self._batches.put(batch)
 
-    def _answer(self, job: _Job, answers: list[Any]) -> None:
-        """A batch is back: each flow goes on with its answer."""
-        self._away -= 1
-        self._steps -= len(job.callers)
-        for caller, step, answer in zip(job.callers, job.steps, answers, strict=True):
+    def _answer(self, batch: _Batch, answers: list[Any]) -> None:
+        """A batch has been run: each operation continues with its answer."""
+        self._in_threads -= 1
+        self._pending_ops -= len(batch.callers)
+        for caller, op, answer in zip(batch.callers, batch.ops, answers, strict=True):
             if isinstance(caller, Run):
-                caller._receive(step, answer)
+                caller.receive(op, answer)
             else:
-                self._settle(caller, answer)
-        self._refresh(job.lane)
+                self._set_answer(caller, answer)
+        self._schedule(batch.queue)
         if self._closing:
-            self._moved.set()
+            self._progress.set()
 
-    def _settle(self, future: Caller, answer: Any) -> None:
+    def _set_answer(self, future: Caller, answer: Any) -> None:
         if not future.done():  # else it was cancelled
             if isinstance(answer, Failure):
                 future.set_exception(answer.error)
             else:
                 future.set_result(answer)
-        self._ended()
+        self.ended()
 
-    def _ended(self) -> None:
-        self._runs -= 1
-        if self._closing:
-            self._moved.set()
-        if self._abandoned and not self._runs:
-            self._dismiss()
-
-    def _dismiss(self) -> None:
+    def _stop_threads(self) -> None:
         for _ in self._workers:
-            self._jobs.put(None)
+            self._batches.put(None)
 
-    def _undo(self, step: Step) -> None:
-        self._begin(_undoing(step))
-
-    def _open_inbox(self) -> None:
-        self._called = False  # before the look: what is posted from now on calls again
+    def _drain_inbox(self) -> None:
+        self._inbox_scheduled = False  # before the look: what is posted from now on schedules another
         for _ in range(len(self._inbox)):
             self._loop.call_soon(self._inbox.popleft())
 
-    async def _until(self, condition: Callable[[], bool]) -> None:
+    async def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._moved.clear()
-            await self._moved.wait()
+            self._progress.clear()
+            await self._progress.wait()
 
-    # in the threads
+    # In the threads.
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None and self._carry(job):
-            del job  # an idle thread holds on to nobody's data
+        while (batch := self._batches.get()) is not None and self._run_batch(batch):
+            del batch  # an idle thread keeps no reference to a caller's data
 
-    def _carry(self, job: _Job) -> bool:
-        answers = carry_out(job.steps)
-        if self.post(partial(self._answer, job, answers)):
+    def _run_batch(self, batch: _Batch) -> bool:
+        answers = run_ops(batch.ops)
+        if self.post(partial(self._answer, batch, answers)):
             return True
-        for step, answer in zip(job.steps, answers, strict=True):  # nobody is left to tell
-            back = None if isinstance(answer, Failure) else step.undo(answer)
+        for op, answer in zip(batch.ops, answers, strict=True):  # the loop is closed: no caller is left
+            back = None if isinstance(answer, Failure) else op.compensate(answer)
             if back is not None:
-                carry_out([back])
+                run_ops([back])
         return False
 
 
-class _Job:
-    """One batch on its way to a thread and back."""
+class Run(asyncio.Future[R]):
+    """A running operation, and the future of its result."""
 
-    __slots__ = ("callers", "lane", "steps")
+    # On the class, because most runs never set them.
+    _sleep: Sleep | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _compensation: StoreOp | None = None  # gives back what it received
+    _told_cancelled = False  # its operation knows that it was cancelled
+    #: Raised in the operation instead of running anything.
+    refusal: StoreUnavailable | None = None
 
-    def __init__(self, lane: Lane[Caller]) -> None:
-        self.lane = lane
+    def __init__(self, executor: BatchExecutor, operation: Operation[R], *, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._executor = executor
+        self._operation = operation
+        #: Where its store operation waits for a batch.
+        self.queue: _OpQueue | None = None
+
+    def cancel(self, msg: object = None) -> bool:
+        """As any future's; what it receives from now on is given back."""
+        if not super().cancel(msg):
+            return False
+        if self._sleep is not None:
+            self._end_sleep()
+            self.resume(Failure(asyncio.CancelledError()))
+        elif self.queue is not None and not self.queue.waiting[self].run_if_cancelled:
+            self._executor.dequeue(self, self.queue)
+            self.queue = None
+            self.resume(Failure(asyncio.CancelledError()))
+        return True
+
+    def discard_result(self) -> None:
+        """Give back what it received: its awaiter was cancelled, perhaps after the result had come."""
+        if self.done() and not self.cancelled() and self.exception() is None and self._compensation is not None:
+            self._executor.compensate(self._compensation)
+
+    def receive(self, op: StoreOp, answer: Any) -> None:
+        """Continue with the answer of a store operation."""
+        compensation = None if isinstance(answer, Failure) else op.compensate(answer)
+        if compensation is not None:
+            if self.cancelled():
+                self._executor.compensate(compensation)
+                answer = Failure(asyncio.CancelledError())
+            else:
+                self._compensation = compensation
+        self.resume(answer)
+
+    def resume(self, answer: Any) -> None:
+        """Continue the operation. A cancelled one may end or clean up; it can submit nothing else."""
+        op = self._advance(answer)
+        if op is not None and not self._told_cancelled and self.cancelled():
+            op = self._advance(Failure(asyncio.CancelledError()))
+        if op is None:
+            return
+        if self.refusal is not None:
+            self.resume(Failure(self.refusal))
+        elif isinstance(op, Sleep):
+            self._begin_sleep(op)
+        else:
+            self.queue = self._executor.enqueue(self, op)
+
+    def _advance(self, answer: Any) -> StoreOp | None:
+        try:
+            if not isinstance(answer, Failure):
+                return self._operation.send(answer)
+            self._told_cancelled = self._told_cancelled or isinstance(answer.error, asyncio.CancelledError)
+            return self._operation.throw(answer.error)
+        except StopIteration as end:
+            if not self.cancelled():
+                self.set_result(end.value)
+        except (Exception, asyncio.CancelledError) as error:
+            if not self.cancelled():
+                self.set_exception(error)
+        self._executor.ended()
+        return None
+
+    def _begin_sleep(self, op: Sleep) -> None:
+        self._sleep = op
+        if op.seconds is not None:
+            self._timer = self._loop.call_later(op.seconds, self._wake)
+        if op.waiter.call_when_woken(partial(self._executor.post, self._wake)):
+            self._loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        if self._sleep is not None:
+            self._end_sleep()
+            self.resume(None)
+
+    def _end_sleep(self) -> None:
+        if self._sleep is not None:
+            self._sleep.waiter.call_when_woken(None)
+        self._sleep = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _OpQueue:
+    """Store operations of one key, by caller: those submitted while a batch of that key is running wait here."""
+
+    __slots__ = ("busy", "key", "waiting")
+
+    def __init__(self, key: Hashable) -> None:
+        self.key = key
+        self.waiting: dict[Caller, StoreOp] = {}
+        self.busy = False
+
+    def cut(self) -> dict[Caller, StoreOp]:
+        """Remove and return what goes into the next store call."""
+        size = sum(op.size for op in self.waiting.values())
+        batch, left = self.waiting, list[tuple[Caller, StoreOp]]()
+        while size > BATCH_SIZE and len(batch) > 1:
+            left.append(batch.popitem())
+            size -= left[-1][1].size
+        self.waiting = dict(reversed(left))
+        return batch
+
+
+class _Batch:
+    """Store operations on their way to a thread and back."""
+
+    __slots__ = ("callers", "ops", "queue")
+
+    def __init__(self, queue: _OpQueue) -> None:
+        self.queue = queue
         self.callers: list[Caller] = []
-        self.steps: list[Step] = []
+        self.ops: list[StoreOp] = []
 
 
 def _closed() -> StoreUnavailable:
     return StoreUnavailable("this broker is closed: connect again")
 
 
-def _alone(call: Callable[[], R]) -> Flow[R]:
+def _single(call: Callable[[], R]) -> Operation[R]:
     return cast(R, (yield Call(call)))
 
 
-def _undoing(step: Step) -> Flow[None]:
+def _compensating(op: StoreOp) -> Operation[None]:
     try:
-        yield step
+        yield op
     except PenstockError as error:
-        # It comes back all the same: at its ttr, or with the end of the session.
-        log.warning("what a cancelled caller was given could not be given back now: %s", error)
+        # The tasks become ready again at their ttr, or with the end of the session.
+        log.warning("tasks taken for a cancelled caller could not be released now: %s", error)

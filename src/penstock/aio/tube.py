@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from penstock.aio.awaited import DRESS, Handle, awaited
+from penstock.aio.executor import BatchExecutor
 from penstock.broker import group, tube
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
-from penstock.core.options import Tube as StoredTube
 
 log = logging.getLogger("penstock")
 
@@ -27,12 +27,12 @@ def _soon(put: V) -> V:
 
     @wraps(put)
     async def call(own: Tube, /, *args: Any, **kwargs: Any) -> Task:
-        step = own._sync._plain_step(args[0]) if len(args) == 1 and not kwargs else None
+        step = tube.plain_put_op(own.sync, args[0]) if len(args) == 1 and not kwargs else None
         if step is None:
             return await put(own, *args, **kwargs)
-        [record] = await own._bridge.ask(step)
+        [record] = await own.executor.submit(step)
         data = args[0]
-        return Task(record, own, data) if type(data) in tube.ATOMS else _dressed(own, task.make_task(record, own._sync))
+        return Task(record, own, data) if type(data) in tube.ATOMS else _dressed(own, task.make_task(record, own.sync))
 
     return cast(V, call)
 
@@ -43,16 +43,17 @@ class Tube(Handle[tube.Tube]):
     @property
     def name(self) -> str:
         """The tube's name."""
-        return self._sync.name
+        return self.sync.name
 
     @property
     def kind(self) -> str:
         """The name of the tube's kind."""
-        return self._sync.kind
+        return self.sync.kind
 
-    @property
-    def _stored(self) -> StoredTube:
-        return self._sync._stored
+    def __init__(self, executor: BatchExecutor, sync: tube.Tube) -> None:
+        super().__init__(executor, sync)
+        #: Internal: the tube as the store has it.
+        self.stored = sync.stored
 
     put = _soon(awaited(tube.Tube.put))
     put_many = awaited(tube.Tube.put_many)
@@ -86,7 +87,7 @@ class Tube(Handle[tube.Tube]):
     async def on_change(self, callback: OnChange | None) -> OnChange | None:
         """As `penstock.Tube.on_change`; it is called in the event loop, and awaited there if it is a coroutine's."""
         listener = callback if not callable(callback) else _Listener(self, callback)
-        previous = self._sync.on_change(listener)
+        previous = self.sync.on_change(listener)
         return previous.callback if isinstance(previous, _Listener) else None
 
 
@@ -96,7 +97,7 @@ class Group(Handle[group.Group]):
     @property
     def name(self) -> str:
         """The group's name."""
-        return self._sync.name
+        return self.sync.name
 
     put = awaited(group.Group.put)
     put_many = awaited(group.Group.put_many)
@@ -150,7 +151,7 @@ OnChange = Callable[[Task, str], object]
 
 
 class _Listener:
-    """An on_change callback of a program's loop, as the hub calls it from any thread."""
+    """An on_change callback of a program's loop, as the runtime calls it from any thread."""
 
     def __init__(self, home: Tube, callback: OnChange) -> None:
         self.callback = callback
@@ -158,7 +159,7 @@ class _Listener:
         self._telling: set[asyncio.Future[None]] = set()
 
     def __call__(self, told: task.Task, event: str) -> None:
-        self._home._bridge.post(partial(self._tell, _dressed(self._home, told), event))
+        self._home.executor.post(partial(self._tell, _dressed(self._home, told), event))
 
     def _tell(self, told: Task, event: str) -> None:
         try:
@@ -184,11 +185,11 @@ def _failed(told: Task, event: str) -> None:
 
 
 def _dressed(handle: Handle[Any], given: task.Task) -> Task:
-    home = handle if isinstance(handle, Tube) else Tube(handle._bridge, cast(tube.Tube, given._home))
+    home = handle if isinstance(handle, Tube) else Tube(handle.executor, cast(tube.Tube, given._home))
     return Task(given._record, home, given.data, leased=given._leased)
 
 
 DRESS[task.Task] = _dressed
 DRESS[list] = lambda handle, given: [_dressed(handle, one) if isinstance(one, task.Task) else one for one in given]
-DRESS |= dict.fromkeys((tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle._bridge, given))
-DRESS[group.Group] = lambda handle, given: Group(handle._bridge, given)
+DRESS |= dict.fromkeys((tube.Tube, UnleasedTube, ReliableTube), lambda handle, given: Tube(handle.executor, given))
+DRESS[group.Group] = lambda handle, given: Group(handle.executor, given)

@@ -12,7 +12,7 @@ from penstock.app.handle import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
 from penstock.operations.operation import Call as Blocking
-from penstock.operations.operation import Flow, flow_of
+from penstock.operations.operation import Operation, operation_of
 
 if TYPE_CHECKING:
     from penstock.app.handler import Call, Handler
@@ -42,7 +42,7 @@ class AwaitedHandler(Generic[P, R]):
         return AwaitedHandle(self._handler, task_id(id))
 
     async def _put(self, calls: list[Call]) -> list[AwaitedHandle[R]]:
-        handles = await _carried(self._handler.link, flow_of(self._handler._put)(self._handler, calls))
+        handles = await _carried(self._handler.link, operation_of(self._handler._put)(self._handler, calls))
         return [AwaitedHandle(self._handler, handle.id) for handle in handles]
 
 
@@ -59,9 +59,9 @@ class AwaitedHandle(Generic[R]):
     async def wait(self, timeout: float | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
         """As a handle's wait; it holds no thread meanwhile."""
 
-        def flow() -> Flow[Outcome]:
+        def flow() -> Operation[Outcome]:
             handle = Handle(self._handler, (yield from self._handler.find_tube()), self.id)
-            return (yield from flow_of(handle.wait)(handle, timeout))
+            return (yield from operation_of(handle.wait)(handle, timeout))
 
         return await _carried(self._handler.link, flow())
 
@@ -78,17 +78,17 @@ class AwaitedHandle(Generic[R]):
         return await self._blocking(lambda: self._handler.handle(self.id).progress)
 
     async def _blocking(self, call: Callable[[], T]) -> T:
-        def flow() -> Flow[T]:
+        def flow() -> Operation[T]:
             answer: T = yield Blocking(call)
             return answer
 
         return await _carried(self._handler.link, flow())
 
 
-async def _carried(link: Link, flow: Flow[T]) -> T:
-    run = link.bridge().run(flow)
+async def _carried(link: Link, flow: Operation[T]) -> T:
+    run = link.executor().run(flow)
     try:
         return await run
     except asyncio.CancelledError:
-        run.forsake()
+        run.discard_result()
         raise

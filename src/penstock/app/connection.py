@@ -14,7 +14,7 @@ from penstock.store.forks import reset_in_child
 if TYPE_CHECKING:
     import asyncio
 
-    from penstock.aio.executor import Bridge
+    from penstock.aio.executor import BatchExecutor
 
 
 class Link:
@@ -27,7 +27,7 @@ class Link:
         self._lock = threading.Lock()
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
-        self._bridges: dict[asyncio.AbstractEventLoop, Bridge] = {}
+        self._executors: dict[asyncio.AbstractEventLoop, BatchExecutor] = {}
         reset_in_child(self)
 
     @property
@@ -49,24 +49,24 @@ class Link:
             tube = self._tubes[name] = self.broker.tube(name)
         return tube
 
-    def bridge(self) -> Bridge:
+    def executor(self) -> BatchExecutor:
         """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
         import asyncio  # here, because most programs have no loop
 
         from penstock.aio.broker import REMOTE_THREADS
-        from penstock.aio.executor import Bridge
+        from penstock.aio.executor import BatchExecutor
 
         loop = asyncio.get_running_loop()
-        bridge = self._bridges.get(loop)
-        if bridge is None:
+        executor = self._executors.get(loop)
+        if executor is None:
             with self._lock:  # another loop's thread may be here, too
-                closed = [self._bridges.pop(other) for other in list(self._bridges) if other.is_closed()]
-                bridge = self._bridges[loop] = Bridge()
+                closed = [self._executors.pop(other) for other in list(self._executors) if other.is_closed()]
+                executor = self._executors[loop] = BatchExecutor()
             for other in closed:
                 other.abandon()
-        if self._broker is not None and self._broker._hub.store.remote:
-            bridge.threads = REMOTE_THREADS
-        return bridge
+        if self._broker is not None and self._broker.runtime.store.remote:
+            executor.threads = REMOTE_THREADS
+        return executor
 
     def forget_tubes(self) -> None:
         """Open them anew, because one was dropped."""
@@ -83,13 +83,13 @@ class Link:
         with self._lock:
             broker, self._broker = self._broker, None
             self._tubes.clear()
-            bridges, self._bridges = self._bridges, {}
-        for bridge in bridges.values():
-            bridge.abandon()
+            executors, self._executors = self._executors, {}
+        for executor in executors.values():
+            executor.abandon()
         if broker is not None:
             broker.close()
 
     def after_fork(self) -> None:
         """In a child: another thread of the parent's may have held the lock. The broker looks after itself."""
         self._lock = threading.Lock()
-        self._bridges = {}
+        self._executors = {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 import msgspec
 
 from penstock.broker.outcome import Outcome, await_task, find_outcome
-from penstock.broker.tube import Tube
-from penstock.operations.operation import Flow, verb
+from penstock.broker.tube import Tube, current_record
+from penstock.operations.operation import Operation, blocking
 
 if TYPE_CHECKING:
     from penstock.app.handler import Handler
@@ -27,13 +27,13 @@ class Handle(Generic[R]):
     def __repr__(self) -> str:
         return f"<Handle of {self._handler.name} {self.id} in {self._tube.name}>"
 
-    @verb
-    def wait(self, timeout: float | None = None) -> Flow[Outcome]:
+    @blocking
+    def wait(self, timeout: float | None = None) -> Operation[Outcome]:
         """How the task ended, when it has; TimeoutError when it does not end in time.
 
         TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
         """
-        outcome = yield from await_task(self._tube._hub, self._tube._stored, self.id, timeout)
+        outcome = yield from await_task(self._tube.runtime, self._tube.stored, self.id, timeout)
         return self._read(outcome)
 
     def result(self, timeout: float | None = None) -> R:
@@ -43,14 +43,14 @@ class Handle(Generic[R]):
     @property
     def outcome(self) -> Outcome | None:
         """How the task ended; None while it is in its tube."""
-        self._tube._current(self.id)  # does what is due, so that a ttl that is over is seen
-        found = verb(find_outcome)(self._tube._hub, self._tube._stored, self.id)
+        current_record(self._tube, self.id)  # applies what is due, so that a ttl that has passed is seen
+        found = blocking(find_outcome)(self._tube.runtime, self._tube.stored, self.id)
         return None if found is None else self._read(found)
 
     @property
     def progress(self) -> float | None:
         """What its handler last said of its progress; None when it said nothing, or the task has left its tube."""
-        record = self._tube._current(self.id)
+        record = current_record(self._tube, self.id)
         return None if record is None else record.progress
 
     def _read(self, outcome: Outcome) -> Outcome:

@@ -13,7 +13,7 @@ from penstock.app.connection import Link
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.rules import Rules
-from penstock.broker.tube import Tube
+from penstock.broker.tube import Tube, fast_put
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import PutOptions
@@ -21,7 +21,7 @@ from penstock.core.shapes import several
 from penstock.core.task import Record, Task
 from penstock.errors import BadValue, NoSuchTube
 from penstock.operations.operation import Call as Blocking
-from penstock.operations.operation import Flow, flow_of, verb
+from penstock.operations.operation import Operation, blocking, operation_of
 
 if TYPE_CHECKING:
     from penstock.app.async_handler import AwaitedHandler
@@ -160,10 +160,10 @@ class Handler(Generic[P, R, C]):
 
     def _short_way(self, tube: Tube) -> Callable[[object], Record | None] | None:
         _, options = self.make_item(tube, {}, {})
-        return None if self.keeps else tube._short_way(make_entry(tube._stored, None, options))
+        return None if self.keeps else fast_put(tube, make_entry(tube.stored, None, options))
 
-    @verb
-    def _put(self, calls: list[Call]) -> Flow[list[Handle[R]]]:
+    @blocking
+    def _put(self, calls: list[Call]) -> Operation[list[Handle[R]]]:
         more = _carried()  # before the first step: a loop goes on in another context
         try:
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
@@ -171,7 +171,7 @@ class Handler(Generic[P, R, C]):
             self.link.forget_tubes()
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
 
-    def find_tube(self) -> Flow[Tube]:
+    def find_tube(self) -> Operation[Tube]:
         """Its tube, opened when it is first needed."""
         name = self.rules.tube
         tube = self.link.opened(name)
@@ -179,10 +179,10 @@ class Handler(Generic[P, R, C]):
             tube = yield Blocking(lambda: self.link.tube(name), ("tube", name))
         return tube
 
-    def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Flow[list[Handle[R]]]:
+    def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
         items = [self._call(tube, call, more) for call in calls]
-        tasks: list[Task] = yield from flow_of(tube.put_many)(tube, items, timeout=timeout)
+        tasks: list[Task] = yield from operation_of(tube.put_many)(tube, items, timeout=timeout)
         handles = [Handle(self, tube, task.id) for task in tasks]
         self._hooks.was_put(handles)
         return handles
@@ -199,7 +199,7 @@ class Handler(Generic[P, R, C]):
         """What tube.put_many takes: a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
-        if options.get("max_attempts") is None and tube._stored.max_attempts is None:
+        if options.get("max_attempts") is None and tube.stored.max_attempts is None:
             options["max_attempts"] = DEFAULT_ATTEMPTS
         if self.keeps and options.get("address") is None:
             options["address"] = new_address()

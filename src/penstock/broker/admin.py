@@ -19,6 +19,7 @@ from penstock.core.results import Lane
 from penstock.core.select import Find
 from penstock.core.task import Record, Status, Task
 from penstock.errors import NotFound, NotTaken
+from penstock.operations.store_ops import settle
 
 # How many tasks of a state are looked at for what is busy or failing.
 SAMPLE = 500
@@ -36,8 +37,8 @@ def verbs_for(status: Status) -> list[str]:
 
 def kick_one(tube: Tube, id: int | str) -> None:
     """This buried task is ready again at its old place, its attempts forgotten."""
-    must_have(tube._stored.kind, "kick")
-    record = tube._settle_now([Move("kick", names.task_id(id))])[0]
+    must_have(tube.stored.kind, "kick")
+    record = settle(tube.runtime, tube.stored, [Move("kick", names.task_id(id))])[0]
     if record is None:
         tube.peek(id)
         raise NotFound(f"task {id} of tube {tube.name} is not buried: only buried tasks are kicked")
@@ -45,16 +46,16 @@ def kick_one(tube: Tube, id: int | str) -> None:
 
 def release_one(tube: Tube, id: int | str) -> None:
     """This taken task is back at its old place, whoever holds it; the holder's ack then raises NotTaken."""
-    must_have(tube._stored.kind, "release")
+    must_have(tube.stored.kind, "release")
     held = tube.peek(id)._record
-    record = tube._settle_now([Move("release", held.id, held.owner, held.lease)])[0]
+    record = settle(tube.runtime, tube.stored, [Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
         raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows how it stands")
 
 
 def retry(tube: Tube, id: int | str) -> None:
     """Let it run again now: a buried one is kicked, a taken one released, the delay of a delayed one ended."""
-    must_have(tube._stored.kind, "kick")
+    must_have(tube.stored.kind, "kick")
     status = tube.peek(id).status
     if status is Status.TAKEN:
         release_one(tube, id)
@@ -68,19 +69,19 @@ def retry(tube: Tube, id: int | str) -> None:
 
 def holder(tube: Tube, record: Record) -> str | None:
     """The id of the session that holds a task."""
-    owners = [] if record.owner is None else tube._hub.store.sessions(record.owner)
+    owners = [] if record.owner is None else tube.runtime.store.sessions(record.owner)
     return owners[0].id if owners else None
 
 
 def is_paused(tube: Tube) -> bool:
     """Whether takes of the tube are held back."""
-    return tube._hub.store.paused(tube._stored)
+    return tube.runtime.store.paused(tube.stored)
 
 
 def lanes(tube: Tube) -> list[Lane]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
-    store, stored = tube._hub.store, tube._stored
-    tube._hub.catch_up(stored)
+    store, stored = tube.runtime.store, tube.stored
+    tube.runtime.apply_due(stored)
     found = [record for letter in ("t", "r") for record in store.find(stored, Find(letter, 0, SAMPLE))]
     labels = dict.fromkeys(record.utube for record in found if record.utube is not None)
     seen = [store.lane(stored, label) for label in labels]
@@ -89,8 +90,8 @@ def lanes(tube: Tube) -> list[Lane]:
 
 def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
     """The groups that have not ended, by name."""
-    tube._hub.catch_up(tube._stored)
-    return tube._hub.store.groups(tube._stored, after=after, limit=limit)
+    tube.runtime.apply_due(tube.stored)
+    return tube.runtime.store.groups(tube.stored, after=after, limit=limit)
 
 
 def live_group(tube: Tube, name: str) -> Group:
@@ -149,7 +150,7 @@ class Callback(msgspec.Struct, frozen=True):
 
 def callbacks(tube: Tube) -> list[Callback]:
     """The hosts that tasks of this tube call, those with the most buried ones first."""
-    store, stored = tube._hub.store, tube._stored
+    store, stored = tube.runtime.store, tube.stored
     numbers: Counter[tuple[str, str]] = Counter()
     reasons: dict[str, str] = {}
     for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):

@@ -6,42 +6,42 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Unpack, cast
 
 from penstock.broker.group import Group
-from penstock.broker.settling import TaskOrId
+from penstock.broker.tube import TaskOrId, Tube
 from penstock.broker.tube_factory import open_tube
 from penstock.core.options import PutOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects
 from penstock.core.task import Entry, Record, Task
 from penstock.errors import UnsupportedOption
-from penstock.operations.operation import Flow, Step
+from penstock.operations.operation import Operation, StoreOp
 from penstock.runtime.wait_queue import Topic
 from penstock.store.contract import Store
 
 if TYPE_CHECKING:
-    from penstock.broker.session_handle import Seat
-    from penstock.runtime.runtime import Hub
+    from penstock.broker.session import SessionHandle
+    from penstock.runtime.runtime import BrokerRuntime
 
 
 class Bound:
     """What `broker.bind(connection)` gives: tubes whose puts and acks are part of that connection's transaction.
 
-    Waiting takers see them after the commit, as they see another process's. on_change is not called.
+    Blocked takes see them after the commit, as they see those of another process. on_change is not called.
     """
 
-    def __init__(self, store: Store, seat: Seat) -> None:
-        self._hub = cast("Hub", _Transaction(store))
-        self._seat = seat
+    def __init__(self, store: Store, session_handle: SessionHandle) -> None:
+        self._runtime = cast("BrokerRuntime", _TransactionRuntime(store))
+        self._session_handle = session_handle
 
     def tube(self, name: str, kind: str | None = None, **options: Unpack[TubeOptions]) -> BoundTube:
         """Open a tube, as broker.tube does; one created here is gone at a rollback."""
-        return BoundTube(self._hub, self._seat, name, kind, options)
+        return BoundTube(open_tube(self._runtime, self._session_handle, name, kind, options))
 
 
 class BoundTube:
     """A tube inside a transaction."""
 
-    def __init__(self, hub: Hub, seat: Seat, name: str, kind: str | None, options: TubeOptions) -> None:
-        self._tube = open_tube(hub, seat, name, kind, options)
+    def __init__(self, tube: Tube) -> None:
+        self._tube = tube
 
     @property
     def name(self) -> str:
@@ -49,7 +49,7 @@ class BoundTube:
         return self._tube.name
 
     def put(self, data: object, **options: Unpack[PutOptions]) -> Task:
-        """Put one task, as Tube.put does; a full tube raises TubeFull at once, for a transaction must not wait."""
+        """Put one task, as Tube.put does; a full tube raises TubeFull at once, because a transaction must not wait."""
         return self._tube.put_many([(data, {})], **options)[0]
 
     def put_many(self, items: Iterable[object], **shared: Unpack[PutOptions]) -> list[Task]:
@@ -69,8 +69,8 @@ class BoundTube:
         return self._tube.group(name)
 
 
-class _Transaction:
-    """What a Tube needs of a hub, where nobody can be woken or told before the caller's commit."""
+class _TransactionRuntime:
+    """What a Tube needs of a runtime, where nothing can be woken or called before the caller's commit."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -78,29 +78,29 @@ class _Transaction:
     def plain_put(self, tube: StoredTube, entry: Entry) -> None:
         """A bound put is a put_many."""
 
-    def is_listened(self, tube: StoredTube) -> bool:
+    def has_listener(self, tube: StoredTube) -> bool:
         return False
 
-    def after(self, effects: Effects) -> None:
+    def publish(self, effects: Effects) -> None:
         pass
 
-    def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
+    def note_deadline(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
         pass
 
-    def tend(self) -> bool:
+    def reap_if_due(self) -> bool:
         return False
 
-    def catch_up(self, tube: StoredTube) -> None:
+    def apply_due(self, tube: StoredTube) -> None:
         while self.store.advance(tube).more:
             pass
 
-    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> Flow[None]:
+    def wait_for(self, topic: Topic, tube: StoredTube, look: object, timeout: float | None) -> Operation[None]:
         raise UnsupportedOption("a transaction must not wait: commit it, and wait with the broker's own tube")
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
         pass
 
-    def put_when_room(self, tube: StoredTube, put: Step, timeout: float | None) -> Flow[list[Record]]:
-        self.catch_up(tube)
+    def put_when_not_full(self, tube: StoredTube, put: StoreOp, timeout: float | None) -> Operation[list[Record]]:
+        self.apply_due(tube)
         records: list[Record] = yield put
         return records

@@ -9,8 +9,7 @@ from typing import Unpack
 from uuid import UUID
 
 from penstock.broker.bind import Bound
-from penstock.broker.session import Session, SessionInfo, session_id
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import Session, SessionHandle, SessionInfo, session_id
 from penstock.broker.stats import TubeInfo
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import DEFAULT_KIND, create_tube, open_tube
@@ -19,8 +18,8 @@ from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
 from penstock.core.shapes import flag
 from penstock.core.task import Task
-from penstock.operations.operation import Flow, verb
-from penstock.runtime.runtime import Hub
+from penstock.operations.operation import Operation, blocking
+from penstock.runtime.runtime import BrokerRuntime
 from penstock.store.contract import TransferStore
 from penstock.store.open import open_store
 
@@ -28,9 +27,9 @@ DEFAULT_URL = "sqlite:///penstock.db"
 
 
 def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[[], int] | None = None) -> Broker:
-    """Open the store that a URL names: PENSTOCK_URL when none is given, else one SQLite file, penstock.db.
+    """Open the store that a URL names: PENSTOCK_URL if none is given, else one SQLite file, penstock.db.
 
-    `pool` puts a database behind a Redis: it has every task, and Redis is an index that may be lost.
+    `pool` puts a database behind a Redis: the database has every task, and Redis is an index that may be lost.
     `clock` replaces the store's clock, for tests.
     """
     if url is None:
@@ -39,67 +38,70 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
 
 
 class Broker:
-    """Opens tubes and sessions on one store. Safe to use from several threads; a forked child begins anew."""
+    """Opens tubes and sessions on one store. Safe to use from several threads; a forked child gets new sessions."""
 
     def __init__(self, store: TransferStore) -> None:
-        self._hub = Hub(store)
-        self._seat = Seat(self._hub, implicit=True)
+        #: Internal: what the handles of this broker share.
+        self.runtime = BrokerRuntime(store)
+        #: Internal: the broker's implicit session.
+        self.session_handle = SessionHandle(self.runtime, implicit=True)
 
     def tube(self, name: str, kind: str | None = None, **options: Unpack[TubeOptions]) -> Tube:
-        """Open a tube, and create it (default kind fifottl) when it is missing.
+        """Open a tube, and create it (default kind fifottl) if it is missing.
 
-        TubeMismatch when the stored one has another kind or option than asked for.
+        TubeMismatch if the stored one has another kind or option than asked for.
         """
-        return open_tube(self._hub, self._seat, name, kind, options)
+        return open_tube(self.runtime, self.session_handle, name, kind, options)
 
     def create_tube(self, name: str, kind: str | None = DEFAULT_KIND, **options: Unpack[TubeOptions]) -> Tube:
-        """Create a tube (default kind fifottl); TubeExists when it is there."""
-        return create_tube(self._hub, self._seat, name, kind, options)
+        """Create a tube (default kind fifottl); TubeExists if it is there."""
+        return create_tube(self.runtime, self.session_handle, name, kind, options)
 
     def tubes(self) -> list[TubeInfo]:
-        """All tubes of the store, by name."""
-        tubes = self._hub.store.load_tubes()
+        """List all tubes of the store, by name."""
+        tubes = self.runtime.store.load_tubes()
         return [TubeInfo(tube.name, tube.kind.name, dict(tube.given)) for tube in tubes]
 
-    @verb
+    @blocking
     def take(
         self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
-    ) -> Flow[Task | None]:
-        """The first ready task of the first of these tubes that has one; None when nothing came in time.
+    ) -> Operation[Task | None]:
+        """Take the first ready task of the first of these tubes that has one; None if none came in time.
 
-        timeout None waits for ever, 0 never waits. NoSuchTube when one of them does not exist.
+        timeout None waits for ever, 0 never waits. NoSuchTube if one of them does not exist.
         """
-        return (yield from self._seat.take_first(names, timeout, max_pri))
+        return (yield from self.session_handle.take_first(names, timeout, max_pri))
 
     def session(self, ttr: float | None = 0, id: str | UUID | None = None) -> Session:
-        """Begin a session, or with id join a live one; NotFound when that is unknown or has lapsed.
+        """Begin a session, or with id join a live one; NotFound if that is unknown or has lapsed.
 
-        After its end its tasks stay taken for ttr seconds, for whoever joins it in that time.
+        After its end its tasks stay taken for ttr seconds, so that another process may join it in that time.
         """
-        return Session(self._hub, Seat(self._hub, ttr=0 if ttr is None else span_ms("ttr", ttr), id=session_id(id)))
+        handle = SessionHandle(self.runtime, ttr=0 if ttr is None else span_ms("ttr", ttr), id=session_id(id))
+        return Session(self.runtime, handle)
 
     def sessions(self) -> list[SessionInfo]:
-        """The live sessions of the store, all hosts', oldest first; also those ended that can still be joined."""
-        self._hub.tend()
+        """List the live sessions of the store on all hosts, oldest first, with ended ones that can still be joined."""
+        self.runtime.reap_if_due()
         return [
             SessionInfo(found.id, found.host, found.pid, found.heartbeat / 1000, found.held, found.waits)
-            for found in self._hub.store.sessions()
+            for found in self.runtime.store.sessions()
         ]
 
     def bind(self, connection: object) -> Bound:
-        """The verbs put, put_many and ack inside the caller's own transaction, on SQL stores.
+        """Put and ack inside the caller's own transaction, on SQL stores.
 
         `connection` is of the store's own driver (SQLite: apsw), on the same database, with a transaction begun.
         """
-        return Bound(self._hub.store.bind(connection), self._seat)
+        return Bound(self.runtime.store.bind(connection), self.session_handle)
 
     def check(self, repair: bool | None = False) -> list[Finding]:
-        """Cross-check everything stored: every state that must not exist, and what mends it; repair mends it."""
-        return self._hub.store.check(repair is not None and flag("repair", repair))
+        """Cross-check everything stored. Returns every state that must not exist and its remedy; repair applies it."""
+        return self.runtime.store.check(repair is not None and flag("repair", repair))
 
     def close(self) -> None:
-        """Release what its sessions still hold, wake their blocked takes, and let go of the store."""
-        self._hub.close()
+        """Release what its sessions still hold, wake their blocked takes, and close the store."""
+        self.runtime.close()
 
     def __enter__(self) -> Broker:
         return self

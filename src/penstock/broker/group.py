@@ -13,9 +13,10 @@ from penstock.core.entry import encode_payload
 from penstock.core.group import Group as StoredGroup
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions
-from penstock.core.task import Entry, Task
+from penstock.core.task import Entry, Task, make_task
 from penstock.errors import BadValue, NotFound
-from penstock.operations.operation import Call, Flow, verb
+from penstock.operations.operation import Call, Operation, blocking
+from penstock.operations.store_ops import put_items
 
 if TYPE_CHECKING:
     from penstock.broker.tube import Tube
@@ -33,9 +34,9 @@ class Group:
 
     def __init__(self, tube: Tube, name: str) -> None:
         self._tube = tube
-        self._hub = tube._hub
-        self._stored = tube._stored
-        opened = self._hub.store.open_group(self._stored, names.name("group", name))
+        self.runtime = tube.runtime
+        self.stored = tube.stored
+        opened = self.runtime.store.open_group(self.stored, names.name("group", name))
         self._no = opened.no
         self._name = opened.name
 
@@ -47,26 +48,26 @@ class Group:
     def __repr__(self) -> str:
         return f"<Group {self.name} of {self._tube.name}>"
 
-    @verb
-    def put(self, data: object, *, timeout: float | None = 0, **options: Unpack[PutOptions]) -> Flow[Task]:
+    @blocking
+    def put(self, data: object, *, timeout: float | None = 0, **options: Unpack[PutOptions]) -> Operation[Task]:
         """Add one task, as Tube.put does; NotFound when the group has ended."""
-        tasks = yield from self._tube._put_many([(data, {})], timeout, self._mine(options), self._bind)
+        tasks = yield from self._put([(data, {})], timeout, options)
         return tasks[0]
 
-    @verb
+    @blocking
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
-    ) -> Flow[list[Task]]:
+    ) -> Operation[list[Task]]:
         """Add many tasks, as Tube.put_many does; NotFound when the group has ended."""
-        return (yield from self._tube._put_many(items, timeout, self._mine(shared), self._bind))
+        return (yield from self._put(items, timeout, shared))
 
     def on_end(self, data: object) -> None:
         """Put this once the group was started and nothing of it is left; a later call replaces it."""
-        self._set(end=encode_payload(self._stored, "data", data))
+        self._set(end=encode_payload(self.stored, "data", data))
 
     def on_cancel(self, data: object) -> None:
         """Put this once the group was cancelled and nothing of it is left; a later call replaces it."""
-        self._set(cancel=encode_payload(self._stored, "data", data))
+        self._set(cancel=encode_payload(self.stored, "data", data))
 
     def start(self) -> None:
         """Let its work be taken. An empty group ends at once. A second time does nothing."""
@@ -78,45 +79,50 @@ class Group:
 
     def progress(self) -> Progress:
         """How far it is, now."""
-        self._hub.tend()
-        self._hub.catch_up(self._stored)
+        self.runtime.reap_if_due()
+        self.runtime.apply_due(self.stored)
         group = self._record()
         return Progress(group.total - group.left, group.total)
 
-    @verb
-    def wait(self, timeout: float | None = None) -> Flow[str]:
+    @blocking
+    def wait(self, timeout: float | None = None) -> Operation[str]:
         """ "done" when its end work is put, "cancelled" when it was cancelled and all its work is gone.
 
         TimeoutError when neither comes in time.
         """
         limit = check_timeout(timeout)
 
-        def look() -> Flow[str | None]:
-            group: StoredGroup = yield Call(self._record, ("group", self._stored.no))
+        def look() -> Operation[str | None]:
+            group: StoredGroup = yield Call(self._record, ("group", self.stored.no))
             return group.state if group.state in rules.OVER else None
 
-        state = yield from self._hub.wait_for(("group", self._stored.no, self._no), self._stored, look, limit)
+        state = yield from self.runtime.wait_for(("group", self.stored.no, self._no), self.stored, look, limit)
         if state is None:
             raise TimeoutError(f"group {self.name} of tube {self._tube.name} did not end within {limit:g} s")
         return state
 
     def _record(self) -> StoredGroup:
-        found = self._hub.store.groups(self._stored, no=self._no)
+        found = self.runtime.store.groups(self.stored, no=self._no)
         if not found:
             raise self._ended()
         return found[0]
 
     def _set(self, *, end: bytes | None = None, cancel: bytes | None = None) -> None:
-        if self._hub.store.change_group(self._stored, self._no, end=end, cancel=cancel) is None:
+        if self.runtime.store.change_group(self.stored, self._no, end=end, cancel=cancel) is None:
             raise self._ended()
 
     def _turn(self, to: str) -> None:
-        turned = self._hub.store.change_group(self._stored, self._no, to=to)
+        turned = self.runtime.store.change_group(self.stored, self._no, to=to)
         if turned is None:  # it ended long ago
             return
-        self._hub.after(turned.effects)
+        self.runtime.publish(turned.effects)
         if turned.more:  # whoever waits for work moves the rest
-            self._hub.note_due((("ready", self._stored.no),), 0)
+            self.runtime.note_deadline((("ready", self.stored.no),), 0)
+
+    def _put(self, items: Iterable[object], timeout: float | None, options: PutOptions) -> Operation[list[Task]]:
+        mine = self._mine(options)
+        records = yield from put_items(self.runtime, self.stored, items, timeout, mine, self._bind)
+        return [make_task(record, self._tube) for record in records]
 
     def _mine(self, options: PutOptions) -> PutOptions:
         if options.get("group") is not None:

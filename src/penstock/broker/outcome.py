@@ -1,4 +1,4 @@
-"""How an addressed task ended, and waiting for it."""
+"""How a task ended, and waiting for it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from penstock.core.ending import Ending, Sought, decode_code
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, NotFound, TaskFailed
-from penstock.operations.operation import Call, Flow
-from penstock.operations.store_ops import Seek
+from penstock.operations.operation import Call, Operation
+from penstock.operations.store_ops import OutcomeOp
 
 if TYPE_CHECKING:
     from penstock.core.task import Record
-    from penstock.runtime.runtime import Hub
+    from penstock.runtime.runtime import BrokerRuntime
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Outcome(msgspec.Struct, frozen=True):
     code: str | int | None = None
 
     def unwrap(self) -> object:
-        """The result; NotFound when nothing is known of the task, TaskFailed when it ended without success."""
+        """Return the result; NotFound if nothing is known of the task, TaskFailed if it ended without success."""
         if self.status == "done":
             return self.result
         if self.status in ("unknown", "gone"):
@@ -43,46 +43,48 @@ class Outcome(msgspec.Struct, frozen=True):
         raise TaskFailed(f"the task failed{code}: {self.error}")
 
 
-def await_outcome(hub: Hub, tube: StoredTube, address: str, timeout: float | None) -> Flow[Outcome]:
-    """The outcome of the task that holds the address now; TimeoutError when it does not come in time."""
+def await_outcome(runtime: BrokerRuntime, tube: StoredTube, address: str, timeout: float | None) -> Operation[Outcome]:
+    """Wait for the task that holds the address now. Returns its outcome; TimeoutError if it does not end in time."""
     label, limit = names.label("address", address), check_timeout(timeout)
-    first: Sought = yield Seek(hub, tube, label)
+    first: Sought = yield OutcomeOp(runtime, tube, label)
     if first.id is None:
         return Outcome("unknown") if first.ending is None else make_outcome(first.ending)
     id = first.id
-    return (yield from _await(hub, tube, id, lambda: find_outcome(hub, tube, id), f"of address {label}", limit))
+    return (yield from _await(runtime, tube, id, lambda: find_outcome(runtime, tube, id), f"of address {label}", limit))
 
 
-def await_task(hub: Hub, tube: StoredTube, id: int, timeout: float | None) -> Flow[Outcome]:
-    """The outcome of the task with that id; TimeoutError when it does not come in time, TaskFailed once buried."""
+def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: float | None) -> Operation[Outcome]:
+    """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried."""
 
-    def look() -> Flow[Outcome | None]:
-        outcome = yield from find_outcome(hub, tube, id)  # first: so other processes know that its end is waited for
+    def look() -> Operation[Outcome | None]:
+        # First, so that other processes know that someone waits for its end.
+        outcome = yield from find_outcome(runtime, tube, id)
         if outcome is not None:
             return outcome
-        record: Record | None = yield Call(lambda: hub.store.get(tube, [id])[0])
+        record: Record | None = yield Call(lambda: runtime.store.get(tube, [id])[0])
         if record is not None and record.state == "!":
             raise TaskFailed(f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again")
         return None
 
-    return (yield from _await(hub, tube, id, look, str(id), check_timeout(timeout)))
+    return (yield from _await(runtime, tube, id, look, str(id), check_timeout(timeout)))
 
 
-def find_outcome(hub: Hub, tube: StoredTube, id: int) -> Flow[Outcome | None]:
+def find_outcome(runtime: BrokerRuntime, tube: StoredTube, id: int) -> Operation[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
-    found: Sought = yield Call(lambda: hub.store.outcome(tube, id), ("sought", tube.no))
+    found: Sought = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
     if found.id is not None:
         return None
     return Outcome("done") if found.ending is None else make_outcome(found.ending)
 
 
 def _await(
-    hub: Hub, tube: StoredTube, id: int, look: Callable[[], Flow[Outcome | None]], which: str, limit: float | None
-) -> Flow[Outcome]:
+    runtime: BrokerRuntime, tube: StoredTube, id: int, look: Callable[[], Operation[Outcome | None]], which: str,
+    limit: float | None,
+) -> Operation[Outcome]:  # fmt: skip
     try:
-        outcome = yield from hub.wait_for(("task", tube.no, id), tube, look, limit)
+        outcome = yield from runtime.wait_for(("task", tube.no, id), tube, look, limit)
     except NoSuchTube:
-        _ = hub.store  # raises when it was this broker's close that took the tube away
+        _ = runtime.store  # raises if the tube is gone because this broker was closed
         return Outcome("deleted")
     if outcome is None:
         raise TimeoutError(f"the task {which} in tube {tube.name} did not end within {limit:g} s")
@@ -90,6 +92,6 @@ def _await(
 
 
 def make_outcome(ending: Ending) -> Outcome:
-    """The outcome, for people."""
+    """Decode a stored outcome."""
     result = None if ending.result is None else codec.decode(ending.result)
     return Outcome(ending.status, result, ending.error, decode_code(ending.code))

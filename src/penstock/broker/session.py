@@ -1,27 +1,45 @@
-"""Sessions as programs hold them."""
+"""Sessions: the handle that programs hold, and behind it the place of one handle in one stored session.
+
+A session is joined when it is first needed and kept alive by the broker's heartbeat. It is the only place where a take
+may block.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import msgspec
 
-from penstock.broker.session_handle import Seat
-from penstock.broker.tube import Tube
-from penstock.broker.tube_factory import open_tube
+from penstock.broker.tube import Tube, check_max_pri, taken_tasks
+from penstock.broker.tube_factory import find_tube, open_tube
+from penstock.core import numbers
 from penstock.core.names import name as valid_name
+from penstock.core.names import shown
+from penstock.core.results import Blocked, Joined, Presence, Taken
+from penstock.core.shapes import several
 from penstock.core.task import Task
-from penstock.operations.operation import Flow, verb
+from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
+from penstock.operations.operation import Call, Operation, Sleep, blocking
+from penstock.operations.take_op import TakeOp, TakeResult, WaiterGroup
+from penstock.runtime.wait_queue import Topic, Waiter, pauses
+from penstock.store.contract import Store
 
 if TYPE_CHECKING:
-    from penstock.runtime.runtime import Hub
+    from penstock.runtime.runtime import BrokerRuntime
+
+Stop = Callable[[], bool]
 
 
 class SessionInfo(msgspec.Struct, frozen=True):
-    """A live session: who it is, when it was last heard of, what it holds and waits for."""
+    """A live session: its process, its last heartbeat, what it holds and waits for."""
 
     id: str
     host: str
@@ -32,35 +50,37 @@ class SessionInfo(msgspec.Struct, frozen=True):
 
 
 class Session:
-    """Leases belong to it and end with it: at close, at the end of its process, or when its heartbeat lapses.
+    """Owns leases, which end with it: at close, at the end of its process, or when its heartbeat lapses.
 
-    A broker has an implicit one. `broker.session()` gives others; several handles may join one by its id, and
-    it ends with the last of them.
+    A broker has an implicit one. `broker.session()` begins others; several handles may join one by its id, and it ends
+    with the last of them.
     """
 
-    def __init__(self, hub: Hub, seat: Seat) -> None:
-        self._hub = hub
-        self._seat = seat
+    def __init__(self, runtime: BrokerRuntime, session_handle: SessionHandle) -> None:
+        #: Internal: what the handles of one broker share.
+        self.runtime = runtime
+        #: Internal: this handle's place in the stored session.
+        self.session_handle = session_handle
 
     @property
     def id(self) -> str:
-        """The session's id, a UUID: another process may go on with it by `broker.session(id=…)`."""
-        return self._seat.id
+        """The session's id, a UUID: another process may join it with `broker.session(id=…)`."""
+        return self.session_handle.id
 
     def tube(self, name: str) -> Tube:
-        """Open a tube, as broker.tube does, whose takes and settles are this session's."""
-        return open_tube(self._hub, self._seat, name, None, {})
+        """Open a tube, as broker.tube does, whose takes and settles belong to this session."""
+        return open_tube(self.runtime, self.session_handle, name, None, {})
 
-    @verb
+    @blocking
     def take(
         self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
-    ) -> Flow[Task | None]:
-        """The first ready task of the first of these tubes that has one; None when nothing came in time."""
-        return (yield from self._seat.take_first(names, timeout, max_pri))
+    ) -> Operation[Task | None]:
+        """Take the first ready task of the first of these tubes that has one; None if none came in time."""
+        return (yield from self.session_handle.take_first(names, timeout, max_pri))
 
     def close(self) -> None:
-        """End it, unless another handle has joined it: what it holds is ready again, after its ttr if it has one."""
-        self._seat.close()
+        """End the session, unless another handle has joined it. Its tasks become ready again, after its ttr if any."""
+        self.session_handle.close()
 
     def __enter__(self) -> Session:
         return self
@@ -70,5 +90,261 @@ class Session:
 
 
 def session_id(value: object) -> str | None:
-    """A session's id as callers may give it."""
+    """Check a session's id as callers may give it: a str, a UUID or None."""
     return None if value is None else valid_name("session id", str(value) if isinstance(value, UUID) else value)
+
+
+class SessionHandle:
+    """One handle of one stored session.
+
+    An implicit one belongs to a broker: it joins at the first take, and begins a new session when its own was lost.
+    """
+
+    def __init__(self, runtime: BrokerRuntime, *, ttr: int = 0, id: str | None = None, implicit: bool = False) -> None:
+        #: What the handles of one broker share.
+        self.runtime = runtime
+        self._ttr = ttr
+        self._wanted = id
+        self._implicit = implicit
+        self._lock = threading.Lock()
+        self._joined: Joined | None = None
+        self._waiters: set[Waiter] = set()
+        self._tubes: dict[str, Tube] = {}
+        #: The blocked takes that share a store call, by the key of their operations.
+        self.waiter_groups: dict[Hashable, WaiterGroup] = {}
+        self._closed = False
+        self._lost = False
+        #: The id of this handle in the store.
+        self.handle = ""
+        if not implicit:
+            self.join()
+
+    @property
+    def id(self) -> str:
+        """The session's id."""
+        return (self._joined or self.join()).id
+
+    @property
+    def number(self) -> int:
+        """The store's number of the session; 0, which is no session's, before its first take and once it is lost."""
+        return self._joined.session if self._joined and not self._lost else 0
+
+    @property
+    def _ended(self) -> bool:
+        """Closed, or lapsed for good: an implicit session is replaced by a new one."""
+        return self._closed or (self._lost and not self._implicit)
+
+    def close(self) -> None:
+        """Leave the session and wake its blocked takes, which return nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        self.wake_blocked()
+        if self._joined is not None:
+            self.runtime.remove_session(self, leave=not self._lost)
+
+    def join(self) -> Joined:
+        """Join the session if this handle has not; an implicit session that lapsed is replaced by a new one."""
+        store = self.runtime.store
+        with self._lock:
+            if self._ended:
+                which = self._joined.id if self._joined else "of this broker"
+                state = "closed" if self._closed else "lapsed"
+                raise NotFound(f"session {which} is {state}: begin a new one with broker.session()")
+            if self._joined is None or self._lost:
+                self._joined = self._join(store)
+                self._lost = False
+                self._wanted = self._joined.id if not self._implicit else None
+            return self._joined
+
+    def _join(self, store: Store) -> Joined:
+        handle = uuid4().hex
+        locks = self.runtime.locks
+        locus = locks.hold(handle) if locks is not None else ""
+        where = Presence(handle, socket.gethostname(), os.getpid(), locus)
+        try:
+            joined = store.join(where, self._wanted, self._ttr)
+        except BaseException:
+            if locks is not None:
+                locks.let_go(handle)
+            raise
+        if self.handle and locks is not None:
+            locks.let_go(self.handle)
+        self.handle = handle
+        self.runtime.add_session(self)
+        return joined
+
+    def lose(self, handle: str) -> None:
+        """The store has ended that handle: its leases are dead, and its blocked takes return nothing."""
+        if self._mark_lost(handle):
+            self.wake_blocked()
+
+    def _mark_lost(self, handle: str) -> bool:
+        """Whether the session is lost; not if another thread has joined a new one since."""
+        with self._lock:
+            self._lost = self._lost or handle == self.handle
+            return self._lost
+
+    def after_fork(self) -> None:
+        """In a child, an implicit session is replaced at the first take; an explicit one stays the parent's."""
+        self._lock = threading.Lock()
+        self._waiters = set()
+        self.waiter_groups = {}
+        if self._implicit:
+            self._joined, self.handle = None, ""
+        else:
+            self._lost = True
+
+    # Take.
+
+    def take_first(self, names: Iterable[str], timeout: float | None, max_pri: int | None) -> Operation[Task | None]:
+        """Take the first ready task of the first of these tubes that has one."""
+        wanted = [valid_name("tube", name) for name in several("tubes", names)]
+        if isinstance(names, str) or not wanted:
+            raise BadValue(f"tubes {shown(names)}: give a list of tube names, at least one")
+        tubes = [self._tubes[name] for name in wanted if name in self._tubes]
+        if len(tubes) < len(wanted):
+            tubes = yield Call(lambda: [self._tubes.get(name) or self._find_tube(name) for name in wanted])
+        for tube in tubes:
+            check_max_pri(tube.stored, max_pri)
+        try:
+            tasks = yield from self.take_tasks(tubes, 1, timeout, max_pri)
+        except NoSuchTube:
+            if not self._tubes:
+                raise
+            self._tubes.clear()  # dropped since it was found, and perhaps created again
+            return (yield from self.take_first(wanted, timeout, max_pri))
+        self._tubes.update((tube.name, tube) for tube in tubes)
+        return tasks[0] if tasks else None
+
+    def _find_tube(self, name: str) -> Tube:
+        return find_tube(self.runtime, self, name)
+
+    def take_tasks(
+        self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None, stop: Stop | None = None
+    ) -> Operation[list[Task]]:
+        """Take up to count tasks of the first tube that has any, waiting up to timeout seconds for the first.
+
+        `stop` is called before and after each sleep, which `wake_blocked` ends; True ends the waiting.
+        """
+        limit = numbers.timeout(timeout)
+        op = TakeOp(self, tubes, count, max_pri)
+        tasks: list[Task]
+        tasks, _ = yield op
+        if tasks or limit == 0:
+            return tasks
+        deadline = None if limit is None else time.monotonic() + limit
+        return (yield from self._take_blocked(op, deadline, stop or _never))
+
+    def wake_blocked(self) -> None:
+        """Wake the blocked takes, which then call their `stop`."""
+        self.runtime.wait_queue.wake_waiters(list(self._waiters))
+
+    def _take_blocked(self, op: TakeOp, deadline: float | None, stop: Stop) -> Operation[list[Task]]:
+        queue = self.runtime.wait_queue
+        topics: tuple[Topic, ...] = tuple(("ready", tube.stored.no) for tube in op.tubes)
+        waiter = self.runtime.add_waiter(topics, op.max_pri)
+        self._waiters.add(waiter)
+        found: Topic | None = None
+        op.blocks = True
+        try:
+            while True:
+                tasks, taken = yield from self._take_patiently(op, waiter, deadline, stop)
+                if tasks and taken.tube is not None:
+                    found = ("ready", taken.tube.no)
+                if tasks or not taken.alive:
+                    return tasks
+                self.runtime.note_deadline(topics, taken.wait_ms)
+                left = None if deadline is None else deadline - time.monotonic()
+                if self._closed or stop() or (left is not None and left <= 0):
+                    return []
+                queue.requeue(waiter)
+                yield Sleep(waiter, left)  # at the deadline it tries one last time
+                if stop() or self._closed:
+                    return []
+        except PenstockError:
+            # A take that was blocked when its session lapsed returns nothing, whichever call noticed it.
+            if self._closed or self.runtime.closed or (self._ended and op.registered):
+                return []
+            raise
+        except GeneratorExit:
+            op.registered = False  # no caller is left to unregister it: the end of the session does
+            raise
+        finally:
+            self._waiters.discard(waiter)
+            queue.remove(waiter, found)
+            if op.registered:
+                with contextlib.suppress(PenstockError):
+                    yield op.leave()
+
+    def _take_patiently(self, op: TakeOp, waiter: Waiter, deadline: float | None, stop: Stop) -> Operation[TakeResult]:
+        """Try once; while the server is away, retry with growing pauses until the deadline."""
+        between = pauses()
+        while True:
+            pause = next(between)
+            try:
+                result: TakeResult = yield op
+                return result
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                late = stop() or (deadline is not None and time.monotonic() + pause > deadline)
+                # It may be registered now or not, and must not be registered twice.
+                unsure = isinstance(error, OutcomeUnknown) and not op.registered
+                if late or unsure or not self.may_retry(error):
+                    raise
+            yield Sleep(waiter, pause)
+
+    def may_retry(self, error: StoreError) -> bool:
+        """Whether a call that met this error may be made again later, because its server may come back."""
+        if self._closed or self.runtime.closed or not self.runtime.store.remote:
+            return False
+        self.runtime.note_outage(error)
+        return True
+
+    def pause(self, seconds: float) -> Operation[None]:
+        """Sleep for that long, or until the session is closed."""
+        waiter = self.runtime.wait_queue.add(())
+        self._waiters.add(waiter)
+        try:
+            yield Sleep(waiter, seconds)
+        finally:
+            self._waiters.discard(waiter)
+
+    def unregister(self, tubes: Sequence[Tube]) -> None:
+        """Tell the store that no take of this session is blocked on these tubes any more."""
+        if not self._closed and not self._lost:
+            with contextlib.suppress(PenstockError):  # then the registration goes with the session
+                self.runtime.store.take([tube.stored for tube in tubes], 0, self.handle, blocked="leave")
+
+    def take_now(self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked) -> TakeResult:
+        """Take in one store call, repeated if the session had lapsed or nothing that came can be decoded."""
+        stored = [tube.stored for tube in tubes]
+        while True:
+            if self._joined is None or self._lost or self._closed:
+                self.join()
+            handle = self.handle
+            taken = self.runtime.store.take(stored, count, handle, max_pri=max_pri, blocked=blocked)
+            self.runtime.publish(taken.effects)
+            if taken.alive:
+                tasks = _tasks(tubes, taken)
+                if taken.tube is not None:
+                    self.runtime.note_records(taken.tube, taken.records)
+                if tasks or not taken.records:
+                    return tasks, taken
+            else:
+                self._mark_lost(handle)
+                if not self._implicit:
+                    return [], taken
+            if blocked == "stay":  # unregistered with the task that came, or with the old session
+                blocked = "enter"
+
+
+def _tasks(tubes: Sequence[Tube], taken: Taken) -> list[Task]:
+    for tube in tubes:
+        if tube.stored is taken.tube:
+            return taken_tasks(tube, taken.records)
+    return []
+
+
+def _never() -> bool:
+    return False

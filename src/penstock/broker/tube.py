@@ -1,100 +1,109 @@
-"""A tube as programs hold it: every verb, for one session."""
+"""A tube as programs hold it: every verb, for one session.
+
+The functions at the end are for other modules of penstock; they are not part of the public interface.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Unpack
 
+from penstock.broker import why
 from penstock.broker.group import Group
-from penstock.broker.looking import Looking
 from penstock.broker.outcome import Outcome, await_outcome
+from penstock.broker.stats import TubeStats, make_stats
 from penstock.core import codec, names
+from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload, make_entry, plain_entry
-from penstock.core.kind import unsupported
+from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import timeout as check_timeout
-from penstock.core.numbers import whole
-from penstock.core.options import PutOptions
+from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
+from penstock.core.options import PutOptions, refuse_option
 from penstock.core.options import Tube as StoredTube
-from penstock.core.select import Sweep
+from penstock.core.select import Find, Sweep
 from penstock.core.shapes import several
 from penstock.core.shards import refuse_group
-from penstock.core.stepwise import stepwise
-from penstock.core.task import Entry, Record, Task, make_task
-from penstock.errors import BadValue, TubeFull, UnsupportedOption
-from penstock.operations.operation import Flow, Step, verb, verb_with
-from penstock.operations.store_ops import Moves, Puts
+from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
+from penstock.errors import (
+    BadValue,
+    NotFound,
+    NotTaken,
+    OutcomeUnknown,
+    PenstockError,
+    StoreUnavailable,
+    UnsupportedOption,
+)
+from penstock.operations.operation import Call, Operation, StoreOp, blocking, blocking_with_fast_path
+from penstock.operations.store_ops import PutOp, SettleOp, put_entries, put_items, settle
+from penstock.runtime.wait_queue import pauses
 
 if TYPE_CHECKING:
-    from penstock.broker.session_handle import Seat
-    from penstock.runtime.runtime import Hub, OnChange
+    from penstock.broker.session import SessionHandle
+    from penstock.runtime.runtime import BrokerRuntime, OnChange
 
 log = logging.getLogger("penstock")
 
-# put_many stores up to so many tasks in one step.
-CHUNK = 10_000
+TaskOrId = Facts[Place] | int | str
+
+# tasks() returns this many unless told otherwise, and asks a store for at most MAX_PAGE at once.
+PAGE, MAX_PAGE = 100, 10_000
+# For this many seconds the end of a `with` block retries while the server is away. A session without heartbeats lapses
+# after 15.
+PATIENCE = 10.0
 
 _NOTHING = (None,) * 11
 # Data of these types is its own decoded form.
 ATOMS = frozenset({str, int, float, bool, bytes, type(None)})
 
 
-class Tube(Looking):
+class Tube:
     """A named queue of one kind. Safe to use from several threads."""
 
-    def __init__(self, hub: Hub, seat: Seat, stored: StoredTube) -> None:
-        self._hub = hub
-        self._seat = seat
-        self._stored = stored
-        self._plain = self._short_way(plain_entry(stored, b""))
+    def __init__(self, runtime: BrokerRuntime, session_handle: SessionHandle, stored: StoredTube) -> None:
+        #: Internal: what the handles of one broker share.
+        self.runtime = runtime
+        #: Internal: the session that takes and settles here.
+        self.session_handle = session_handle
+        #: Internal: the tube as the store has it.
+        self.stored = stored
+        self._plain = fast_put(self, plain_entry(stored, b""))
+
+    @property
+    def name(self) -> str:
+        """The tube's name."""
+        return self.stored.name
+
+    @property
+    def kind(self) -> str:
+        """The name of the tube's kind."""
+        return self.stored.kind.name
 
     def __repr__(self) -> str:
         return f"<Tube {self.name} ({self.kind})>"
 
-    # putting
-
-    def _short_way(self, entry: Entry) -> Callable[[object], Record | None] | None:
-        """Stores data each time it is called, with all else as in the entry, by the store's own short way.
-
-        None, here or then: it must be put the long way.
-        """
-        hub, stored, plain = self._hub, self._stored, self._hub.plain_put(self._stored, entry)
-        if plain is None:
-            return None
-
-        def put(data: object) -> Record | None:
-            record = plain(encode_payload(stored, "data", data))
-            if record is not None:
-                hub.arrived(stored, record)
-            return record
-
-        return put
+    # Put.
 
     def _put_plain(self, data: object) -> Task | None:
-        """Store one task without options by the store's own short way; None where it has none for this tube."""
+        """Put one task without options by the store's fast path; None if it has none for this tube."""
         record = self._plain and self._plain(data)
         if record is None:
             return None
         return Task(record, self, data) if type(data) in ATOMS else make_task(record, self)
 
-    def _plain_step(self, data: object) -> Puts | None:
-        """The one step of a put without options; None where the tube may be full, so that more may be needed."""
-        stored = self._stored
-        return Puts(self, (make_entry(stored, data, {}),)) if stored.capacity is None else None
-
-    @verb_with(_put_plain)
+    @blocking_with_fast_path(_put_plain)
     def put(
         self, data: object, *, pri: int | None = None, ttl: float | None = None, ttr: float | None = None,
         delay: float | None = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
         address: str | None = None, on_duplicate: str = "error", group: str | None = None,
         callback: str | None = None, reply_to: str | None = None, max_attempts: int | None = None,
         timeout: float | None = 0,
-    ) -> Flow[Task]:  # fmt: skip
-        """Store one task; when this returns, it is stored as durably as the store promises.
+    ) -> Operation[Task]:  # fmt: skip
+        """Store one task. When this returns, it is as durable as the store promises.
 
-        A full tube makes it wait up to timeout (None: for ever), then raises TubeFull.
+        If the tube is full, waits up to timeout seconds (None: for ever), then raises TubeFull.
         """
         options: PutOptions = {}
         rare = (pri, ttl, ttr, utube, id, rank, address, group, callback, reply_to, max_attempts)
@@ -104,92 +113,233 @@ class Tube(Looking):
                 "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
-        record = (yield from self._store([make_entry(self._stored, data, options)], timeout))[0]
+        entry = make_entry(self.stored, data, options)
+        record = (yield from put_entries(self.runtime, self.stored, [entry], timeout))[0]
         same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there
         return Task(record, self, data) if same else make_task(record, self)
 
-    @verb
+    @blocking
     def put_many(
         self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
-    ) -> Flow[list[Task]]:
+    ) -> Operation[list[Task]]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
-        return (yield from self._put_many(items, timeout, shared, None))
-
-    def _put_many(
-        self, items: Iterable[object], timeout: float | None, shared: PutOptions, bind: Callable[[Entry], Entry] | None
-    ) -> Flow[list[Task]]:
-        """As put_many; `bind` ties each entry to a group."""
-        records: list[Record] = []
-        feed = iter(several("items", items))
-        # What is all there is all checked before any of it is stored.
-        ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
-        while entries := [self._entry(item, shared) for item in islice(feed, ahead)]:
-            if bind is not None:
-                entries = [bind(entry) for entry in entries]
-            for first in range(0, len(entries), CHUNK):
-                with stepwise(records):
-                    records += yield from self._store(entries[first : first + CHUNK], timeout)
+        records = yield from put_items(self.runtime, self.stored, items, timeout, shared)
         return [make_task(record, self) for record in records]
 
-    def _entry(self, item: object, shared: PutOptions) -> Entry:
-        if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)):
-            return make_entry(self._stored, item, shared)
-        own = {option: value for option, value in item[1].items() if value is not None}
-        return make_entry(self._stored, item[0], {**shared, **own})
+    # Take.
 
-    def _store(self, entries: Sequence[Entry], timeout: float | None) -> Flow[list[Record]]:
-        limit, put = check_timeout(timeout), Puts(self, entries)
-        try:
-            records: list[Record] = yield put
-        except TubeFull:
-            if len(entries) > (self._stored.capacity or 0):
-                raise
-            return (yield from self._hub.put_when_room(self._stored, put, limit))
-        return records
-
-    def _put_now(self, entries: Sequence[Entry]) -> list[Record]:
-        hub = self._hub
-        stored = hub.store.put(self._stored, entries)
-        hub.after(stored.effects)
-        hub.note_records(self._stored, stored.records)
-        return stored.records
-
-    # taking
-
-    @verb
-    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Flow[Task | None]:
-        """The first ready task in the tube's order, leased to this session alone; None when nothing came.
+    @blocking
+    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Operation[Task | None]:
+        """Take the first ready task in the tube's order, leased to this session alone; None if none came in time.
 
         timeout None waits for ever, 0 never waits.
         """
-        check_max_pri(self._stored, max_pri)
-        tasks = yield from self._seat.take_tasks((self,), 1, timeout, max_pri)
+        check_max_pri(self.stored, max_pri)
+        tasks = yield from self.session_handle.take_tasks((self,), 1, timeout, max_pri)
         return tasks[0] if tasks else None
 
-    @verb
-    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> Flow[list[Task]]:
-        """Up to count ready tasks, in order; waits up to timeout for the first."""
-        check_max_pri(self._stored, max_pri)
-        return (yield from self._seat.take_tasks((self,), whole("count", count), timeout, max_pri))
+    @blocking
+    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> Operation[list[Task]]:
+        """Take up to count ready tasks, in order; waits up to timeout seconds for the first."""
+        check_max_pri(self.stored, max_pri)
+        return (yield from self.session_handle.take_tasks((self,), whole("count", count), timeout, max_pri))
 
-    def _handed_out(self, records: Iterable[Record]) -> list[Task]:
-        """What was taken, for people; a task whose data cannot be decoded is set aside and left out."""
-        tasks = []
-        for record in records:
+    def _set_aside(self, record: Record, error: BadValue) -> None:
+        """Bury a taken task that cannot be decoded."""
+        move = Move("bury", record.id, lease=record.lease, reason=str(error), seen=record)
+        settle(self.runtime, self.stored, [move])
+
+    def _release_untaken(self, tasks: Iterable[Task]) -> StoreOp | None:
+        """The operation that gives back tasks whose caller never received them."""
+        session = self.session_handle.number
+        moves = [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks]
+        return SettleOp(self.runtime, self.stored, moves)
+
+    # Settle one task, or several.
+
+    @blocking
+    def ack(self, task_or_id: TaskOrId, result: object = None) -> Operation[None]:
+        """Mark a task as done: it leaves the tube. NotTaken unless this session holds its live lease.
+
+        The result is kept for callers that wait for the task's address, and goes into its reply.
+        """
+        payload = None if result is None else encode_payload(self.stored, "result", result)
+        yield from self._settle_leased(task_or_id, self._move("ack", task_or_id, result=payload))
+
+    @blocking
+    def ack_many(self, tasks: Iterable[TaskOrId]) -> Operation[list[bool] | list[str]]:
+        """Ack each task that this session still holds, in one store call. Returns a bool for each, in order.
+
+        In kind reliable, returns the ids that were really removed.
+        """
+        must_have(self.stored.kind, "ack")
+        given = list(several("tasks", tasks))
+        records: list[Record | None] = yield self._settle_op([self._move("ack", task) for task in given])
+        for task, record in zip(given, records, strict=True):
+            if isinstance(task, Facts) and record is not None:
+                task.status = Status.DONE
+        return self._acked(records)
+
+    def _acked(self, records: Iterable[Record | None]) -> list[bool] | list[str]:
+        return [record is not None for record in records]
+
+    @blocking
+    def fail(self, task_or_id: TaskOrId, error: str, code: str | int | None = None) -> Operation[None]:
+        """Mark a task as failed for good: it leaves the tube. NotTaken unless this session holds its live lease.
+
+        Error and code are kept as ack's result is.
+        """
+        reason = names.text("error", error)
+        if reason is None:
+            raise BadValue("error is None: give a str that says what failed")
+        move = self._move("fail", task_or_id, reason=reason, code=encode_code(code))
+        yield from self._settle_leased(task_or_id, move)
+
+    @blocking
+    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> Operation[None]:
+        """Put a task back at its old place, after delay seconds if the kind has delays. NotTaken unless held."""
+        extra = span_ms("delay", 0 if delay is None else delay)
+        if extra and "delay" not in self.stored.kind.accepts:
+            refuse_option(self.stored.kind, "delay")
+        yield from self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
+
+    @blocking
+    def touch(self, task_or_id: TaskOrId, seconds: float) -> Operation[None]:
+        """Extend this lease by some seconds; does nothing if it has no deadline. NotTaken unless held."""
+        if not self.stored.kind.timed:
+            raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
+        extra = positive_ms("seconds", seconds)
+        yield from self._settle_leased(task_or_id, self._move("touch", task_or_id, extra))
+
+    @blocking
+    def bury(self, task_or_id: TaskOrId, reason: str | None = None) -> Operation[None]:
+        """Set a task aside until it is kicked; by anyone, in any state. A Task from take must still be leased."""
+        yield from self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
+
+    @blocking
+    def delete(self, task_or_id: TaskOrId) -> Operation[None]:
+        """Remove a task; by anyone, in any state. A Task from take must still be leased."""
+        yield from self._settle_any("delete", task_or_id)
+
+    @blocking
+    def cancel(self, task_or_id: TaskOrId, reason: str | None = None) -> Operation[bool]:
+        """End the task with the outcome `cancelled`, in whatever state it is. Returns False if it is not in the tube.
+
+        A handler that runs it loses its lease. A Task from take must still be leased: else NotTaken.
+        """
+        try:
+            yield from self._settle_any("cancel", task_or_id, reason=names.text("reason", reason))
+        except NotFound:
+            return False
+        return True
+
+    @blocking
+    def _finish(self, task: Facts[Place]) -> Operation[None]:
+        """Ack a task whose `with` block has ended."""
+        yield from self._settle_patiently(task, self._move("ack", task))
+
+    @blocking
+    def _give_back(self, task: Facts[Place], error: BaseException) -> Operation[None]:
+        """Release a task whose `with` block raised, after the tube's back-off if it has one."""
+        backoff = self.stored.backoff
+        delay = 0.0 if backoff is None else backoff.delay(task.attempts, random.random())
+        reason = names.text("reason", names.failure(error))
+        try:
+            extra = span_ms("delay", min(delay, MAX_SECONDS))
+            yield from self._settle_patiently(task, self._move("release", task, extra, reason))
+        except PenstockError as lost:
+            # The block's own error matters more than that the task could not be given back.
+            log.warning("task %s of tube %s was not given back: %s", task.id, self.name, lost)
+
+    def _settle_patiently(self, task: Facts[Place], move: Move) -> Operation[None]:
+        """Settle at the end of a `with` block, where no caller can retry. The lease makes a repeated move safe."""
+        apply: Callable[[Facts[Place], Move], Operation[None]] = self._settle_leased
+        unknown, ends = None, float("inf")
+        for pause in pauses():
             try:
-                tasks.append(Task(record, self, codec.decode(record.payload), leased=True))
-            except BadValue as error:
-                self._set_aside(record, error)
-        return tasks
+                return (yield from apply(task, move))
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                if isinstance(error, OutcomeUnknown):
+                    apply, unknown = self._settle_again, error
+                ends = min(ends, time.monotonic() + PATIENCE)
+                if time.monotonic() >= ends or not self.session_handle.may_retry(error):
+                    raise unknown or error from error.__cause__
+            yield from self.session_handle.pause(pause)
 
-    # settling, of many
+    def _settle_again(self, task: Facts[Place], move: Move) -> Operation[None]:
+        """As _settle_leased, for a move that may have been applied already, which is a success."""
+        try:
+            yield from self._settle_leased(task, move)
+        except NotTaken:
+            record: Record | None = yield Call(lambda: self._get(task))
+            if move.verb == "ack" and record is None:
+                task.status = Status.DONE
+            elif move.verb == "release" and record is not None and record.lease == move.lease:
+                _update(task, record)
+            else:  # the lease has ended, and the move was never applied
+                raise
+
+    def _move(
+        self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
+        code: str | None = None,
+    ) -> Move:  # fmt: skip
+        session = self.session_handle.number
+        if isinstance(task, Facts):
+            record = self._own(task)
+            lease = record.lease if record.state == "t" else None
+            return Move(verb, record.id, session, lease, extra, reason, False, result, code, seen=record)
+        return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
+
+    def _own(self, task: Facts[Place]) -> Record:
+        if task._home is self:
+            return task._record
+        if task.tube != self.name:
+            raise BadValue(f"task {task.id} is of tube {task.tube}, not {self.name}: settle it there")
+        if task._home.stored.no != self.stored.no:
+            raise NotTaken(f"task {task.id} was of an earlier tube {self.name}, which was dropped: forget it")
+        return task._record
+
+    def _settle_op(self, moves: Sequence[Move]) -> SettleOp:
+        return SettleOp(self.runtime, self.stored, moves)
+
+    def _settle_leased(self, task: TaskOrId, move: Move) -> Operation[None]:
+        record: Record | None = (yield self._settle_op((move,)))[0]
+        if record is None:
+            raise self._not_taken(move)
+        _update(task, record)
+
+    def _not_taken(self, move: Move) -> NotTaken:
+        return NotTaken(
+            f"task {move.id} of tube {self.name} is not held by this session (any more), so it cannot "
+            f"{move.verb} it: its lease lapsed, was settled, or is another's; drop the result"
+        )
+
+    def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
+        if isinstance(task, Facts):
+            record = self._own(task)
+            lease = record.lease if task._leased else None
+            return Move(verb, record.id, lease=lease, reason=reason, seen=record)
+        return Move(verb, names.task_id(task), reason=reason)
+
+    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Operation[None]:
+        move = self._free_move(verb, task, reason)
+        after: Record | None = (yield self._settle_op((move,)))[0]
+        if after is None and move.lease is not None:
+            raise NotTaken(
+                f"task {move.id} of tube {self.name} is not held any more: its lease is dead; peek before you {verb}"
+            )
+        if after is None:
+            raise self._not_found(move.shown)
+        _update(task, after)
+
+    # Settle many tasks.
 
     def kick(self, count: int | None = 1) -> int:
         """Kick up to `count` buried tasks, in take order. Returns how many were kicked."""
         return self._sweep(Sweep("kick", 1 if count is None else whole("count", count)))
 
     def release_all(self) -> int:
-        """Release every taken task, whoever holds it. Returns how many were released."""
+        """Release every taken task, whichever session holds it. Returns how many were released."""
         return self._sweep(Sweep("release"))
 
     def truncate(self) -> int:
@@ -197,86 +347,188 @@ class Tube(Looking):
         return self._sweep(Sweep("delete"))
 
     def _sweep(self, sweep: Sweep) -> int:
-        settled = self._hub.store.sweep(self._stored, sweep)
-        self._hub.after(settled.effects)
+        settled = self.runtime.store.sweep(self.stored, sweep)
+        self.runtime.publish(settled.effects)
         return len(settled.records)
 
     def drop(self) -> None:
-        """Remove the tube with all its tasks. TubeBusy while tasks are taken or someone waits in take."""
-        self._hub.tend()
-        self._hub.catch_up(self._stored)  # told here: the drop itself may be refused, and then tells nothing
-        effects = self._hub.store.drop_tube(self._stored)
+        """Remove the tube with all its tasks. TubeBusy while tasks are taken or a take is blocked on it."""
+        self.runtime.reap_if_due()
+        self.runtime.apply_due(self.stored)  # published here: a drop that is refused publishes nothing
+        effects = self.runtime.store.drop_tube(self.stored)
         if effects is not None:
-            self._hub.after(effects)
-        self._hub.hint_waiters()
+            self.runtime.publish(effects)
+        self.runtime.hint_waiters()
 
-    def _set_aside(self, record: Record, error: BadValue) -> None:
-        """Bury a task that was handed out and cannot be decoded."""
-        self._settle_now([Move("bury", record.id, lease=record.lease, reason=str(error), seen=record)])
+    # Look at tasks.
 
-    def _untaken(self, tasks: Iterable[Task]) -> Step | None:
-        """What gives back tasks that were handed out to a caller who never saw them."""
-        session = self._seat.number
-        return Moves(self, [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks])
+    def peek(self, id: TaskOrId) -> Task:
+        """Read a task, whichever session holds it; NotFound if it is not in the tube."""
+        record = current_record(self, id)
+        if record is None:
+            raise self._not_found(id.id if isinstance(id, Facts) else id)
+        return make_task(record, self)
 
-    def _settle_now(self, moves: Sequence[Move]) -> list[Record | None]:
-        """Guarded moves; of each the task afterwards, or None where the guard failed."""
-        brief = not self._hub.is_listened(self._stored)
-        settled = self._hub.store.settle(self._stored, moves, brief=brief)
-        self._hub.after(settled.effects)
-        self._hub.note_records(self._stored, [record for record in settled.records if record is not None])
-        return settled.records
+    def _get(self, id: TaskOrId) -> Record | None:
+        """The stored record; None if the task is not in the tube."""
+        number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
+        return self.runtime.store.get(self.stored, [number])[0]
 
-    # addresses and groups
+    def _number(self, id: TaskOrId) -> int:
+        """The store's own number of a task, which orders them."""
+        return id._record.id if isinstance(id, Facts) else names.task_id(id)
 
-    @verb
-    def wait(self, address: str, timeout: float | None = None) -> Flow[Outcome]:
-        """How the task ends that holds the address now; TimeoutError when that does not come in time.
+    def _not_found(self, id: object) -> NotFound:
+        return NotFound(f"task {id} is not in tube {self.name}: it was never put, or has left it")
 
-        An address without a task gives its last outcome, or done without a result when none is known (any more).
+    def tasks(
+        self, status: Status | str | None = None, *, limit: int | None = PAGE, after: TaskOrId | None = None
+    ) -> list[Task]:
+        """List up to limit tasks in id order, of one status if given. `after` the last one's id continues the list."""
+        if status is not None and status not in list(Status):
+            raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
+        most = PAGE if limit is None else whole("limit", limit)
+        last = None if after is None else self._number(after)
+        if status == Status.DONE:
+            return []
+        self.runtime.reap_if_due()
+        self.runtime.apply_due(self.stored)
+        letter = None if status is None else str(status)
+        return [make_task(record, self) for record in self._pages(letter, last, most)]
+
+    def _pages(self, state: str | None, last: int | None, limit: int) -> Iterator[Record]:
+        """Read records page by page, so that no store has to return too many at once."""
+        while limit > 0:
+            page = self.runtime.store.find(self.stored, Find(state, max(last or 0, 0), min(limit, MAX_PAGE)))
+            yield from page
+            if len(page) < MAX_PAGE:
+                return
+            last, limit = page[-1].id, limit - MAX_PAGE
+
+    def stats(self) -> TubeStats:
+        """Read the tube's counters, which are exact; everything due is applied first."""
+        self.runtime.reap_if_due()
+        self.runtime.apply_due(self.stored)
+        return make_stats(self.runtime.store.count(self.stored))
+
+    def __len__(self) -> int:
+        return self.stats().tasks.total
+
+    def __bool__(self) -> bool:
+        return True  # an empty tube is still a tube
+
+    def __contains__(self, id: object) -> bool:
+        return current_record(self, id) is not None  # type: ignore[arg-type]
+
+    def why(self, id: TaskOrId) -> str:
+        """Say why this task is not running: what holds it back, who, since when, until when."""
+        return why.explain(self.runtime.store, self.stored, self.peek(id)._record)
+
+    # Addresses and groups.
+
+    @blocking
+    def wait(self, address: str, timeout: float | None = None) -> Operation[Outcome]:
+        """Wait for the task that holds the address now. Returns its outcome; TimeoutError if it does not end in time.
+
+        An address without a task gives its last outcome, or `unknown` if none is kept.
         """
-        return (yield from await_outcome(self._hub, self._stored, address, timeout))
+        return (yield from await_outcome(self.runtime, self.stored, address, timeout))
 
     def group(self, name: str) -> Group:
-        """The live group of that name, or a new one."""
-        refuse_group(self.name, self._stored.shards)
+        """Open the live group of that name, or begin a new one."""
+        refuse_group(self.name, self.stored.shards)
         return Group(self, name)
 
-    # steering
+    # Control.
 
     def pause(self) -> None:
-        """From now on take returns nothing, everywhere; puts go on."""
-        self._hub.store.pause_tube(self._stored, True)
+        """Pause the tube: take returns nothing, in every process; puts are still accepted."""
+        self.runtime.store.pause_tube(self.stored, True)
 
     def resume(self) -> None:
-        """End a pause, and wake those who wait."""
-        self._hub.store.pause_tube(self._stored, False)
-        self._hub.room.wake(("ready", self._stored.no), hint=True)
+        """End a pause, and wake blocked takes."""
+        self.runtime.store.pause_tube(self.stored, False)
+        self.runtime.wait_queue.wake(("ready", self.stored.no), hint=True)
 
     def on_change(self, callback: OnChange | None) -> OnChange | None:
-        """Call callback(task, event) after each change this broker makes to the tube; the previous one.
+        """Call callback(task, event) after each change that this broker makes to the tube. Returns the previous one.
 
-        It belongs to the tube in this broker, whichever handle set it; None ends it.
+        It belongs to the tube in this broker, whichever handle set it; None removes it.
         """
         if callback is not None and not callable(callback):
             raise BadValue(f"on_change callback {names.shown(callback)} cannot be called: give a function or None")
-        return self._hub.listen(self._stored, self, callback)
+        return self.runtime.set_listener(self.stored, self, callback)
 
-    # kind reliable
+    # Kind reliable.
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
-        """Hand out again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
-        raise unsupported(self._stored.kind, "recover")
+        """Deliver again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
+        raise unsupported(self.stored.kind, "recover")
 
     def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         """Read the undelivered or the delivered list (kind reliable)."""
-        raise unsupported(self._stored.kind, "inspect")
+        raise unsupported(self.stored.kind, "inspect")
+
+
+def _update(task: TaskOrId, record: Record) -> None:
+    if isinstance(task, Facts):
+        task._after(record)
 
 
 def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:
-    """UnsupportedOption where pri does not lead the order."""
+    """Raise UnsupportedOption if pri does not lead the tube's order."""
     if max_pri is None:
         return
     whole("max_pri", max_pri, 0)
     if tube.kind.order[0] != "pri" or tube.aging is not None:
         raise UnsupportedOption(f"tube {tube.name} is not ordered by pri first, so it has no max_pri: leave it out")
+
+
+def fast_put(tube: Tube, entry: Entry) -> Callable[[object], Record | None] | None:
+    """A function that puts data, with everything else as in the entry, by the store's fast path.
+
+    None, here or from the function: the task must be put the general way.
+    """
+    runtime, stored, plain = tube.runtime, tube.stored, tube.runtime.plain_put(tube.stored, entry)
+    if plain is None:
+        return None
+
+    def put(data: object) -> Record | None:
+        record = plain(encode_payload(stored, "data", data))
+        if record is not None:
+            runtime.publish_put(stored, record)
+        return record
+
+    return put
+
+
+def plain_put_op(tube: Tube, data: object) -> PutOp | None:
+    """The one store operation of a put without options; None if the tube has a capacity, which may need more."""
+    stored = tube.stored
+    return PutOp(tube.runtime, stored, (make_entry(stored, data, {}),)) if stored.capacity is None else None
+
+
+def taken_tasks(tube: Tube, records: Iterable[Record]) -> list[Task]:
+    """Taken records as tasks. A task whose data cannot be decoded is buried and left out."""
+    tasks = []
+    for record in records:
+        try:
+            tasks.append(Task(record, tube, codec.decode(record.payload), leased=True))
+        except BadValue as error:
+            tube._set_aside(record, error)
+    return tasks
+
+
+def release_untaken(tube: Tube, tasks: Iterable[Task]) -> StoreOp | None:
+    """The operation that gives back tasks whose caller never received them; None if nothing is leased."""
+    return tube._release_untaken(tasks)
+
+
+def current_record(tube: Tube, id: TaskOrId) -> Record | None:
+    """The record of a task after everything due is applied; None if it is not in the tube."""
+    tube.runtime.reap_if_due()
+    record = tube._get(id)
+    if record is None or (record.at is None and record.state != "t" and record.group is None):
+        return record
+    tube.runtime.apply_due(tube.stored)
+    return tube._get(id)

@@ -16,57 +16,65 @@ from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.store.contract import load_tube
 
 if TYPE_CHECKING:
-    from penstock.broker.session_handle import Seat
-    from penstock.runtime.runtime import Hub
+    from penstock.broker.session import SessionHandle
+    from penstock.runtime.runtime import BrokerRuntime
 
 DEFAULT_KIND = "fifottl"
 
 
-def open_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
-    """The tube of that name, created when it is missing; TubeMismatch when it is not what was asked for."""
+def open_tube(
+    runtime: BrokerRuntime, session: SessionHandle, name: str, kind: str | None, options: Mapping[str, object]
+) -> Tube:
+    """Open a tube, and create it if it is missing; TubeMismatch if the stored one differs from what is asked for."""
     name = names.name("tube", name)
-    stored = load_tube(hub.store, name)
+    stored = load_tube(runtime.store, name)
     if stored is None:
         declared = find_kind(DEFAULT_KIND if kind is None else kind)
         given = check_new_tube(declared, options)
-        stored = hub.store.save_tube(name, declared, given, exist_ok=True)
-    _must_match(stored, kind, options)
-    return make_handle(hub, seat, stored)
+        stored = runtime.store.save_tube(name, declared, given, exist_ok=True)
+    _check_match(stored, kind, options)
+    return make_handle(runtime, session, stored)
 
 
-def open_for_put(hub: Hub, seat: Seat, name: str, items: Iterable[tuple[object, PutOptions]]) -> Tube:
-    """As open_tube, with the default kind; where these tasks are refused, no tube is created for them."""
-    if load_tube(hub.store, names.name("tube", name)) is None:
+def open_for_put(
+    runtime: BrokerRuntime, session: SessionHandle, name: str, items: Iterable[tuple[object, PutOptions]]
+) -> Tube:
+    """As open_tube, with the default kind; if these tasks are refused, no tube is created for them."""
+    if load_tube(runtime.store, names.name("tube", name)) is None:
         missing = make_tube(0, name, find_kind(DEFAULT_KIND), {})
         for data, options in items:
             make_entry(missing, data, options)
-    return open_tube(hub, seat, name, None, {})
+    return open_tube(runtime, session, name, None, {})
 
 
-def create_tube(hub: Hub, seat: Seat, name: str, kind: str | None, options: Mapping[str, object]) -> Tube:
-    """A new tube; TubeExists when the name is in use."""
+def create_tube(
+    runtime: BrokerRuntime, session: SessionHandle, name: str, kind: str | None, options: Mapping[str, object]
+) -> Tube:
+    """Create a tube; TubeExists if the name is in use."""
     declared = find_kind(DEFAULT_KIND if kind is None else kind)
     given = check_new_tube(declared, options)
-    return make_handle(hub, seat, hub.store.save_tube(names.name("tube", name), declared, given, exist_ok=False))
+    stored = runtime.store.save_tube(names.name("tube", name), declared, given, exist_ok=False)
+    return make_handle(runtime, session, stored)
 
 
-def find_tube(hub: Hub, seat: Seat, name: str) -> Tube:
-    """The tube of that name; NoSuchTube when there is none."""
-    stored = load_tube(hub.store, names.name("tube", name))
+def find_tube(runtime: BrokerRuntime, session: SessionHandle, name: str) -> Tube:
+    """Open an existing tube; NoSuchTube if there is none of that name."""
+    stored = load_tube(runtime.store, names.name("tube", name))
     if stored is None:
         raise NoSuchTube(f"tube {name} does not exist: create it first with broker.tube({name!r})")
-    return make_handle(hub, seat, stored)
+    return make_handle(runtime, session, stored)
 
 
-def make_handle(hub: Hub, seat: Seat, stored: StoredTube) -> Tube:
-    """A stored tube as a session holds it."""
+def make_handle(runtime: BrokerRuntime, session: SessionHandle, stored: StoredTube) -> Tube:
+    """Make the handle of a stored tube, for one session."""
     if stored.kind.leased:
-        return Tube(hub, seat, stored)
-    return ReliableTube(hub, seat, stored) if stored.kind.hand_out == DELIVER else UnleasedTube(hub, seat, stored)
+        return Tube(runtime, session, stored)
+    unleased = ReliableTube if stored.kind.hand_out == DELIVER else UnleasedTube
+    return unleased(runtime, session, stored)
 
 
-def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:
-    # A kind this program never registered is known by the declaration that is stored with the tube.
+def _check_match(stored: StoredTube, kind: str | None, options: Mapping[str, object]) -> None:
+    # A kind that this program never registered is known by the declaration that is stored with the tube.
     if kind is not None and kind != stored.kind.name and find_kind(kind) != stored.kind:
         raise TubeMismatch(
             f"tube {stored.name} is of kind {stored.kind.name}, not {names.shown(kind)}: open it without a kind, "
@@ -78,5 +86,5 @@ def _must_match(stored: StoredTube, kind: str | None, options: Mapping[str, obje
         if value is not None and value != has:
             raise TubeMismatch(
                 f"tube {stored.name} has {option}={has!r}, not {value!r}: open it without "
-                f"{option}, or drop and create it anew"
+                f"{option}, or drop it and create it again"
             )

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 from penstock.broker.group import Group
 from penstock.broker.outcome import Outcome
-from penstock.broker.settling import TaskOrId
-from penstock.broker.tube import Tube
+from penstock.broker.tube import TaskOrId, Tube, taken_tasks
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
@@ -18,48 +17,48 @@ from penstock.core.select import Deliveries, Sweep
 from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
 from penstock.errors import BadValue, NotTaken
-from penstock.operations.operation import Flow, verb
+from penstock.operations.operation import Operation, blocking
 
 log = logging.getLogger("penstock")
 
-_ack: Callable[..., Flow[None]] = Tube.ack.flow  # type: ignore[attr-defined]
-_ack_many: Callable[..., Flow[Any]] = Tube.ack_many.flow  # type: ignore[attr-defined]
+_ack: Callable[..., Operation[None]] = Tube.ack.operation  # type: ignore[attr-defined]
+_ack_many: Callable[..., Operation[Any]] = Tube.ack_many.operation  # type: ignore[attr-defined]
 
 
 class UnleasedTube(Tube):
     """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
 
     def kick(self, count: int | None = 1) -> int:
-        raise unsupported(self._stored.kind, "kick")
+        raise unsupported(self.stored.kind, "kick")
 
     def release_all(self) -> int:
-        raise unsupported(self._stored.kind, "release_all")
+        raise unsupported(self.stored.kind, "release_all")
 
     def wait(self, address: str, timeout: float | None = None) -> Outcome:
-        raise unsupported(self._stored.kind, "wait")
+        raise unsupported(self.stored.kind, "wait")
 
     def group(self, name: str) -> Group:
-        raise unsupported(self._stored.kind, "group")
+        raise unsupported(self.stored.kind, "group")
 
     def _text(self, task: TaskOrId) -> str:
         if not isinstance(task, Facts):
-            return text_id(self._stored.kind, task)
+            return text_id(self.stored.kind, task)
         return cast(str, self._own(task).address)
 
     def _move(
         self, verb: str, task: TaskOrId, extra: int = 0, reason: str | None = None, *, result: bytes | None = None,
         code: str | None = None,
     ) -> Move:  # fmt: skip
-        must_have(self._stored.kind, verb)
+        must_have(self.stored.kind, verb)
         return Move(verb, 0, name=self._text(task))
 
     def _free_move(self, verb: str, task: TaskOrId, reason: str | None) -> Move:
         if verb != "delete":
-            must_have(self._stored.kind, verb)
+            must_have(self.stored.kind, verb)
         return Move(verb, 0, name=self._text(task))
 
     def _get(self, id: TaskOrId) -> Record | None:
-        return self._hub.store.get(self._stored, [self._text(id)])[0]
+        return self.runtime.store.get(self.stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
         record = id._record if isinstance(id, Facts) else self._get(id)
@@ -67,7 +66,7 @@ class UnleasedTube(Tube):
             raise self._not_found(id)
         return record.id
 
-    def _untaken(self, tasks: Iterable[Task]) -> None:
+    def _release_untaken(self, tasks: Iterable[Task]) -> None:
         """Nothing is held, so nothing is given back: an element waits for its next turn, a message for recover."""
 
     def _set_aside(self, record: Record, error: BadValue) -> None:
@@ -78,8 +77,8 @@ class UnleasedTube(Tube):
 class ReliableTube(UnleasedTube):
     """Messages are delivered until somebody acks them by their id; nobody else's death gives them back but recover."""
 
-    @verb
-    def ack(self, task_or_id: Any, result: object = None) -> Flow[Any]:
+    @blocking
+    def ack(self, task_or_id: Any, result: object = None) -> Operation[Any]:
         """One message, NotTaken unless it is delivered; of a list or tuple the ids really removed, as ack_many."""
         if isinstance(task_or_id, (list, tuple)):
             return (yield from _ack_many(self, task_or_id))
@@ -89,16 +88,16 @@ class ReliableTube(UnleasedTube):
         return [record.address for record in records if record is not None and record.address is not None]
 
     def recover(self, count: int, elapsed: float) -> list[Task]:
-        recovered = self._hub.store.sweep(
-            self._stored, Sweep("recover", whole("count", count), span_ms("elapsed", elapsed))
+        recovered = self.runtime.store.sweep(
+            self.stored, Sweep("recover", whole("count", count), span_ms("elapsed", elapsed))
         )
-        self._hub.after(recovered.effects)
-        return self._handed_out(record for record in recovered.records if record is not None)
+        self.runtime.publish(recovered.effects)
+        return taken_tasks(self, (record for record in recovered.records if record is not None))
 
     def inspect(self, start: int, count: int, pending: bool | None = False) -> list[Task]:
         place = whole("start", start, -MAX_WHOLE, MAX_WHOLE)
         delivered = pending is not None and flag("pending", pending)
-        listed = self._hub.store.find(self._stored, Deliveries(place, whole("count", count), delivered))
+        listed = self.runtime.store.find(self.stored, Deliveries(place, whole("count", count), delivered))
         return [make_task(record, self) for record in listed]
 
     def _give_back(self, task: Facts[Place], error: BaseException) -> None:

@@ -15,12 +15,13 @@ def callback_tubes(broker: Broker) -> list[str]:
 
     Only looks, so that tasks without a callback are not handed out for nothing.
     """
-    return [tube.name for tube in broker._hub.store.load_tubes() if tube.kind.leased and _has_callbacks(broker, tube)]
+    tubes = broker.runtime.store.load_tubes()
+    return [tube.name for tube in tubes if tube.kind.leased and _has_callbacks(broker, tube)]
 
 
 def _has_callbacks(broker: Broker, tube: Tube) -> bool:
     if tube.callback is not None:
         return True
-    hub = broker._hub
-    hub.catch_up(tube)
-    return any(record.callback is not None for record in hub.store.find(tube, Find("r", 0, LOOKED_AT)))
+    runtime = broker.runtime
+    runtime.apply_due(tube)
+    return any(record.callback is not None for record in runtime.store.find(tube, Find("r", 0, LOOKED_AT)))

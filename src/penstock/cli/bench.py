@@ -51,7 +51,7 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
     process with one call after the other: several workers together do more.
     """
     with penstock.connect(url) as broker:
-        about = broker._hub.store.describe()
+        about = broker.runtime.store.describe()
         with _scratch(broker, kind) as tube:
             phases = list(measured(tube, seconds, b"x" * size))
     if as_json:

@@ -143,7 +143,7 @@ def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]
     """The queue; a missing one is created, or None, which is as good as empty."""
     with penstock.connect(url) as broker:
         try:
-            tube: Tube | None = find_tube(broker._hub, broker._seat, key)
+            tube: Tube | None = find_tube(broker.runtime, broker.session_handle, key)
         except NoSuchTube:
             tube = broker.tube(key, kind=KIND) if create else None
         if tube is not None and tube.kind != KIND:

@@ -44,13 +44,13 @@ class Seconds(click.FloatRange):
 def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
     """A tube that must be there, for a new session or one that is gone on with."""
     with penstock.connect(url) as broker:
-        seat = broker._seat if session is None else broker.session(id=session)._seat
-        yield find_tube(broker._hub, seat, name)
+        session_handle = broker.session_handle if session is None else broker.session(id=session).session_handle
+        yield find_tube(broker.runtime, session_handle, name)
 
 
 def task_id(tube: Tube, text: str) -> int | str:
     """An id as the tube's kind has them: an integer where it leases, else a text."""
-    return int(text[:_DIGITS]) if tube._stored.kind.leased and _INTEGER.fullmatch(text) else text
+    return int(text[:_DIGITS]) if tube.stored.kind.leased and _INTEGER.fullmatch(text) else text
 
 
 def data(text: str, *, raw: bool = False) -> object:

@@ -80,7 +80,7 @@ def put(
 
 def _opened(broker: penstock.Broker, tube: str, data: list[object], options: PutOptions) -> Tube:
     """The tube; a missing one is not created for what cannot be put."""
-    return open_for_put(broker._hub, broker._seat, tube, ((each, options) for each in data))
+    return open_for_put(broker.runtime, broker.session_handle, tube, ((each, options) for each in data))
 
 
 def _put_all(

@@ -8,8 +8,8 @@ import msgspec
 import penstock
 from penstock.broker.admin import is_paused, live_group, live_groups
 from penstock.broker.group import Group
-from penstock.broker.looking import MAX_PAGE
 from penstock.broker.stats import TaskCounts
+from penstock.broker.tube import MAX_PAGE
 from penstock.broker.tube_factory import find_tube
 from penstock.cli import output as shown
 from penstock.cli import params as given
@@ -69,7 +69,7 @@ def tubes(url: str, as_json: bool) -> None:
 
 
 def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
-    tube = find_tube(broker._hub, broker._seat, info.name)
+    tube = find_tube(broker.runtime, broker.session_handle, info.name)
     return TubeLook(info.name, info.kind, info.options, is_paused(tube), tube.stats().tasks)
 
 
@@ -197,7 +197,7 @@ def sessions(url: str, as_json: bool) -> None:
     """
     with penstock.connect(url) as broker:
         found = broker.sessions()
-        now = broker._hub.store.now() / 1000
+        now = broker.runtime.store.now() / 1000
     if as_json:
         return shown.as_json(found)
     rows = [

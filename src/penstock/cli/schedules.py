@@ -41,7 +41,7 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
     with penstock.connect(url) as broker:
         chosen = [(verb, name) for verb, name in names.items() if name is not None]
         try:
-            desk = find_tube(broker._hub, broker._seat, cards.SCHEDULE_TUBE)
+            desk = find_tube(broker.runtime, broker.session_handle, cards.SCHEDULE_TUBE)
         except NoSuchTube:
             if chosen:
                 raise penstock.NotFound("there is no schedule in this store: start a worker that has one") from None

@@ -54,7 +54,7 @@ def serve(
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     if calling is not None:
         runner = Runner(url, calling)
-        chosen.append(lambda broker, bridge: runner)
+        chosen.append(lambda broker, executor: runner)
     asyncio.run(run(url, chosen, _announce_json if as_json else _announce))
 
 

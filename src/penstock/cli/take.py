@@ -58,10 +58,10 @@ def take(
 
 def _end_now(session: penstock.Session, hold_ms: int) -> None:
     """End a session that holds nothing at once, instead of keeping it for its hold: it leaves as of so long ago."""
-    store = session._hub.store
+    store = session.runtime.store
     with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
-        store.leave([session._seat.handle], now=store.now() - hold_ms)
-        session._seat.lose(session._seat.handle)
+        store.leave([session.session_handle.handle], now=store.now() - hold_ms)
+        session.session_handle.lose(session.session_handle.handle)
 
 
 @click.command()

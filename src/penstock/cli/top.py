@@ -87,7 +87,7 @@ def _stats(broker: penstock.Broker) -> dict[tuple[str, str], TubeStats]:
     found = {}
     for info in broker.tubes():
         try:
-            found[info.name, info.kind] = find_tube(broker._hub, broker._seat, info.name).stats()
+            found[info.name, info.kind] = find_tube(broker.runtime, broker.session_handle, info.name).stats()
         except penstock.NoSuchTube:  # dropped since it was listed
             continue
     return found

@@ -46,7 +46,7 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
         given.opened(url, tube) as opened, _written(out) as file,
         shown.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
     ):  # fmt: skip
-        count = write_out(opened._hub.store, opened._stored, file, tell)
+        count = write_out(opened.runtime.store, opened.stored, file, tell)
     if as_json and out != "-":
         shown.as_json({"tube": tube, "tasks": count, "file": out})
     else:
@@ -73,7 +73,7 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
         penstock.connect(url) as broker, _source(file) as source,
         shown.counting("importing", tasks_in(source)) as tell,
     ):  # fmt: skip
-        arriving = Import(broker._hub.store, source, "standard input" if file == "-" else file, tube)
+        arriving = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
         count = arriving.run(tell, anew=anew)
     if as_json:
         shown.as_json({"tube": arriving.name, "tasks": count})
@@ -106,9 +106,9 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
         _must_outlive_this(url)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
     with penstock.connect(source) as old, penstock.connect(target) as new:
-        chosen = check_names(tubes) or all_tubes(old._hub.store, target)
-        with shown.counting("moving", task_count(old._hub.store, chosen)) as tell:
-            moved = Move(old._hub, new._hub.store, target, wait=seconds, tell=tell).run(chosen)
+        chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
+        with shown.counting("moving", task_count(old.runtime.store, chosen)) as tell:
+            moved = Move(old.runtime, new.runtime.store, target, wait=seconds, tell=tell).run(chosen)
     if as_json:
         shown.as_json({"to": shown_url(target), "moved": moved})
         return

@@ -122,7 +122,7 @@ class Place(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def _stored(self) -> Numbered: ...
+    def stored(self) -> Numbered: ...
 
 
 class Home(Place, Protocol):
@@ -164,7 +164,7 @@ class Facts(Generic[H]):
 
     @property
     def _unleased(self) -> bool:
-        return not self._home._stored.kind.leased
+        return not self._home.stored.kind.leased
 
     id = property(lambda self: self._record.address if self._unleased else self._record.id, doc="The task's id.")
     tube = property(lambda self: self._home.name, doc="The name of its tube.")

@@ -1,62 +1,64 @@
 """Verbs written once, for threads and for asyncio.
 
-A verb is a flow: a generator that checks its arguments, yields the steps it needs of the store and is sent their
-answers. A sync verb carries its steps out in the caller's thread; `bridge` carries out those of many callers at once.
+A verb is an operation: a generator that checks its arguments, yields the store operations it needs, and is sent their
+answers. `@blocking` runs them in the caller's thread; `aio/executor.py` runs those of many callers in shared batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Sequence
+from copy import copy
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
+from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.runtime.wait_queue import Waiter
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Step:
-    """One thing that a flow waits for: by itself `run`, or `together` with others of its key in one store call."""
+class StoreOp:
+    """One thing that an operation waits for. `run` does it alone, `run_batch` together with others of equal key."""
 
     __slots__ = ()
 
     @property
     def key(self) -> Hashable:
-        """Steps of equal keys that are asked for at one moment become one call; None: never."""
+        """Store operations of equal keys that are submitted at the same time share a store call; None: never."""
         return None
 
     @property
     def size(self) -> int:
-        """What it adds to the size of that call, in bytes or thereabouts."""
+        """About how many bytes it adds to a shared store call."""
         return 0
 
     @property
-    def binding(self) -> bool:
-        """Whether it is carried out although its caller has gone before it began."""
+    def run_if_cancelled(self) -> bool:
+        """Whether it still runs when its caller is cancelled before it has begun."""
         return False
 
     def run(self) -> Any:
-        """Carry it out, here and now."""
+        """Run it in the calling thread."""
         raise NotImplementedError
 
-    def together(self, steps: Sequence[Any]) -> list[Any]:
-        """Carry out these, of which it is the first; an answer, or a Failure, for each.
+    def run_batch(self, ops: Sequence[Any]) -> list[Any]:
+        """Run these operations, of which this is the first. Returns an answer or a Failure for each.
 
-        When this raises, nothing has happened.
+        If this raises, nothing has been stored.
         """
-        return [step.run() for step in steps]
+        return [op.run() for op in ops]
 
-    def undo(self, answer: Any) -> Step | None:
-        """What takes the answer back that its caller has not waited for."""
+    def compensate(self, answer: Any) -> StoreOp | None:
+        """The operation that gives back an answer which its cancelled caller never received."""
         return None
 
 
-Flow = Generator[Step, Any, R]
+Operation = Generator[StoreOp, Any, R]
 
 
 class Failure:
-    """An answer that is to be raised."""
+    """An answer that the operation receives as an exception."""
 
     __slots__ = ("error",)
 
@@ -64,21 +66,21 @@ class Failure:
         self.error = error
 
 
-def _no(answer: object) -> None:
-    """Nothing to undo."""
+def _nothing(answer: object) -> None:
+    """Nothing to compensate."""
 
 
-class Call(Step):
-    """Any call that blocks: by itself, or one after the other with those of its key."""
+class Call(StoreOp):
+    """Any blocking call. Calls of equal key run one after the other in the same thread."""
 
-    __slots__ = ("_call", "_key", "_undo")
+    __slots__ = ("_call", "_compensate", "_key")
 
     def __init__(
-        self, call: Callable[[], Any], key: Hashable = None, *, undo: Callable[[Any], Step | None] = _no
+        self, call: Callable[[], Any], key: Hashable = None, *, compensate: Callable[[Any], StoreOp | None] = _nothing
     ) -> None:
         self._call = call
         self._key = key
-        self._undo = undo
+        self._compensate = compensate
 
     @property
     def key(self) -> Hashable:
@@ -87,12 +89,12 @@ class Call(Step):
     def run(self) -> Any:
         return self._call()
 
-    def undo(self, answer: Any) -> Step | None:
-        return self._undo(answer)
+    def compensate(self, answer: Any) -> StoreOp | None:
+        return self._compensate(answer)
 
 
-class Sleep(Step):
-    """Until the waiter is woken or the time is over; no store is asked."""
+class Sleep(StoreOp):
+    """Sleep until the waiter is woken or the time is over. Calls no store."""
 
     __slots__ = ("seconds", "waiter")
 
@@ -104,18 +106,18 @@ class Sleep(Step):
         return self.waiter.sleep(self.seconds)
 
 
-def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
-    """The flow as a plain function that blocks. `penstock.aio` finds the flow itself in its attribute `flow`."""
+def blocking(operation: Callable[P, Operation[R]]) -> Callable[P, R]:
+    """Make a blocking function of an operation. `penstock.aio` finds the operation in its attribute `operation`."""
 
-    @wraps(flow)
+    @wraps(operation)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        steps = flow(*args, **kwargs)
+        steps = operation(*args, **kwargs)
         try:
             step = steps.send(None)
             while True:
                 try:
                     answer = step.run()
-                except BaseException as error:  # KeyboardInterrupt too: the flow may have to clean up
+                except BaseException as error:  # KeyboardInterrupt too: the operation may have to clean up
                     step = steps.throw(error)
                 else:
                     step = steps.send(answer)
@@ -123,30 +125,54 @@ def verb(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
             result: R = end.value
             return result
 
-    call.flow = flow  # type: ignore[attr-defined]
+    call.operation = operation  # type: ignore[attr-defined]
     return call
 
 
-def flow_of(blocking: Callable[..., R]) -> Callable[..., Flow[R]]:
-    """The flow of a bound verb, as a function of its handle and its arguments."""
-    found: Callable[..., Flow[R]] = blocking.flow  # type: ignore[attr-defined]
+def operation_of(verb: Callable[..., R]) -> Callable[..., Operation[R]]:
+    """The operation of a blocking verb, as a function of the handle and the verb's arguments."""
+    found: Callable[..., Operation[R]] = verb.operation  # type: ignore[attr-defined]
     return found
 
 
-def verb_with(short: Callable[..., R | None]) -> Callable[[Callable[P, Flow[R]]], Callable[P, R]]:
-    """As verb, but a blocking call that gives no options first tries this short way; None: there is none."""
+def blocking_with_fast_path(fast: Callable[..., R | None]) -> Callable[[Callable[P, Operation[R]]], Callable[P, R]]:
+    """As `blocking`, but a call without options tries `fast` first; None from it means that it does not apply."""
 
-    def made(flow: Callable[P, Flow[R]]) -> Callable[P, R]:
-        whole = verb(flow)
+    def decorate(operation: Callable[P, Operation[R]]) -> Callable[P, R]:
+        general = blocking(operation)
 
-        @wraps(whole)
+        @wraps(general)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             if not kwargs and len(args) == 2:
-                answer = short(*args)
+                answer = fast(*args)
                 if answer is not None:
                     return answer
-            return whole(*args, **kwargs)
+            return general(*args, **kwargs)
 
         return call
 
-    return made
+    return decorate
+
+
+def run_ops(ops: Sequence[StoreOp]) -> list[Any]:
+    """Run store operations of one key. Returns an answer or a Failure for each. Blocks.
+
+    A batch that is refused because of one operation is halved until each has its own answer.
+    """
+    try:
+        return ops[0].run_batch(ops)
+    except BaseException as error:
+        # An error of the store or the tube is the same for all, and some of it may have been stored.
+        if len(ops) == 1 or not isinstance(error, PenstockError) or isinstance(error, (StoreError, NoSuchTube)):
+            return [Failure(copy_error(error)) for _ in ops]
+    middle = len(ops) // 2
+    return run_ops(ops[:middle]) + run_ops(ops[middle:])
+
+
+def copy_error(error: BaseException) -> BaseException:
+    """A copy of the error for each caller, because a raised error carries its caller's traceback."""
+    if not isinstance(error, PenstockError):
+        return error
+    copied = copy(error).with_traceback(error.__traceback__)
+    copied.__cause__ = error.__cause__
+    return copied

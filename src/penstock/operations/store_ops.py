@@ -1,42 +1,49 @@
-"""The steps that verbs are made of, each able to share a store call with others of its sort."""
+"""The store operations of puts, settles and waits. Those of one kind and tube share a store call."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from penstock.core.ending import Sought
+from penstock.core.entry import make_entry
 from penstock.core.lifecycle import Move
+from penstock.core.numbers import timeout as check_timeout
+from penstock.core.options import PutOptions
 from penstock.core.options import Tube as StoredTube
+from penstock.core.shapes import several
+from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
-from penstock.operations.operation import Step
+from penstock.errors import TubeFull
+from penstock.operations.operation import Operation, StoreOp
 
 if TYPE_CHECKING:
-    from penstock.broker.settling import Settling
-    from penstock.broker.tube import Tube
-    from penstock.runtime.runtime import Hub
+    from penstock.runtime.runtime import BrokerRuntime
 
-# What a task or a move adds to the size of a call beyond its payload: some ten thousand of them fill one.
+# put_many stores up to this many tasks in one atomic call.
+CHUNK = 10_000
+# What a task or a move adds to the size of a call beyond its payload: about ten thousand of them fill one.
 _EACH = 400
 
 
-class Puts(Step):
-    """Store these entries, all or none; TubeFull at once where there is no room. Answers their records."""
+class PutOp(StoreOp):
+    """Store these entries, all or none; TubeFull if the tube has no capacity left. Returns their records."""
 
-    __slots__ = ("_entries", "_tube")
+    __slots__ = ("_entries", "_runtime", "_tube")
 
-    def __init__(self, tube: Tube, entries: Sequence[Entry]) -> None:
+    def __init__(self, runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry]) -> None:
+        self._runtime = runtime
         self._tube = tube
         self._entries = entries
 
     @property
     def key(self) -> tuple[str | int, ...]:
-        stored = self._tube._stored
-        if stored.shards > 1 and any(entry.address is not None for entry in self._entries):
-            # Alone: a part of it may be refused when others are stored, and those of a batch would be put again.
-            return "put", stored.no, id(self)
-        return "put", stored.no
+        if self._tube.shards > 1 and any(entry.address is not None for entry in self._entries):
+            # Alone: one shard may refuse its part after others have stored theirs, and a retry of the batch
+            # would put those again.
+            return "put", self._tube.no, id(self)
+        return "put", self._tube.no
 
     @property
     def size(self) -> int:
@@ -46,80 +53,134 @@ class Puts(Step):
         return sum(_EACH + len(entry.payload) for entry in entries)
 
     def run(self) -> list[Record]:
-        return self._tube._put_now(self._entries)
+        return self._put(self._entries)
 
-    def together(self, steps: Sequence[Puts]) -> list[list[Record]]:
-        records = iter(self._tube._put_now([entry for step in steps for entry in step._entries]))
-        return [list(islice(records, len(step._entries))) for step in steps]
+    def run_batch(self, ops: Sequence[PutOp]) -> list[list[Record]]:
+        records = iter(self._put([entry for op in ops for entry in op._entries]))
+        return [list(islice(records, len(op._entries))) for op in ops]
+
+    def _put(self, entries: Sequence[Entry]) -> list[Record]:
+        stored = self._runtime.store.put(self._tube, entries)
+        self._runtime.publish(stored.effects)
+        self._runtime.note_records(self._tube, stored.records)
+        return stored.records
 
 
-class Moves(Step):
-    """Settle by these moves. Answers for each the record afterwards, or None where its guard failed."""
+def put_items(
+    runtime: BrokerRuntime, tube: StoredTube, items: Iterable[object], timeout: float | None, shared: PutOptions,
+    bind: Callable[[Entry], Entry] | None = None,
+) -> Operation[list[Record]]:  # fmt: skip
+    """Put many tasks, each `data` or `(data, options)`, in atomic chunks; `bind` ties each entry to a group."""
+    records: list[Record] = []
+    feed = iter(several("items", items))
+    # Items of a list are all checked before any of them is stored.
+    ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
+    while entries := [_entry(tube, item, shared) for item in islice(feed, ahead)]:
+        if bind is not None:
+            entries = [bind(entry) for entry in entries]
+        for first in range(0, len(entries), CHUNK):
+            with stepwise(records):
+                records += yield from put_entries(runtime, tube, entries[first : first + CHUNK], timeout)
+    return records
 
-    __slots__ = ("_moves", "_tube")
 
-    def __init__(self, tube: Settling, moves: Sequence[Move]) -> None:
+def put_entries(
+    runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], timeout: float | None
+) -> Operation[list[Record]]:
+    """Put these entries, all or none; if the tube is full, waits up to timeout seconds, then raises TubeFull."""
+    limit, put = check_timeout(timeout), PutOp(runtime, tube, entries)
+    try:
+        records: list[Record] = yield put
+    except TubeFull:
+        if len(entries) > (tube.capacity or 0):
+            raise
+        return (yield from runtime.put_when_not_full(tube, put, limit))
+    return records
+
+
+def _entry(tube: StoredTube, item: object, shared: PutOptions) -> Entry:
+    if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)):
+        return make_entry(tube, item, shared)
+    own = {option: value for option, value in item[1].items() if value is not None}
+    return make_entry(tube, item[0], {**shared, **own})
+
+
+class SettleOp(StoreOp):
+    """Apply these moves. Returns for each the record afterwards, or None if its guard failed."""
+
+    __slots__ = ("_moves", "_runtime", "_tube")
+
+    def __init__(self, runtime: BrokerRuntime, tube: StoredTube, moves: Sequence[Move]) -> None:
+        self._runtime = runtime
         self._tube = tube
         self._moves = moves
 
     @property
     def key(self) -> tuple[str, int]:
-        return "settle", self._tube._stored.no
+        return "settle", self._tube.no
 
     @property
     def size(self) -> int:
         return sum(_EACH + len(move.result or b"") for move in self._moves)
 
     @property
-    def binding(self) -> bool:
-        return True  # a caller that is gone meant it all the same: the work was done, or is to be given back
+    def run_if_cancelled(self) -> bool:
+        return True  # the work was done, or must be given back, even if the caller no longer waits
 
     def run(self) -> list[Record | None]:
-        return self._tube._settle_now(self._moves)
+        return settle(self._runtime, self._tube, self._moves)
 
-    def together(self, steps: Sequence[Moves]) -> list[list[Record | None]]:
-        records = iter(self._tube._settle_now([move for step in steps for move in step._moves]))
-        return [list(islice(records, len(step._moves))) for step in steps]
+    def run_batch(self, ops: Sequence[SettleOp]) -> list[list[Record | None]]:
+        records = iter(settle(self._runtime, self._tube, [move for op in ops for move in op._moves]))
+        return [list(islice(records, len(op._moves))) for op in ops]
 
 
-class CatchUp(Step):
-    """Do everything that is due in a tube. Answers the milliseconds until the next moment."""
+def settle(runtime: BrokerRuntime, tube: StoredTube, moves: Sequence[Move]) -> list[Record | None]:
+    """Apply guarded moves in one store call. Returns for each the record afterwards, or None if its guard failed."""
+    settled = runtime.store.settle(tube, moves, brief=not runtime.has_listener(tube))
+    runtime.publish(settled.effects)
+    runtime.note_records(tube, [record for record in settled.records if record is not None])
+    return settled.records
 
-    __slots__ = ("_hub", "_tube")
 
-    def __init__(self, hub: Hub, tube: StoredTube) -> None:
-        self._hub = hub
+class ApplyDueOp(StoreOp):
+    """Apply everything that is due in a tube. Returns the milliseconds until the next deadline."""
+
+    __slots__ = ("_runtime", "_tube")
+
+    def __init__(self, runtime: BrokerRuntime, tube: StoredTube) -> None:
+        self._runtime = runtime
         self._tube = tube
 
     @property
     def key(self) -> tuple[str, int]:
-        return "catch up", self._tube.no
+        return "apply due", self._tube.no
 
     def run(self) -> int | None:
-        return self._hub.catch_up(self._tube)
+        return self._runtime.apply_due(self._tube)
 
-    def together(self, steps: Sequence[CatchUp]) -> list[int | None]:
-        return [self.run()] * len(steps)
+    def run_batch(self, ops: Sequence[ApplyDueOp]) -> list[int | None]:
+        return [self.run()] * len(ops)
 
 
-class Seek(Step):
-    """How the task of an address ended, or that it has not; what is due is done first."""
+class OutcomeOp(StoreOp):
+    """Look up how the task of an address ended, or that it has not, after everything due is applied."""
 
-    __slots__ = ("_address", "_hub", "_tube")
+    __slots__ = ("_address", "_runtime", "_tube")
 
-    def __init__(self, hub: Hub, tube: StoredTube, address: str) -> None:
-        self._hub = hub
+    def __init__(self, runtime: BrokerRuntime, tube: StoredTube, address: str) -> None:
+        self._runtime = runtime
         self._tube = tube
         self._address = address
 
     @property
     def key(self) -> tuple[str, int]:
-        return "seek", self._tube.no
+        return "outcome", self._tube.no
 
     def run(self) -> Sought:
-        return self.together([self])[0]
+        return self.run_batch([self])[0]
 
-    def together(self, steps: Sequence[Seek]) -> list[Sought]:
-        self._hub.tend()
-        self._hub.catch_up(self._tube)
-        return [self._hub.store.outcome(self._tube, step._address) for step in steps]
+    def run_batch(self, ops: Sequence[OutcomeOp]) -> list[Sought]:
+        self._runtime.reap_if_due()
+        self._runtime.apply_due(self._tube)
+        return [self._runtime.store.outcome(self._tube, op._address) for op in ops]

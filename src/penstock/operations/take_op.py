@@ -1,7 +1,7 @@
-"""Looks for ready tasks on behalf of one take, or of all that ask at one moment.
+"""Takes: one store call for one caller, or for all that ask at the same time.
 
-Blocked takes that share their looks share their place in the store, too: it counts them as one, so that drop and
-sessions see that somebody waits, and no step is spent on each of thousands.
+Blocked takes of one session on the same tubes share a WaiterGroup: the store registers them as one waiter, so that drop
+and sessions see that someone waits, and thousands of blocked takes cost no more than one.
 """
 
 from __future__ import annotations
@@ -10,24 +10,23 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
+from penstock.broker.tube import Tube, release_untaken
 from penstock.core.results import Blocked, Taken
 from penstock.core.task import Task
 from penstock.errors import PenstockError
-from penstock.operations.batch import twin
-from penstock.operations.operation import Failure, Step
+from penstock.operations.operation import Failure, StoreOp, copy_error
 
 if TYPE_CHECKING:
-    from penstock.broker.session_handle import Seat
-    from penstock.broker.tube import Tube
+    from penstock.broker.session import SessionHandle
 
 # What one task may add to the size of a call: its data is not known before.
 _EACH = 4096
 
-Got = tuple[list[Task], Taken]
+TakeResult = tuple[list[Task], Taken]
 
 
-class Line:
-    """Blocked takes of one session on the same tubes: how many, and the handle that the store has them under."""
+class WaiterGroup:
+    """Blocked takes of one session on the same tubes: how many, and the handle they are registered under."""
 
     __slots__ = ("handle", "waiting")
 
@@ -36,159 +35,159 @@ class Line:
         self.handle = ""
 
 
-class Takes(Step):
-    """A look for up to count tasks of the first of these tubes that has any; the same step is asked for again.
+class TakeOp(StoreOp):
+    """Take up to count tasks of the first of these tubes that has any; the same operation may be repeated.
 
-    Answers the tasks, leased, and what the store said. When it `blocks`, its taker sleeps if nothing came; when it is
-    `leaving`, there is no answer.
+    Returns the leased tasks and the store's answer. With `blocks`, its caller sleeps if nothing came; with `leaving`,
+    it only unregisters the caller, and there is no answer.
     """
 
-    __slots__ = ("_line", "blocks", "count", "leaving", "max_pri", "registered", "seat", "tubes")
+    __slots__ = ("_group", "blocks", "count", "leaving", "max_pri", "registered", "session", "tubes")
 
-    def __init__(self, seat: Seat, tubes: Sequence[Tube], count: int, max_pri: int | None) -> None:
-        self.seat = seat
+    def __init__(self, session: SessionHandle, tubes: Sequence[Tube], count: int, max_pri: int | None) -> None:
+        self.session = session
         self.tubes = tubes
         self.count = count
         self.max_pri = max_pri
         self.blocks = False
-        self.registered = False  # it is one of those the store knows as waiting
+        self.registered = False  # counted in its WaiterGroup
         self.leaving = False
-        self._line: Line | None = None
+        self._group: WaiterGroup | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
-        return "take", self.seat, self.max_pri, *(tube._stored.no for tube in self.tubes)
+        return "take", self.session, self.max_pri, *(tube.stored.no for tube in self.tubes)
 
     @property
     def size(self) -> int:
         return self.count * _EACH
 
     @property
-    def binding(self) -> bool:
+    def run_if_cancelled(self) -> bool:
         return self.leaving
 
-    def leave(self) -> Takes:
-        """It looks no more, and is only to be counted out."""
+    def leave(self) -> TakeOp:
+        """Make it an operation that only unregisters its caller."""
         self.blocks, self.leaving = False, True
         return self
 
-    def run(self) -> Got:
+    def run(self) -> TakeResult:
         if self.blocks or self.leaving:
-            self._line = self._line or Line()
-            got: Got = _serve(self._line, [self])[0]
-            return got
+            self._group = self._group or WaiterGroup()
+            result: TakeResult = _run_group(self._group, [self])[0]
+            return result
         while True:
-            tasks, taken = self.seat.attempt(self.tubes, self.count, self.max_pri, None)
-            if tasks or not _again(None, [self], tasks, taken):
+            tasks, taken = self.session.take_now(self.tubes, self.count, self.max_pri, None)
+            if tasks or not _try_again(None, [self], tasks, taken):
                 return tasks, taken
 
-    def together(self, steps: Sequence[Takes]) -> list[Any]:
-        lines = self.seat.lines
-        line = lines.setdefault(self.key, Line())
+    def run_batch(self, ops: Sequence[TakeOp]) -> list[Any]:
+        groups = self.session.waiter_groups
+        group = groups.setdefault(self.key, WaiterGroup())
         try:
-            return _serve(line, steps)
+            return _run_group(group, ops)
         finally:
-            if not line.waiting:
-                lines.pop(self.key, None)
+            if not group.waiting:
+                groups.pop(self.key, None)
 
-    def undo(self, answer: Got | None) -> Step | None:
+    def compensate(self, answer: TakeResult | None) -> StoreOp | None:
         tasks = answer[0] if answer else []
         if not tasks:
             return None
-        return cast("Tube", tasks[0]._home)._untaken(tasks)
+        return release_untaken(cast(Tube, tasks[0]._home), tasks)
 
 
-Answers = dict[Takes, Got | Failure]
+Answers = dict[TakeOp, TakeResult | Failure]
 
 
-def _serve(line: Line, steps: Sequence[Takes]) -> list[Any]:
-    """An answer for each: first for those who were waiting, then as they came."""
-    for step in steps:
-        if step.leaving:
-            _count(line, step, waits=False)
-    hungry = [step for step in steps if step.blocks]
-    hungry += [step for step in steps if not (step.blocks or step.leaving)]
+def _run_group(group: WaiterGroup, ops: Sequence[TakeOp]) -> list[Any]:
+    """Answer each operation: first those that were blocked, then the others in order of arrival."""
+    for op in ops:
+        if op.leaving:
+            _register(group, op, waits=False)
+    unserved = [op for op in ops if op.blocks]
+    unserved += [op for op in ops if not (op.blocks or op.leaving)]
     try:
-        answers = _find(line, hungry)
-        for step, got in answers.items():
-            if not isinstance(got, Failure):
-                _count(line, step, waits=step.blocks and not got[0] and got[1].alive)
+        answers = _take_for(group, unserved)
+        for op, answer in answers.items():
+            if not isinstance(answer, Failure):
+                _register(group, op, waits=op.blocks and not answer[0] and answer[1].alive)
     finally:
-        _count_out(line, steps[0])
-    return [answers.get(step) for step in steps]
+        _unregister_empty(group, ops[0])
+    return [answers.get(op) for op in ops]
 
 
-def _find(line: Line, hungry: list[Takes]) -> Answers:
-    """What each of them gets, in as few store calls as can be."""
+def _take_for(group: WaiterGroup, unserved: list[TakeOp]) -> Answers:
+    """Take for all of them, in as few store calls as possible."""
     answers: Answers = {}
-    while hungry:
+    while unserved:
         try:
-            tasks, taken = _look(line, hungry)
+            tasks, taken = _take_once(group, unserved)
         except PenstockError as error:
             if not answers:
                 raise
-            answers |= {step: Failure(twin(error)) for step in hungry}  # the others have their tasks
+            answers |= {op: Failure(copy_error(error)) for op in unserved}  # the others have their tasks
             break
-        hungry = _hand_out(tasks, taken, hungry, answers)
-        if not hungry or not _again(line, hungry, tasks, taken):
-            answers |= dict.fromkeys(hungry, ([], taken))
+        unserved = _distribute(tasks, taken, unserved, answers)
+        if not unserved or not _try_again(group, unserved, tasks, taken):
+            answers |= dict.fromkeys(unserved, ([], taken))
             break
     return answers
 
 
-def _look(line: Line, hungry: Sequence[Takes]) -> Got:
+def _take_once(group: WaiterGroup, unserved: Sequence[TakeOp]) -> TakeResult:
     """One store call for all of them."""
-    first, mode = hungry[0], _mode(line, hungry)
-    tasks, taken = first.seat.attempt(first.tubes, sum(step.count for step in hungry), first.max_pri, mode)
+    first, mode = unserved[0], _blocked_mode(group, unserved)
+    tasks, taken = first.session.take_now(first.tubes, sum(op.count for op in unserved), first.max_pri, mode)
     if mode is not None:
-        line.handle = "" if tasks or not taken.alive else first.seat.handle
+        group.handle = "" if tasks or not taken.alive else first.session.handle
     return tasks, taken
 
 
-def _mode(line: Line, hungry: Sequence[Takes]) -> Blocked:
-    blocked = [step for step in hungry if step.blocks]
+def _blocked_mode(group: WaiterGroup, unserved: Sequence[TakeOp]) -> Blocked:
+    blocked = [op for op in unserved if op.blocks]
     if not blocked:
         return None
-    if line.handle != blocked[0].seat.handle:
+    if group.handle != blocked[0].session.handle:
         return "enter"
-    alone = line.waiting == len(blocked) == 1 and blocked[0].registered
+    alone = group.waiting == len(blocked) == 1 and blocked[0].registered
     return "stay" if alone else None
 
 
-def _hand_out(tasks: Sequence[Task], taken: Taken, hungry: Sequence[Takes], answers: Answers) -> list[Takes]:
-    """Those who got nothing."""
+def _distribute(tasks: Sequence[Task], taken: Taken, unserved: Sequence[TakeOp], answers: Answers) -> list[TakeOp]:
+    """Give the tasks to the operations in order. Returns those that got none."""
     left = iter(tasks)
-    for step in hungry:
-        mine = list(islice(left, step.count))
-        if mine:
-            answers[step] = mine, taken
-    return [step for step in hungry if step not in answers]
+    for op in unserved:
+        own = list(islice(left, op.count))
+        if own:
+            answers[op] = own, taken
+    return [op for op in unserved if op not in answers]
 
 
-def _again(line: Line | None, hungry: Sequence[Takes], tasks: Sequence[Task], taken: Taken) -> bool:
-    """Whether another look may bring something to those who got nothing, or must be made before they sleep."""
-    first = hungry[0]
+def _try_again(group: WaiterGroup | None, unserved: Sequence[TakeOp], tasks: Sequence[Task], taken: Taken) -> bool:
+    """Whether another store call may bring tasks to those that got none, or must be made before they sleep."""
+    first = unserved[0]
     if not taken.alive:
         return False
-    if line is not None and first.blocks and line.handle != first.seat.handle:
+    if group is not None and first.blocks and group.handle != first.session.handle:
         return True
     if tasks and len(first.tubes) > 1:  # the next tube may have some
         return True
-    if all(step.blocks for step in hungry):
+    if all(op.blocks for op in unserved):
         return False
-    # What is left to be done may bring a task, and so may the end of a dead peer.
-    return taken.wait_ms == 0 or (not tasks and first.seat._hub.tend())
+    # What is still due may make a task ready, and so may the end of a dead peer.
+    return taken.wait_ms == 0 or (not tasks and first.session.runtime.reap_if_due())
 
 
-def _count(line: Line, step: Takes, *, waits: bool) -> None:
-    if waits != step.registered:
-        step.registered = waits
-        line.waiting += 1 if waits else -1
+def _register(group: WaiterGroup, op: TakeOp, *, waits: bool) -> None:
+    if waits != op.registered:
+        op.registered = waits
+        group.waiting += 1 if waits else -1
 
 
-def _count_out(line: Line, step: Takes) -> None:
-    """With the last one who waits, the line leaves the store."""
-    if not line.waiting and line.handle:
-        if line.handle == step.seat.handle:
-            step.seat.unregister(step.tubes)
-        line.handle = ""
+def _unregister_empty(group: WaiterGroup, op: TakeOp) -> None:
+    """Unregister the group in the store when nobody in it waits any more."""
+    if not group.waiting and group.handle:
+        if group.handle == op.session.handle:
+            op.session.unregister(op.tubes)
+        group.handle = ""

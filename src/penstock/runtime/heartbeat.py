@@ -1,7 +1,7 @@
-"""The one background thread of a broker: keeps its sessions alive and wakes its waiting callers.
+"""The one background thread of a broker: keeps its sessions alive and wakes its blocked callers.
 
-It runs only while the broker has a session, looks for changes of other processes only while someone waits,
-and does no work of its own on tasks: it beats, reaps dead peers, and hints waiters.
+It runs while the broker has a session, and watches for changes of other processes only while someone waits. It never
+touches tasks itself: it sends heartbeats, reaps dead peers, and hints waiters.
 """
 
 from __future__ import annotations
@@ -18,59 +18,58 @@ from penstock.store.wake import Wake
 
 log = logging.getLogger("penstock")
 
-# Beat at a third of the lapse: two beats may be lost (one slow query, one reconnect) before others may
-# end the session.
+# Heartbeat at a third of the lapse: two may be lost (one slow query, one reconnect) before others may end the session.
 BEAT_SECONDS = LAPSE_MS / 1000 / 3
-# A peer killed on this host is noticed within this, without a query.
+# A peer killed on this host is noticed within this time, without a query.
 REAP_SECONDS = 0.4
 # Behind every notification: covers a lost one.
 SCAN_SECONDS = 1.0
-# After an error of the store, so that a store that is away is not hammered.
+# After an error of the store, so that an unavailable store is not hammered.
 RETRY_SECONDS = 1.0
 
 
-class Kept(Protocol):
-    """What the keeper needs of its broker."""
+class HeartbeatRuntime(Protocol):
+    """What the heartbeat needs of its broker's runtime."""
 
     closed: bool
 
     @property
     def store(self) -> Store: ...
-    def beat(self) -> None: ...
+    def send_heartbeats(self) -> None: ...
     def reap(self) -> bool: ...
     def hint_waiters(self) -> None: ...
-    def waiters(self) -> int: ...
-    def next_due(self) -> float | None: ...
-    def due_passed(self, now: float) -> None: ...
+    def topic_count(self) -> int: ...
+    def next_deadline(self) -> float | None: ...
+    def wake_due(self, now: float) -> None: ...
 
 
-class Keeper:
+class Heartbeat:
     """Starts when first needed and stops with the broker."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, runtime: HeartbeatRuntime) -> None:
+        self._runtime = runtime
         self._wake = Wake()
-        self._wake.on_news = kept.hint_waiters
-        self._watching = False  # asleep until `_until`, with an eye on what others change
+        self._wake.on_news = runtime.hint_waiters
+        self._watching = False  # asleep until `_until`, watching for changes of others
         self._until = 0.0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stopping = False
 
     def start(self) -> None:
-        """Run, if it does not yet."""
+        """Start the thread, if it is not running."""
         with self._lock:
             if self._thread is None and not self._stopping:
-                self._thread = threading.Thread(target=self._run, name="penstock-keeper", daemon=True)
+                self._thread = threading.Thread(target=self._run, name="penstock-heartbeat", daemon=True)
                 self._thread.start()
 
-    def nudge(self, due: float | None) -> None:
-        """Someone waits now, until that moment if there is one: wake it, unless its sleep was planned for that."""
-        if not self._watching or (due is not None and due < self._until):
+    def nudge(self, deadline: float | None) -> None:
+        """Wake the thread for a newly blocked caller and its deadline, unless its sleep allows for them."""
+        if not self._watching or (deadline is not None and deadline < self._until):
             self._wake.set()
 
     def stop(self) -> None:
-        """End the thread and wait for it."""
+        """Stop the thread and wait for it."""
         with self._lock:
             self._stopping = True
             thread = self._thread
@@ -87,30 +86,30 @@ class Keeper:
                 now = time.monotonic()
                 if now >= beat:
                     beat = now + BEAT_SECONDS
-                    self._kept.beat()
+                    self._runtime.send_heartbeats()
                 if now >= reap:
                     reap = now + REAP_SECONDS
-                    self._kept.reap()
+                    self._runtime.reap()
                 if now >= scan:
                     scan = now + SCAN_SECONDS
-                    self._kept.hint_waiters()
-                self._kept.due_passed(now)
+                    self._runtime.hint_waiters()
+                self._runtime.wake_due(now)
                 self._sleep(min(beat, reap, scan))
             except (PenstockError, OSError) as error:
-                if self._kept.closed:
+                if self._runtime.closed:
                     return
-                log.warning("the store cannot be looked after now (%s); trying again", error)
+                log.warning("store maintenance failed (%s); retrying", error)
                 self._wake.wait(RETRY_SECONDS)
 
     def _sleep(self, until: float) -> None:
-        due = self._kept.next_due()
-        until = until if due is None else min(until, due)
-        waiting = self._kept.waiters() > 0
-        # From here on nudges are judged by this plan; whoever came before it was made has set the wake-up.
+        deadline = self._runtime.next_deadline()
+        until = until if deadline is None else min(until, deadline)
+        waiting = self._runtime.topic_count() > 0
+        # From here on nudges are judged by this plan; a caller that came before it was made has set the wake-up.
         self._until, self._watching = until, waiting
         try:
-            if self._kept.store.wait(self._wake, until - time.monotonic(), watch=waiting):
-                self._kept.hint_waiters()
+            if self._runtime.store.wait(self._wake, until - time.monotonic(), watch=waiting):
+                self._runtime.hint_waiters()
         finally:
             self._watching = False
         self._wake.clear()

@@ -1,8 +1,8 @@
-"""Who lives on this host, told by the kernel: every session handle holds an OS lock while its process lives.
+"""Which processes of this host are alive, by OS locks: every session handle holds one while its process lives.
 
 A lock is a file named by the handle, in a folder of this host and store, locked as an open file description:
-several sessions of a process do not confuse it, and a forked child lets go of its copy. Whoever can lock such
-a file knows that its process is dead. A missing file means unknown, never dead: then the heartbeat decides.
+several sessions of a process do not confuse it, and a forked child closes its copy. If another process can lock such
+a file, its owner is dead. A missing file means unknown, never dead: then the heartbeat decides.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 
 
 def open_locks(store: str) -> Locks | None:
-    """The locks of a store on this host; None, and the heartbeat alone decides, where the system has none."""
+    """The locks of a store on this host; None if the system has none, and then the heartbeat alone decides."""
     if not hasattr(fcntl, "F_OFD_SETLK"):
         return None
     root = Path(os.environ.get("PENSTOCK_LOCKS") or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}")
@@ -35,7 +35,7 @@ def open_locks(store: str) -> Locks | None:
             raise PermissionError(f"{root} belongs to another user")
         return Locks(root, store)
     except OSError as error:
-        log.warning("dead processes are noticed by their heartbeat only (%s); set PENSTOCK_LOCKS to a folder", error)
+        log.warning("no session locks (%s); only heartbeats show dead processes: set PENSTOCK_LOCKS to a folder", error)
         return None
 
 
@@ -50,15 +50,15 @@ class Locks:
         reset_in_child(self)
 
     def hold(self, handle: str) -> str:
-        """Lock the handle's file until `let_go` or the end of the process; the locus, or "" where it cannot be had."""
+        """Lock the handle's file until `let_go` or the end of the process. Returns the locus, or "" if that failed."""
         draft = self._folder / f".{handle}"
         try:
             descriptor = self._create(draft)
         except OSError as error:
-            log.warning("if this process dies, only its heartbeat will tell: it cannot lock a file (%s)", error)
+            log.warning("cannot lock a session file (%s); if this process dies, only its heartbeat will show it", error)
             return ""
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _LOCK)
-        # Seen by others only once it is locked, else a starting process would look dead.
+        # Visible to others only once it is locked, else a starting process would look dead.
         draft.rename(self._folder / handle)
         self._held[handle] = descriptor
         return self.locus
@@ -67,12 +67,12 @@ class Locks:
         while True:
             with contextlib.suppress(FileExistsError):
                 self._folder.mkdir(mode=0o700)
-            # The last other one may have removed the folder since; then it is made again.
+            # The last other process may have removed the folder since; then it is made again.
             with contextlib.suppress(FileNotFoundError):
                 return os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def let_go(self, handle: str) -> None:
-        """The handle has left: remove its file, and the folder after the last one."""
+        """Remove the file of a handle that has left, and the folder after the last one."""
         descriptor = self._held.pop(handle, None)
         if descriptor is not None:  # in a forked child it is the parent's
             self.remove(handle)
@@ -81,13 +81,13 @@ class Locks:
                 self._folder.rmdir()
 
     def remove(self, handle: str) -> None:
-        """Forget a handle's file, if there is one."""
+        """Remove a handle's file, if there is one."""
         with contextlib.suppress(FileNotFoundError):
             (self._folder / handle).unlink()
 
     def dead(self) -> list[str]:
         """The handles whose processes have ended without leaving."""
-        with contextlib.suppress(OSError):  # as a rule there is no folder, because nobody is there
+        with contextlib.suppress(OSError):  # usually there is no folder, because no session is there
             names = os.listdir(self._folder)
             return [name for name in names if name not in self._held and name[0] != "." and self._is_dead(name)]
         return []

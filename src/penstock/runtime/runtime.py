@@ -1,4 +1,4 @@
-"""What the tubes and sessions of one broker share: its store, its listeners, its keeper, and who waits."""
+"""What the handles of one broker share: the store, its listeners, its sessions, its heartbeat, and who waits."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
-from penstock.operations.operation import Flow, Sleep, Step
-from penstock.operations.store_ops import CatchUp
-from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Keeper
+from penstock.operations.operation import Operation, Sleep, StoreOp
+from penstock.operations.store_ops import ApplyDueOp
+from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
-from penstock.runtime.subscriber import Ears
-from penstock.runtime.wait_queue import Topic, Waiter, room_of
+from penstock.runtime.subscriber import Subscriber
+from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
 from penstock.store.contract import PlainStore, TransferStore
 from penstock.store.forks import reset_in_child
 from penstock.store.wake import HeardStore
@@ -27,12 +27,12 @@ log = logging.getLogger("penstock")
 
 OnChange = Callable[[Task, str], object]
 T = TypeVar("T")
-# All who wait for one end.
+# Wakes every waiter of a topic.
 _EVERYONE = 2**31
 
 
 class Member(Protocol):
-    """A session, as the hub knows it."""
+    """A session handle, as the runtime knows it."""
 
     handle: str
 
@@ -41,32 +41,36 @@ class Member(Protocol):
     def after_fork(self) -> None: ...
 
 
-class Hub:
-    """Wakes, tells, beats and reaps for one broker. A forked child begins anew."""
+class BrokerRuntime:
+    """Wakes waiters, calls listeners, sends heartbeats and reaps dead peers for one broker.
+
+    In a forked child it starts again without threads and sessions.
+    """
 
     def __init__(self, store: TransferStore) -> None:
         self.closed = False
-        self.room = room_of(store.identity)
+        #: The blocked callers of this process on this store.
+        self.wait_queue = wait_queue_of(store.identity)
         self._store = store
         self._news = store.news if isinstance(store, HeardStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
-        self._keeper = Keeper(self)
+        self._heartbeat = Heartbeat(self)
         self._locks: Locks | None = None
         self._lockless = False
         self._listeners: dict[int, tuple[Home, OnChange]] = {}
-        #: Told of every event of every tube that this broker makes, after it is stored and in whichever thread: a
+        #: Called with every event of every tube that this broker causes, after it is stored and in any thread: for a
         #: server's counters and streams. It must be quick and must not raise.
         self.tap: Callable[[Sequence[Event]], object] | None = None
-        self._dues: dict[Topic, float] = {}
+        self._deadlines: dict[Topic, float] = {}
         self._reaped = 0.0
-        self._said = 0.0
+        self._outage_logged = 0.0
         reset_in_child(self)
 
     @property
     def store(self) -> TransferStore:
-        """The store, while the broker is open."""
+        """The store; StoreUnavailable once the broker is closed."""
         if self.closed:
             raise StoreUnavailable("this broker is closed: connect again")
         return self._store
@@ -80,48 +84,48 @@ class Hub:
         return self._locks
 
     def close(self) -> None:
-        """End every session, then the keeper, then let go of the store. Only the first call does anything."""
+        """End every session, stop the heartbeat, and close the store. Only the first call does anything."""
         with self._lock:
             if self.closed:
                 return
             self.closed = True
             members = list(self._members)
-        self.room.rouse(list(self._waiters))
+        self.wait_queue.wake_waiters(list(self._waiters))
         with ExitStack() as ends:  # each of them, also when one fails; last in, first out
             ends.callback(self._store.close)
-            ends.callback(self._keeper.stop)
+            ends.callback(self._heartbeat.stop)
             for member in members:
                 ends.callback(member.close)
 
     def after_fork(self) -> None:
-        """In a child: no thread, no lease and no session of the parent's."""
+        """In a child, no thread, lease or session of the parent exists."""
         self._lock = threading.Lock()
-        self._keeper = Keeper(self)
-        self._dues = {}
+        self._heartbeat = Heartbeat(self)
+        self._deadlines = {}
         self._waiters = set()
         for member in self._members:
             member.after_fork()
         self._members = set()
 
-    # sessions
+    # Sessions.
 
-    def keep(self, member: Member) -> None:
-        """A session has joined: look after it."""
+    def add_session(self, member: Member) -> None:
+        """Send heartbeats for a session handle that has joined."""
         with self._lock:
             self._members.add(member)
-        self._keeper.start()
+        self._heartbeat.start()
 
-    def forget(self, member: Member, *, leave: bool) -> None:
-        """A session has ended: its handle leaves the store, unless that has ended it, and lets go of its lock."""
+    def remove_session(self, member: Member, *, leave: bool) -> None:
+        """Forget a session handle and release its lock; with `leave`, it also leaves the store."""
         with self._lock:
             self._members.discard(member)
         if leave:
-            self.after(self._store.leave([member.handle]))
+            self.publish(self._store.leave([member.handle]))
         if self._locks is not None:
             self._locks.let_go(member.handle)
 
-    def beat(self) -> None:
-        """Say that this broker's sessions live; those that the store has ended are lost."""
+    def send_heartbeats(self) -> None:
+        """Renew this broker's sessions; those that the store has ended are lost."""
         with self._lock:
             live = {member.handle: member for member in self._members}
         if live:
@@ -129,77 +133,79 @@ class Hub:
                 live[handle].lose(handle)
 
     def reap(self) -> bool:
-        """End the sessions of processes of this host that died; True when there were any."""
+        """End the sessions of processes of this host that have died. Returns whether there were any."""
         self._reaped = time.monotonic()
         if self.locks is None:
             return False
         dead = self.locks.dead()
         if dead:
-            self.after(self.store.leave(dead, locus=self.locks.locus))
+            self.publish(self.store.leave(dead, locus=self.locks.locus))
             for handle in dead:
                 self.locks.remove(handle)
         return bool(dead)
 
-    def tend(self) -> bool:
-        """Look for dead peers if the last look is a while ago; True when one was found."""
+    def reap_if_due(self) -> bool:
+        """Reap dead peers unless that was done a moment ago. Returns whether there were any."""
         if not self.store.shared or time.monotonic() - self._reaped < REAP_SECONDS:
             return False
         return self.reap()
 
-    # what a step brought
+    # After a change is stored.
 
-    def after(self, effects: Effects) -> None:
-        """A step is stored: wake who waits for what it brought, and tell who listens."""
+    def publish(self, effects: Effects) -> None:
+        """Wake the waiters and call the listeners of a change that is stored."""
         for no, count in effects.readied.items():
-            self.room.wake(("ready", no), count)
+            self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():
-            self.room.wake(("room", no), count)
+            self.wait_queue.wake(("room", no), count)
         for topic in effects.ended:
-            self.room.wake(topic, _EVERYONE)
+            self.wait_queue.wake(topic, _EVERYONE)
         if self.tap is not None and effects.events:
             self.tap(effects.events)
         if self._listeners:
             for event in effects.events:
                 listener = self._listeners.get(event.tube)
                 if listener is not None:
-                    _tell(*listener, event.record, event.name)
+                    _call_listener(*listener, event.record, event.name)
 
     def plain_put(self, tube: StoredTube, entry: Entry) -> Callable[[bytes], Record | None] | None:
-        """The store's short way for puts into this tube that differ from this in their data; tell `arrived` of each."""
+        """The store's fast path for puts that differ from the entry in their data alone; `publish_put` each of them."""
         return self._store.plain_put(tube, entry) if isinstance(self._store, PlainStore) else None
 
-    def arrived(self, tube: StoredTube, record: Record) -> None:
-        """As `after` and `note_records`, of one task put by the short way."""
-        self.room.wake(("ready", tube.no))
+    def publish_put(self, tube: StoredTube, record: Record) -> None:
+        """As `publish` and `note_records`, for one task put by the fast path."""
+        self.wait_queue.wake(("ready", tube.no))
         if self.tap is not None or self._listeners:
-            self.after(Effects([Event(tube.no, "put", record)]))
+            self.publish(Effects([Event(tube.no, "put", record)]))
         if record.at is not None:
             self.note_records(tube, (record,))
 
-    def listen(self, tube: StoredTube, home: Home, callback: OnChange | None) -> OnChange | None:
-        """Set a tube's listener; the previous one."""
+    def set_listener(self, tube: StoredTube, home: Home, callback: OnChange | None) -> OnChange | None:
+        """Set a tube's on_change callback. Returns the previous one."""
         previous = self._listeners.pop(tube.no, None)
         if callback is not None:
             self._listeners[tube.no] = (home, callback)
         return previous[1] if previous else None
 
-    def is_listened(self, tube: StoredTube) -> bool:
-        """Whether anybody is told of what happens in a tube."""
+    def has_listener(self, tube: StoredTube) -> bool:
+        """Whether events of a tube go to a listener or the tap."""
         return self.tap is not None or tube.no in self._listeners
 
-    def catch_up(self, tube: StoredTube) -> int | None:
-        """Do everything that is due in a tube; so many milliseconds until the next moment."""
+    def apply_due(self, tube: StoredTube) -> int | None:
+        """Apply everything that is due in a tube. Returns the milliseconds until the next deadline, None if none."""
         while True:
             advanced = self.store.advance(tube)
-            self.after(advanced.effects)
+            self.publish(advanced.effects)
             if not advanced.more:
                 return advanced.wait_ms
 
-    def put_when_room(self, tube: StoredTube, put: Step, timeout: float | None) -> Flow[list[Record]]:
-        """Put into a full tube as soon as it has room; TubeFull when the time is over."""
+    # Blocked callers.
+
+    def put_when_not_full(self, tube: StoredTube, put: StoreOp, timeout: float | None) -> Operation[list[Record]]:
+        """Put into a full tube as soon as it has room; TubeFull after timeout seconds."""
         full: list[TubeFull] = []
 
-        def look() -> Flow[list[Record] | None]:
+        def attempt() -> Operation[list[Record] | None]:
             try:
                 records: list[Record] = yield put
             except TubeFull as error:
@@ -207,96 +213,99 @@ class Hub:
                 return None
             return records
 
-        records = yield from self.wait_for(("room", tube.no), tube, look, timeout)
+        records = yield from self.wait_for(("room", tube.no), tube, attempt, timeout)
         if records is None:
             raise full[0]
         return records
 
     def wait_for(
-        self, topic: Topic, tube: StoredTube, look: Callable[[], Flow[T | None]], timeout: float | None
-    ) -> Flow[T | None]:
-        """What look gives, once it gives anything; None when the time is over. What is due is done meanwhile."""
+        self, topic: Topic, tube: StoredTube, attempt: Callable[[], Operation[T | None]], timeout: float | None
+    ) -> Operation[T | None]:
+        """Repeat `attempt` at each wake-up until it returns something; None after timeout seconds.
+
+        Meanwhile everything due in the tube is applied.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         due = 0.0
-        waiter = self.enter((topic,))
+        waiter = self.add_waiter((topic,))
         self._waiters.add(waiter)
         try:
             while True:
                 if due <= time.monotonic():  # not at every change of others: it takes the store's write lock
-                    wait_ms: int | None = yield CatchUp(self, tube)
+                    wait_ms: int | None = yield ApplyDueOp(self, tube)
                     due = time.monotonic() + min(SCAN_SECONDS, SCAN_SECONDS if wait_ms is None else wait_ms / 1000)
-                    self.note_due((topic,), wait_ms)
-                found = yield from look()
+                    self.note_deadline((topic,), wait_ms)
+                found = yield from attempt()
                 left = None if deadline is None else deadline - time.monotonic()
                 if found is not None or (left is not None and left <= 0):
                     return found
-                self.room.again(waiter)
-                self._keeper.start()
+                self.wait_queue.requeue(waiter)
+                self._heartbeat.start()
                 yield Sleep(waiter, left)
         finally:
             self._waiters.discard(waiter)
-            self.room.leave(waiter, None)
+            self.wait_queue.remove(waiter, None)
 
-    def enter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
-        """Queue up in the room, with an ear for what others change where the store lends one."""
-        waiter = self.room.enter(topics, max_pri)
+    def add_waiter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
+        """Add a blocked caller to the wait queue, with a subscriber if the store notifies."""
+        waiter = self.wait_queue.add(topics, max_pri)
         if self._news is not None:
-            waiter.ears = Ears(self.room, self._news)
+            waiter.subscriber = Subscriber(self.wait_queue, self._news)
         return waiter
 
-    # what will be due, for those who wait
+    # Deadlines that blocked callers must be woken for.
 
-    def note_due(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
-        """So long until the store must be looked at again for these; None: not known."""
-        due = None
+    def note_deadline(self, topics: Sequence[Topic], wait_ms: int | None) -> None:
+        """Wake the waiters of these topics in that many milliseconds; None: no deadline is known."""
+        deadline = None
         if wait_ms is not None:
-            due = time.monotonic() + wait_ms / 1000
+            deadline = time.monotonic() + wait_ms / 1000
             with self._lock:
                 for topic in topics:
-                    self._dues[topic] = min(due, self._dues.get(topic, due))
-        self._keeper.nudge(due)
+                    self._deadlines[topic] = min(deadline, self._deadlines.get(topic, deadline))
+        self._heartbeat.nudge(deadline)
 
     def note_records(self, tube: StoredTube, records: Sequence[Record]) -> None:
-        """A step left these tasks with a next moment: whoever waits must know it."""
+        """Note the deadlines of tasks that were just stored, if anyone waits for the tube."""
         topic: Topic = ("ready", tube.no)
-        if self.room.has(topic) and tube.kind.timed:
+        if self.wait_queue.has(topic) and tube.kind.timed:
             moments = [record.at for record in records if record.at is not None]
             if moments:
-                self.note_due((topic,), max(0, min(moments) - self.store.now()))
+                self.note_deadline((topic,), max(0, min(moments) - self.store.now()))
 
     def note_outage(self, error: StoreError) -> None:
-        """A waiting take, or the end of a `with` block, outlasts it. Said once a second, however many wait."""
+        """Log that a blocked call waits for the store; once a second, however many wait."""
         now = time.monotonic()
-        if now - self._said >= SCAN_SECONDS:
-            self._said = now
-            log.warning("a call that waits goes on when the store is back (%s)", error)
+        if now - self._outage_logged >= SCAN_SECONDS:
+            self._outage_logged = now
+            log.warning("store unavailable (%s); blocked calls resume when it returns", error)
 
-    # for the keeper
+    # For the heartbeat thread.
 
     def hint_waiters(self) -> None:
-        """Something may have changed anywhere."""
-        self.room.wake_all()
+        """Hint waiters of every topic: something may have changed anywhere."""
+        self.wait_queue.wake_all()
 
-    def waiters(self) -> int:
-        """How much is waited for in this process on this store."""
-        return len(self.room)
+    def topic_count(self) -> int:
+        """How many topics are waited for in this process on this store."""
+        return len(self.wait_queue)
 
-    def next_due(self) -> float | None:
+    def next_deadline(self) -> float | None:
         """When the next waiter must be woken, by the monotonic clock."""
         with self._lock:
-            return min(self._dues.values(), default=None)
+            return min(self._deadlines.values(), default=None)
 
-    def due_passed(self, now: float) -> None:
-        """Wake those whose moment has come."""
+    def wake_due(self, now: float) -> None:
+        """Wake the waiters whose deadline has passed."""
         with self._lock:
-            passed = [topic for topic, due in self._dues.items() if due <= now]
+            passed = [topic for topic, deadline in self._deadlines.items() if deadline <= now]
             for topic in passed:
-                del self._dues[topic]
+                del self._deadlines[topic]
         for topic in passed:
-            self.room.wake(topic, hint=True)
+            self.wait_queue.wake(topic, hint=True)
 
 
-def _tell(home: Home, callback: OnChange, record: Record, event: str) -> None:
+def _call_listener(home: Home, callback: OnChange, record: Record, event: str) -> None:
     try:
         callback(make_task(record, home), event)
     except Exception:

@@ -1,4 +1,4 @@
-"""A blocked caller that sleeps alone in its process hears of changes elsewhere itself, without a thread between."""
+"""Lets a blocked caller that is alone in its process listen for changes itself, without a thread in between."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ import threading
 import time
 from functools import partial
 
-from penstock.runtime.wait_queue import Room, Waiter
+from penstock.runtime.wait_queue import Waiter, WaitQueue
 from penstock.store.wake import News
 
 
-class Ears:
-    """Of one waiter, in the room that it entered."""
+class Subscriber:
+    """Sleeps for one waiter, on the store's notifications if it is the only one in its queue."""
 
-    __slots__ = ("_news", "_room")
+    __slots__ = ("_news", "_queue")
 
-    def __init__(self, room: Room, news: News) -> None:
-        self._room = room
+    def __init__(self, queue: WaitQueue, news: News) -> None:
+        self._queue = queue
         self._news = news
 
     def sleep(self, waiter: Waiter, seconds: float | None) -> bool:
         """As Waiter.sleep."""
         ends = None if seconds is None else time.monotonic() + seconds
-        stir = self._news.lend() if self._room.is_alone(waiter) else None
+        stir = self._news.lend() if self._queue.is_alone(waiter) else None
         if stir is None:
             self._news.listen_on()
-            return waiter.rest(seconds)
+            return waiter.sleep_unsubscribed(seconds)
         try:
-            return waiter.on_wake(partial(_set, stir)) or self._hear(stir, ends)
+            return waiter.on_wake(partial(_set, stir)) or self._poll(stir, ends)
         finally:
             waiter.on_wake(None)
             self._news.give_back()
-            if not self._room.is_alone(waiter):  # who came since may have counted on this one
+            if not self._queue.is_alone(waiter):  # a waiter that came since may have relied on this one
                 self._news.listen_on()
 
-    def others_listen(self) -> None:
-        """Its waiter sleeps without a thread."""
+    def listen_elsewhere(self) -> None:
+        """Have the store's own thread listen, because this waiter sleeps without a thread."""
         self._news.listen_on()
 
-    def _hear(self, stir: threading.Event, ends: float | None) -> bool:
-        """Whether it was stirred, or can hear no more: what it has missed then, it must look for."""
+    def _poll(self, stir: threading.Event, ends: float | None) -> bool:
+        """Listen until woken or notified. True also if it can listen no more, because it may have missed something."""
         while not stir.is_set():
             left = None if ends is None else ends - time.monotonic()
             if left is not None and left <= 0:

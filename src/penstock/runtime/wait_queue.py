@@ -1,8 +1,8 @@
-"""Where blocked callers of one process wait: longest-waiting first, one woken for each new ready task.
+"""The queue of blocked callers in one process: longest-waiting first, one woken for each new ready task.
 
-A wake is a token when it stands for one task that this process made ready, or a hint when something may have
-changed elsewhere. A waiter woken by a hint that found work hints the next, and where a second look costs nothing the
-next two; a token that its waiter did not use goes to the next.
+A wake-up is a token if it stands for one task that this process made ready, or a hint if something may have changed
+elsewhere. A waiter woken by a hint that found work hints the next one, or the next two where a second attempt costs
+nothing; a token that its waiter did not use goes to the next one.
 """
 
 from __future__ import annotations
@@ -15,58 +15,58 @@ from typing import TYPE_CHECKING
 from penstock.store.forks import reset_in_child
 
 if TYPE_CHECKING:
-    from penstock.runtime.subscriber import Ears
+    from penstock.runtime.subscriber import Subscriber
 
-# What is waited for, and the tube's number; of an end, also the number of the task or group.
+# What is waited for, and the tube's number; for the end of a task or group, also its number.
 Topic = tuple[str, int] | tuple[str, int, int]
 
 
 class Waiter:
-    """One blocked caller. Its place in the queue is its time of arrival, until it leaves."""
+    """One blocked caller. It keeps its place in the queue until it is removed."""
 
-    __slots__ = ("_call", "_lock", "ears", "hinted", "max_pri", "owed", "promised", "shares", "topics", "woken")
+    __slots__ = ("_call", "_lock", "hinted", "max_pri", "owed", "promised", "shares", "subscriber", "topics", "woken")
 
     def __init__(self, topics: tuple[Topic, ...], max_pri: int | None) -> None:
         self.topics = topics
-        self.max_pri = max_pri  # it refuses less urgent work, which another may take; None: nothing
-        self.shares = False  # it sleeps without a thread, and its looks are made together with others'
+        self.max_pri = max_pri  # it takes no less urgent work, which another waiter may take; None: any
+        self.shares = False  # it sleeps without a thread, and its attempts share store calls
         self.woken = False
         self.hinted = False
-        self.owed = False  # something came while it was awake: it looks again
-        self.promised = False  # and that look is a token's
-        self.ears: Ears | None = None  # how it can hear of changes elsewhere while it sleeps
+        self.owed = False  # something came while it was awake: it tries again
+        self.promised = False  # and that attempt uses a token
+        self.subscriber: Subscriber | None = None  # listens for changes elsewhere while it sleeps
         self._call: Callable[[], bool] | None = None
         self._lock = threading.Lock()
         self._lock.acquire()
 
     def sleep(self, seconds: float | None) -> bool:
         """Block until woken (True) or the time is over."""
-        return self.rest(seconds) if self.ears is None else self.ears.sleep(self, seconds)
+        return self.sleep_unsubscribed(seconds) if self.subscriber is None else self.subscriber.sleep(self, seconds)
 
-    def rest(self, seconds: float | None) -> bool:
-        """The same, deaf."""
+    def sleep_unsubscribed(self, seconds: float | None) -> bool:
+        """Block until woken (True) or the time is over, without listening to the store."""
         return self._lock.acquire(timeout=-1 if seconds is None else max(0.0, seconds))
 
     def call_when_woken(self, call: Callable[[], bool] | None) -> bool:
-        """Sleep without a thread: call this at the next wake-up. True when that has been already; None ends it.
+        """Sleep without a thread: call this at the next wake-up. True if that has already come; None ends the sleep.
 
-        The call must be short and must not enter the room; it says whether the sleeper is still there.
+        The call must be short and must not use the queue; it returns whether the sleeper is still there.
         """
         self.shares = True
-        if call is not None and self.ears is not None:
-            self.ears.others_listen()
+        if call is not None and self.subscriber is not None:
+            self.subscriber.listen_elsewhere()
         return self.on_wake(call)
 
     def on_wake(self, call: Callable[[], bool] | None) -> bool:
-        """Have this called at the next wake-up, as above, by one that sleeps in its own way."""
-        self._call = call  # before the look at the lock, else a wake-up in between would be lost
+        """Set what the next wake-up calls, as above. True if a wake-up has already come."""
+        self._call = call  # before the lock is tried, else a wake-up in between would be lost
         if call is None or not self._lock.acquire(blocking=False):
             return False
         self._call = None
         return True
 
     def wake(self) -> bool:
-        """End this sleep or the next one; False when the sleeper is gone. Only the room calls it, under its lock."""
+        """End this sleep or the next one; False if the sleeper is gone. Only the queue calls it, under its lock."""
         call, self._call = self._call, None
         if call is not None:
             return call()
@@ -75,24 +75,24 @@ class Waiter:
         return True
 
 
-class Room:
-    """The waiters of one store in this process, whichever of its brokers they came through."""
+class WaitQueue:
+    """The waiters of one store in this process, of all its brokers."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiters: dict[Topic, dict[Waiter, None]] = {}
         reset_in_child(self)
 
-    def enter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
-        """Queue up."""
+    def add(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
+        """Add a waiter at the end of the queue of each topic."""
         waiter = Waiter(topics, max_pri)
         with self._lock:
             for topic in topics:
                 self._waiters.setdefault(topic, {})[waiter] = None
         return waiter
 
-    def again(self, waiter: Waiter) -> None:
-        """It was woken and found nothing: it waits on, at its old place. What it may have refused is another's."""
+    def requeue(self, waiter: Waiter) -> None:
+        """Keep a woken waiter that found nothing at its old place, and wake another for what it may have refused."""
         with self._lock:
             if waiter.woken and waiter.max_pri is not None:
                 for topic in waiter.topics:
@@ -102,10 +102,10 @@ class Room:
             if waiter.woken:
                 waiter.wake()
 
-    def leave(self, waiter: Waiter, got: Topic | None) -> None:
-        """It goes: with what it waited for, or without; what it leaves unused is the next one's."""
+    def remove(self, waiter: Waiter, got: Topic | None) -> None:
+        """Remove a waiter, with what it found or None. A wake-up that it did not use goes to the next one."""
         with self._lock:
-            self._remove(waiter)
+            self._discard(waiter)
             used = got is not None and len(waiter.topics) == 1 and not (waiter.hinted or waiter.owed)
             if waiter.woken and not used:
                 # Doubling: of a thousand tasks put elsewhere, ten rounds of looks take all, and not a thousand.
@@ -115,7 +115,7 @@ class Room:
 
     def wake(self, topic: Topic, count: int = 1, *, hint: bool = False) -> None:
         """Wake the longest-waiting ones."""
-        if topic in self._waiters:  # unlocked look: a waiter tries once more after it has entered
+        if topic in self._waiters:  # without the lock: a waiter tries once more after it was added
             with self._lock:
                 self._wake(topic, count, hint=hint)
 
@@ -125,15 +125,15 @@ class Room:
             for topic in list(self._waiters):
                 self._wake(topic, 1, hint=True)
 
-    def rouse(self, waiters: list[Waiter]) -> None:
-        """Wake these, because they must not wait any longer."""
+    def wake_waiters(self, waiters: list[Waiter]) -> None:
+        """Wake these waiters, because they must not wait any longer."""
         with self._lock:
             for waiter in waiters:
                 if not waiter.woken:
                     waiter.woken = True
                     waiter.wake()
                 else:
-                    waiter.owed = True  # it looks already, perhaps too early
+                    waiter.owed = True  # it is trying already, perhaps too early
 
     def __len__(self) -> int:
         return len(self._waiters)
@@ -142,21 +142,21 @@ class Room:
         return True
 
     def is_alone(self, waiter: Waiter) -> bool:
-        """Whether nobody else waits for anything."""
+        """Whether no other caller waits for anything."""
         with self._lock:
             waiting = [self._waiters.get(topic, {}) for topic in waiter.topics]
             return len(self._waiters) == len(waiting) and all(len(some) == 1 for some in waiting)
 
     def has(self, topic: Topic) -> bool:
-        """Whether anyone waits for it."""
+        """Whether anyone waits for the topic."""
         return topic in self._waiters
 
     def after_fork(self) -> None:
-        """The parent's waiters are no threads of the child."""
+        """The parent's waiters do not exist in the child."""
         self._lock = threading.Lock()
         self._waiters = {}
 
-    def _remove(self, waiter: Waiter) -> None:
+    def _discard(self, waiter: Waiter) -> None:
         for topic in waiter.topics:
             waiting = self._waiters.get(topic)
             if waiting is not None:
@@ -168,7 +168,7 @@ class Room:
         self, topic: Topic, count: int, *, hint: bool, past_awake: bool = False, beyond: int | None = None
     ) -> None:
         waiting: Collection[Waiter] = self._waiters.get(topic, {})
-        if beyond is not None:  # only who takes more than that, else two who refuse would wake each other for ever
+        if beyond is not None:  # only those that take more, else two that refuse would wake each other for ever
             waiting = [waiter for waiter in waiting if waiter.max_pri is None or waiter.max_pri > beyond]
         gone = []
         for waiter in waiting:
@@ -182,34 +182,34 @@ class Room:
                     gone.append(waiter)
             elif hint:
                 if not past_awake:
-                    waiter.owed = True  # its look may have been too early; with work it passes the hint on
+                    waiter.owed = True  # its attempt may have been too early; if it finds work, it passes the hint on
                     break
             elif waiter.hinted and not waiter.promised:
-                waiter.owed = waiter.promised = True  # its look may have been too early for this one
+                waiter.owed = waiter.promised = True  # its attempt may have been too early for this one
                 count -= 1
-        # All are awake, and the look of each may have been too early.
+        # All are awake, and the attempt of each may have been too early.
         for waiter in waiting if count > 0 and not hint else ():
             waiter.owed = True
         for waiter in gone:
-            self._remove(waiter)
+            self._discard(waiter)
 
 
 def pauses() -> Iterator[float]:
-    """Seconds between the attempts of a call that outlasts its server: ever longer, up to one."""
+    """Growing pauses, in seconds up to one, between the retries of a call whose server is away."""
     pause = 0.05
     while True:
         yield pause
         pause = min(pause * 2, 1.0)
 
 
-_rooms: weakref.WeakValueDictionary[str, Room] = weakref.WeakValueDictionary()
-_rooms_lock = threading.Lock()
+_queues: weakref.WeakValueDictionary[str, WaitQueue] = weakref.WeakValueDictionary()
+_queues_lock = threading.Lock()
 
 
-def room_of(identity: str) -> Room:
-    """The room of a store in this process."""
-    with _rooms_lock:
-        room = _rooms.get(identity)
-        if room is None:
-            room = _rooms[identity] = Room()
-        return room
+def wait_queue_of(identity: str) -> WaitQueue:
+    """The wait queue of a store in this process."""
+    with _queues_lock:
+        queue = _queues.get(identity)
+        if queue is None:
+            queue = _queues[identity] = WaitQueue()
+        return queue

@@ -82,7 +82,7 @@ def listed(desk: Tube) -> list[Listed]:
     paused = {task.address for task in found}
     known = [card for task in found if (card := _read(task)) is not None]
     known.sort(key=lambda card: (card.schedule, card.key))
-    now = desk._hub.store.now()
+    now = desk.runtime.store.now()
     return [_listed(card, f"pause #{card.key}" in paused, now) for card in known]
 
 
@@ -136,9 +136,9 @@ def forget(desk: Tube, key: str) -> None:
 def run_now(desk: Tube, key: str) -> Task:
     """Put what it puts at its times, for now; also while it is paused."""
     card = find(desk, key)
-    now = desk._hub.store.now()
+    now = desk.runtime.store.now()
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
-    tube = find_tube(desk._hub, desk._seat, card.tube)
+    tube = find_tube(desk.runtime, desk.session_handle, card.tube)
     address = f"{card.schedule.encode()[:100].decode(errors='ignore')} {moment} by hand #{key}"
     # A second press within the same millisecond is the same run.
     return tube.put({**card.data, "tick": now}, address=address, on_duplicate="ignore", **card.options)
@@ -153,7 +153,7 @@ def _remove(desk: Tube, what: str, key: str) -> None:
 def _id(desk: Tube, what: str, key: str) -> int | None:
     if not _KEY.fullmatch(key):
         return None
-    return desk._hub.store.outcome(desk._stored, f"{what} #{key}").id
+    return desk.runtime.store.outcome(desk.stored, f"{what} #{key}").id
 
 
 def _read(task: Task) -> Card | None:

@@ -44,8 +44,8 @@ class Schedule:
 
     def put_due(self, tube: Tube, until: int | None) -> int:
         """Put what is due by the store's clock, and say up to when that is done. `until` is what is known of it."""
-        store = tube._hub.store
-        if store.paused(tube._stored):
+        store = tube.runtime.store
+        if store.paused(tube.stored):
             return until or 0  # what is missed meanwhile follows catch_up
         if self.catch_up != "none":
             until = self._read_mark(tube)
@@ -72,8 +72,8 @@ class Schedule:
         return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
 
     def _read_mark(self, tube: Tube) -> int | None:
-        found = tube._hub.store.outcome(tube._stored, self._address("mark"))
-        record = None if found.id is None else tube._hub.store.get(tube._stored, [found.id])[0]
+        found = tube.runtime.store.outcome(tube.stored, self._address("mark"))
+        record = None if found.id is None else tube.runtime.store.get(tube.stored, [found.id])[0]
         data: Any = None if record is None else codec.decode(record.payload)
         return None if data is None else int(data["until"])
 
@@ -127,7 +127,7 @@ class Scheduler:
             if cards.is_paused(self._desk, schedule.key):
                 return RETRY_SECONDS  # what is missed meanwhile follows catch_up
             until = self._until[schedule] = schedule.put_due(tube, self._until[schedule])
-            now = tube._hub.store.now()
+            now = tube.runtime.store.now()
         except PenstockError as error:
             log.warning("%r cannot be put now, trying again: %s", schedule, error)
             return RETRY_SECONDS
@@ -139,5 +139,5 @@ class Scheduler:
 
 def _must_fit(tube: Tube) -> None:
     """UnsupportedOption where ticks could not be put."""
-    if "delay" not in tube._stored.kind.accepts:
-        refuse_option(tube._stored.kind, "delay")
+    if "delay" not in tube.stored.kind.accepts:
+        refuse_option(tube.stored.kind, "delay")

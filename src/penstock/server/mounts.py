@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock import aio
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.broker.broker import Broker
 from penstock.errors import BadValue
 from penstock.server.address import Address
@@ -48,8 +48,8 @@ def _address(option: str, text: str, tokens: Tokens) -> Address:
 def _resp(address: Address, tokens: Tokens, tls: Tls | None) -> Mount:
     context = None if tls is None else tls.context()
 
-    def mount(broker: Broker, bridge: Bridge) -> Listener:
-        return RespListener(Service(broker, bridge, tokens), address, tls=context)
+    def mount(broker: Broker, executor: BatchExecutor) -> Listener:
+        return RespListener(Service(broker, executor, tokens), address, tls=context)
 
     return mount
 
@@ -64,8 +64,8 @@ def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
 
     options = Options(hosts=(*LOOPBACK, address.host, *web.hosts), secure=tls is not None)
 
-    def mount(broker: Broker, bridge: Bridge) -> Listener:
-        app = make_app(aio.Broker(bridge, broker), tokens, options)
+    def mount(broker: Broker, executor: BatchExecutor) -> Listener:
+        app = make_app(aio.Broker(executor, broker), tokens, options)
         return HttpListener(app, address, tls=tls, proxies=web.proxies)
 
     return mount

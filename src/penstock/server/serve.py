@@ -13,7 +13,7 @@ from typing import Protocol
 
 import penstock
 from penstock.aio.broker import REMOTE_THREADS
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock")
@@ -32,7 +32,7 @@ class Listener(Protocol):
         """Take no more, end within the grace what is under way, and let go of everything."""
 
 
-Mount = Callable[[Broker, Bridge], Listener]
+Mount = Callable[[Broker, BatchExecutor], Listener]
 
 
 async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], object]) -> None:
@@ -42,8 +42,8 @@ async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    async with opened(url) as (broker, bridge):
-        listeners = [mount(broker, bridge) for mount in mounts]
+    async with opened(url) as (broker, executor):
+        listeners = [mount(broker, executor) for mount in mounts]
         try:
             ready([await listener.start() for listener in listeners])
             await stop.wait()
@@ -52,20 +52,20 @@ async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], 
 
 
 @contextlib.asynccontextmanager
-async def opened(url: str) -> AsyncIterator[tuple[Broker, Bridge]]:
-    """The broker and its bridge, closed at the end."""
-    bridge = Bridge()
+async def opened(url: str) -> AsyncIterator[tuple[Broker, BatchExecutor]]:
+    """The broker and its executor, closed at the end."""
+    executor = BatchExecutor()
     try:
-        broker = await bridge.call(partial(penstock.connect, url))
+        broker = await executor.call(partial(penstock.connect, url))
     except BaseException:
-        bridge.abandon()
+        executor.abandon()
         raise
-    if broker._hub.store.remote:
-        bridge.threads = REMOTE_THREADS
+    if broker.runtime.store.remote:
+        executor.threads = REMOTE_THREADS
     try:
-        yield broker, bridge
+        yield broker, executor
     finally:
-        await bridge.close(broker.close)
+        await executor.close(broker.close)
 
 
 def raise_file_limit() -> None:

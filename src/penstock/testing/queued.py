@@ -11,9 +11,10 @@ from penstock.app.app import App
 from penstock.app.current import set_run
 from penstock.app.ends import Bury, Retry
 from penstock.app.tracing import continued
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.task import Task
+from penstock.operations.store_ops import settle
 from penstock.worker import settlement as verdict
 from penstock.worker.running_task import Item
 
@@ -24,26 +25,26 @@ def run_queued(app: App, *, raises: bool = True) -> int:
     Each is settled as a worker would settle it: acked, released with back-off, buried. The first error of a
     handler is raised when its task is settled, unless raises=False.
     """
-    seat = Seat(app.broker._hub, implicit=True)
+    session_handle = SessionHandle(app.broker.runtime, implicit=True)
     count = 0
     try:
-        for tube, task in _ready(app, seat):
+        for tube, task in _ready(app, session_handle):
             count += 1
-            error = _run(app, Item(task, tube, seat.number, 0))
+            error = _run(app, Item(task, tube, session_handle.number, 0))
             if error is not None and raises and not isinstance(error, (Retry, Bury)):
                 raise error
     finally:
         set_run(None)
-        seat.close()
+        session_handle.close()
     return count
 
 
-def _ready(app: App, seat: Seat) -> Iterator[tuple[Tube, Task]]:
+def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task]]:
     found = True
     while found:
         found = False
         for name in dict.fromkeys(handler.rules.tube for handler in app.handlers.values()):
-            tube = Tube(app.broker._hub, seat, app._link.tube(name)._stored)
+            tube = Tube(app.broker.runtime, session_handle, app._link.tube(name).stored)
             while task := tube.take(0):
                 found = True
                 yield tube, task
@@ -53,7 +54,7 @@ def _run(app: App, item: Item) -> Exception | None:
     data = item.task.data
     handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
     if handler is None or not isinstance(data, dict):
-        item.tube._settle_now([verdict.unknown(item).move])
+        settle(item.tube.runtime, item.tube.stored, [verdict.unknown(item).move])
         return None
     item.handler = handler
     set_run(item)
@@ -70,5 +71,5 @@ def _run(app: App, item: Item) -> Exception | None:
         ended = verdict.failed(item, raised)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
     if not item.settled:
-        item.tube._settle_now([ended.move])
+        settle(item.tube.runtime, item.tube.stored, [ended.move])
     return error

@@ -24,7 +24,7 @@ from penstock.core import names
 from penstock.core.options import Tube
 from penstock.core.transfer import arriving, gone, is_erased, moved_to, own_options, plain_name
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
-from penstock.runtime.runtime import Hub
+from penstock.runtime.runtime import BrokerRuntime
 from penstock.store.contract import TransferStore, load_tube
 from penstock.transfer.importer import Arrival, Tell, discard, read_groups, read_outcomes, read_tasks
 
@@ -43,10 +43,10 @@ class Moved(msgspec.Struct, frozen=True):
 class Move:
     """Tubes on their way from one store to another. `to` is what is said of the target in the source."""
 
-    def __init__(self, source: Hub, target: TransferStore, to: str, *, wait: float, tell: Tell) -> None:
+    def __init__(self, source: BrokerRuntime, target: TransferStore, to: str, *, wait: float, tell: Tell) -> None:
         if source.store.identity == target.identity:
             raise BadValue("both URLs lead to the same store: give another one to move to")
-        self._hub = source
+        self.runtime = source
         self._source = source.store
         self._target = target
         self._to = shown_url(to)
@@ -135,15 +135,15 @@ class Move:
 
     def _come_to_rest(self, tube: Tube, ends: float) -> None:
         while time.monotonic() < ends:
-            self._hub.reap()
-            self._hub.catch_up(tube)
+            self.runtime.reap()
+            self.runtime.apply_due(tube)
             if not tube.kind.leased or not self._source.count(tube).taken:
                 return
             time.sleep(_LOOK_SECONDS)
 
     def _seal(self, tube: Tube, ends: float) -> None:
         while True:
-            self._hub.catch_up(tube)
+            self.runtime.apply_due(tube)
             try:
                 return self._source.seal_tube(tube, self._to)
             except (TubeBusy, StoreBusy) as error:

@@ -1,4 +1,4 @@
-"""Takes tasks: as many as can be started at once, and a little ahead where handlers are fast."""
+"""TakeOp tasks: as many as can be started at once, and a little ahead where handlers are fast."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
 from penstock.app.tracing import TRACE
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_tube
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
-from penstock.operations.operation import verb
+from penstock.operations.operation import blocking
 from penstock.worker import settlement as verdict
 from penstock.worker.running_task import MAX_WAIT, Item
 from penstock.worker.state import Executor, Work
@@ -58,12 +58,12 @@ class Feeder:
     """
 
     def __init__(
-        self, work: Work, seat: Seat, sources: Sequence[Source], executors: Mapping[str, Executor],
+        self, work: Work, session_handle: SessionHandle, sources: Sequence[Source], executors: Mapping[str, Executor],
         handlers: Mapping[str, AnyHandler], *, turns: bool,
     ) -> None:  # fmt: skip
         self._work = work
-        self._seat = seat
-        self._take_tasks = verb(seat.take_tasks)
+        self.session_handle = session_handle
+        self._take_tasks = blocking(session_handle.take_tasks)
         self._sources = list(sources)
         self._executors = executors
         self._handlers = handlers
@@ -90,21 +90,21 @@ class Feeder:
         """Take no more. What came at the last moment is in hand when this returns."""
         self._stopping = True
         self._room.set()
-        self._seat.stir()
+        self.session_handle.wake_blocked()
         self._ended.wait()
 
     def follow(self, sources: Sequence[Source]) -> None:
         """Take from these instead."""
         self._wanted.append(sources)
         self._room.set()
-        self._seat.stir()
+        self.session_handle.wake_blocked()
 
     def poke(self) -> None:
         """There may be more room than there was."""
         self._room.set()
         if self._restricted:
             self._changed = True
-            self._seat.stir()
+            self.session_handle.wake_blocked()
 
     def _feed(self) -> None:
         passed_on = False
@@ -174,7 +174,7 @@ class Feeder:
         for source in self._sources:
             if not source.found:
                 try:
-                    opened = open_tube(self._seat._hub, self._seat, source.tube.name, None, {})
+                    opened = open_tube(self.session_handle.runtime, self.session_handle, source.tube.name, None, {})
                 except NoSuchTube as moved:
                     log.error("nothing more is taken from it: %s", moved)
                     gone = moved
@@ -214,7 +214,7 @@ class Feeder:
 
     def _hand_out(self, tasks: Sequence[Task]) -> bool:
         """Have them started; True when this thread is to run what it took, and another one feeds."""
-        now, session = time.monotonic(), self._seat.number
+        now, session = time.monotonic(), self.session_handle.number
         work, hand = self._work, self._work.hand
         parts: dict[str, list[Item]] = {}
         window = MAX_WAIT

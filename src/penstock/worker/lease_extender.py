@@ -7,10 +7,11 @@ import threading
 import time
 from collections.abc import Callable
 
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.lifecycle import Move
 from penstock.errors import PenstockError
+from penstock.operations.store_ops import settle
 from penstock.worker import settlement as verdict
 from penstock.worker.running_task import MAX_WAIT, Item
 from penstock.worker.state import Work
@@ -30,9 +31,9 @@ LEASE_LOOKS = 6
 class Heart:
     """One thread. All leases that need it are extended in one call for each tube."""
 
-    def __init__(self, work: Work, seat: Seat, on_tick: Callable[[], None]) -> None:
+    def __init__(self, work: Work, session_handle: SessionHandle, on_tick: Callable[[], None]) -> None:
         self._work = work
-        self._seat = seat
+        self.session_handle = session_handle
         self._on_tick = on_tick
         self._wake = threading.Event()
         self._slow = True  # asleep for longer than a task may wait
@@ -92,7 +93,7 @@ class Heart:
         """What must be told to the store of this one, if anything."""
         if item.lost:
             return None
-        if item.session != self._seat.number:
+        if item.session != self.session_handle.number:
             self._lose(item)  # the session is gone, and all its leases with it
             return None
         extra, progress = _extension(item, now), item.progress
@@ -103,7 +104,7 @@ class Heart:
 
     def _send(self, tube: Tube, pairs: list[tuple[Item, Move]]) -> None:
         try:
-            records = tube._settle_now([move for _, move in pairs])
+            records = settle(tube.runtime, tube.stored, [move for _, move in pairs])
         except PenstockError as error:
             log.warning("%d leases could not be extended: %s", len(pairs), error)
             for item, _ in pairs:

@@ -60,7 +60,7 @@ class Home:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
+        self.stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UnsupportedOption(

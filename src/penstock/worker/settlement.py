@@ -36,7 +36,7 @@ def done(item: Item, result: object) -> Verdict:
     try:
         kept = result if item.handler is None or result is None else item.handler.store_result(result)
         if kept is not None:
-            payload = encode_payload(item.tube._stored, "result", kept)
+            payload = encode_payload(item.tube.stored, "result", kept)
     except Exception as error:  # the work is done: doing it again would not help
         return bury(item, unkept(error))
     return Verdict(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
@@ -72,7 +72,7 @@ def bury(item: Item, reason: str | None) -> Verdict:
 def release(item: Item, delay: float, reason: str | None) -> Verdict:
     """Back into the tube, for another attempt after the delay."""
     record = item.task._record
-    timed = "delay" in item.tube._stored.kind.accepts
+    timed = "delay" in item.tube.stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
     move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record)
     return Verdict(move, "retried", 0 if timed else delay)
@@ -110,7 +110,7 @@ def dropped(item: Item) -> Verdict:
 
 def _backoff(item: Item) -> float:
     chosen = item.handler.rules.backoff if item.handler is not None else None
-    chosen = chosen or item.tube._stored.backoff or DEFAULT_BACKOFF
+    chosen = chosen or item.tube.stored.backoff or DEFAULT_BACKOFF
     return chosen.delay(item.task.attempts, random.random())
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 
 from penstock.core.task import Record
 from penstock.errors import PenstockError, StoreError
+from penstock.operations.store_ops import settle
 from penstock.worker.running_task import Hand, Item
 from penstock.worker.settlement import Verdict
 from penstock.worker.stats import Tally
@@ -102,15 +103,16 @@ class Settler:
     def _settle_all(self, batch: list[tuple[Item, Verdict]]) -> None:
         by_tube: dict[int, list[tuple[Item, Verdict]]] = {}
         for pair in batch:
-            by_tube.setdefault(pair[0].tube._stored.no, []).append(pair)
+            by_tube.setdefault(pair[0].tube.stored.no, []).append(pair)
         for pairs in by_tube.values():
             self._settle(pairs)
 
     def _settle(self, pairs: list[tuple[Item, Verdict]]) -> None:
-        pause = FIRST_PAUSE
+        pause, tube = FIRST_PAUSE, pairs[0][0].tube
         while True:
             try:
-                return self._settled(pairs, pairs[0][0].tube._settle_now([verdict.move for _, verdict in pairs]))
+                moves = [verdict.move for _, verdict in pairs]
+                return self._settled(pairs, settle(tube.runtime, tube.stored, moves))
             except StoreError as error:
                 left = LAST_PAUSE if self._until is None else self._until - time.monotonic()
                 if left <= 0:

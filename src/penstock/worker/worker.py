@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube, check_max_pri
 from penstock.broker.tube_factory import find_tube, open_tube
 from penstock.callbacks.finder import Finder
@@ -43,16 +43,16 @@ class Worker:
         self._app = app
         self.work = Work(self.settings, app.hooks)
         self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
-        hub = app.broker._hub
-        self._seat = Seat(hub, implicit=True)
+        runtime = app.broker.runtime
+        self.session_handle = SessionHandle(runtime, implicit=True)
         self.sources = self._find_sources()
         self._threads = Threads(self.work)
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
-        self._feeder = Feeder(self.work, self._seat, self.sources, self._executors, app.handlers, turns=turns)
+        self._feeder = Feeder(self.work, self.session_handle, self.sources, self._executors, app.handlers, turns=turns)
         tubes = {name for each in app.schedules for name in (each.handler.rules.tube, SCHEDULE_TUBE)}
         self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
-        self._heart = Heart(self.work, self._seat, self._threads.wake)
+        self._heart = Heart(self.work, self.session_handle, self._threads.wake)
         self._feeder.on_taken = self._heart.poke
         found = callbacks is not None and not self.settings.tubes
         self._finder = Finder(app.broker, self._follow, self.work.thread) if found else None
@@ -62,13 +62,14 @@ class Worker:
         names = self.settings.tubes or tuple(dict.fromkeys(handler.rules.tube for handler in handlers))
         if not names and self._callbacks is None:
             raise BadValue("there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks")
-        return [self._source(open_tube(self._app.broker._hub, self._seat, name, None, {})) for name in names]
+        runtime = self._app.broker.runtime
+        return [self._source(open_tube(runtime, self.session_handle, name, None, {})) for name in names]
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:
-        if not tube._stored.kind.leased:
+        if not tube.stored.kind.leased:
             raise UnsupportedOption(f"tube {tube.name} is of kind {tube.kind}, which leases nothing: use a leased kind")
         if self.settings.limits:
-            check_max_pri(tube._stored, 0)
+            check_max_pri(tube.stored, 0)
         handlers = [each for each in self._app.handlers.values() if each.rules.tube == tube.name]
         needs = frozenset(handler.rules.executor for handler in handlers)
         if not handlers and self._callbacks is not None:
@@ -79,7 +80,7 @@ class Worker:
         """Take from the tubes of the app, and from these, in which callbacks were found."""
         own = [source for source in self.sources if not source.found]
         others = set(names) - {source.tube.name for source in own}
-        tubes = [find_tube(self._app.broker._hub, self._seat, name) for name in sorted(others)]
+        tubes = [find_tube(self._app.broker.runtime, self.session_handle, name) for name in sorted(others)]
         self.sources = own + [self._source(tube, found=True) for tube in tubes]
         self._feeder.follow(self.sources)
 
@@ -100,7 +101,7 @@ class Worker:
     @property
     def where(self) -> str:
         """The store that it works on, without passwords."""
-        return self._app.broker._hub.store.describe().where
+        return self._app.broker.runtime.store.describe().where
 
     @property
     def handler_names(self) -> list[str]:
@@ -136,7 +137,7 @@ class Worker:
         left = 0 if self._hurry.is_set() else ends - time.monotonic()
         self.work.settler.stop(max(LAST_SECONDS, left))
         try:
-            self._seat.close()
+            self.session_handle.close()
         except PenstockError as error:  # others notice by its heartbeat
             log.warning("the session could not be closed: %s", error)
 

@@ -69,8 +69,8 @@ def serving(
 
     async def run() -> None:
         end = asyncio.Event()
-        async with opened(store_url) as (broker, bridge):
-            app = make_app(aio.Broker(bridge, broker), tokens or Tokens(), options)
+        async with opened(store_url) as (broker, executor):
+            app = make_app(aio.Broker(executor, broker), tokens or Tokens(), options)
             listener = HttpListener(app, Address("--http", "127.0.0.1:0"), tls=tls)
             made.extend((app, await listener.start(), asyncio.get_running_loop(), end))
             up.set()

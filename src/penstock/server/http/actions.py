@@ -97,7 +97,7 @@ async def _drop(press: Press) -> str:
 def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
     async def action(press: Press) -> str:
         id = task_id(press.tube, press.path["id"])
-        await press.access.call(change, press.tube._sync, id)
+        await press.access.call(change, press.tube.sync, id)
         return f"{press.home}?done=delete" if verb == "delete" else f"{press.home}/tasks/{part(id)}?done={verb}"
 
     return action
@@ -115,7 +115,7 @@ async def _cancel_group(press: Press) -> str:
 
 def _on_schedule(change: Callable[[Any, str], object], done: str) -> Action:
     async def action(press: Press) -> str:
-        await press.access.call(change, press.tube._sync, press.path["key"])
+        await press.access.call(change, press.tube.sync, press.path["key"])
         return f"/schedules?done={done}"
 
     return action

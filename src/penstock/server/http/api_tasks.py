@@ -43,7 +43,7 @@ async def take(call: Call, body: bodies.Take) -> TaskAnswer | TakenTasks | None:
     taken = await _handed_out(call, tasks)
     if not taken:
         return None
-    return TakenTasks(taken, call.visit.seat.id) if body.count is not None else taken[0]
+    return TakenTasks(taken, call.visit.session_handle.id) if body.count is not None else taken[0]
 
 
 async def take_first(call: Call, body: bodies.TakeFirst) -> TaskAnswer | None:
@@ -61,7 +61,7 @@ async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
         for task in tasks:
             await task.release()
         return []
-    return [answers.task(task, call.visit.seat.id) for task in tasks]
+    return [answers.task(task, call.visit.session_handle.id) for task in tasks]
 
 
 async def ack(call: Call, body: bodies.Ack) -> Settled:
@@ -102,7 +102,7 @@ async def retry(call: Call, body: bodies.NoBody) -> Settled:
 async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
     tube = await call.access.tube(call.path["name"], call.visit)
     id = task_id(tube, call.path["id"])
-    await call.access.call(change, tube._sync, id)
+    await call.access.call(change, tube.sync, id)
     return Settled(id, tube.name)
 
 

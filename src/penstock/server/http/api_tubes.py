@@ -46,7 +46,7 @@ async def create_tube(call: Call, body: bodies.CreateTube) -> TubeAnswer:
 async def show_tube(call: Call) -> TubeAnswer:
     """A tube, its options and its counters."""
     tube = await call.access.tube(call.path["name"])
-    return await answers.tube(tube, await call.access.call(operating.is_paused, tube._sync))
+    return await answers.tube(tube, await call.access.call(operating.is_paused, tube.sync))
 
 
 async def stats(call: Call) -> TubeStats:
@@ -99,14 +99,14 @@ async def wait_for(call: Call, body: bodies.WaitFor) -> OutcomeAnswer | None:
 async def list_groups(call: Call, query: bodies.GroupListing) -> list[GroupAnswer]:
     """The groups of a tube that have not ended, by name."""
     tube = await call.access.tube(call.path["name"])
-    found = await call.access.call(operating.live_groups, tube._sync, query.after, query.limit)
+    found = await call.access.call(operating.live_groups, tube.sync, query.after, query.limit)
     return [_group(group) for group in found]
 
 
 async def show_group(call: Call) -> GroupAnswer:
     """A group that has not ended."""
     tube = await call.access.tube(call.path["name"])
-    return _group(await call.access.call(operating.live_group, tube._sync, call.path["group"]))
+    return _group(await call.access.call(operating.live_group, tube.sync, call.path["group"]))
 
 
 async def start_group(call: Call, body: bodies.NoBody) -> None:
@@ -184,7 +184,7 @@ async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.
     """What acting on the tube of the cards gives. The next call looks for it anew where it was dropped."""
     desk = await call.access.tube(SCHEDULE_TUBE)
     try:
-        return await call.access.call(act, desk._sync, *args, **kwargs)
+        return await call.access.call(act, desk.sync, *args, **kwargs)
     except NoSuchTube:
         call.access.forget(SCHEDULE_TUBE)
         raise
@@ -220,5 +220,5 @@ async def health(call: Call) -> Health:
 
 async def ready(call: Call) -> Health:
     """That its store answers. Needs no token."""
-    await call.access.call(call.access.broker._sync._hub.store.now)
+    await call.access.call(call.access.broker.sync.runtime.store.now)
     return Health("ok")

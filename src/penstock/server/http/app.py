@@ -90,7 +90,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
-        self.access.broker._sync._hub.tap = self._tap
+        self.access.broker.sync.runtime.tap = self._tap
         tending = [asyncio.ensure_future(self.sampler.run()), asyncio.ensure_future(self._tend())]
         for task in tending:
             task.add_done_callback(_must_run)
@@ -98,7 +98,7 @@ class App:
             yield
         finally:
             self.stop()
-            self.access.broker._sync._hub.tap = None
+            self.access.broker.sync.runtime.tap = None
             for task in tending:
                 task.cancel()
             await asyncio.gather(*tending, return_exceptions=True)

@@ -37,7 +37,7 @@ class Streams:
     def tap(self, events: Sequence[Event]) -> None:
         """From any thread: what happened to tasks."""
         if self._readers:
-            self._access.broker._bridge.post(lambda: self._tell(events))
+            self._access.broker.executor.post(lambda: self._tell(events))
 
     def _tell(self, events: Sequence[Event]) -> None:
         for event in events:

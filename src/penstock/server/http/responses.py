@@ -163,5 +163,5 @@ def tube_line(info: TubeInfo) -> TubeLine:
 
 async def tube(handle: aio.Tube, paused: bool) -> TubeAnswer:
     """A tube and its counters, exact."""
-    given = msgspec.to_builtins(handle._stored.given)
+    given = msgspec.to_builtins(handle.stored.given)
     return TubeAnswer(handle.name, handle.kind, given, paused, await handle.stats())

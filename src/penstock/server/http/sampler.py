@@ -99,7 +99,7 @@ class Sampler:
 
     async def _read(self) -> None:
         before = self.sample
-        tubes, counts = await self._access.call(read_counters, self._access.broker._sync._hub.store)
+        tubes, counts = await self._access.call(read_counters, self._access.broker.sync.runtime.store)
         self.sample = now = Sample(time.monotonic(), tubes, counts)
         self._access.names = {tube.no: name for name, tube in tubes.items()}
         if before.at:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from penstock import aio
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.broker.tube_factory import find_tube, open_for_put
 from penstock.errors import NotFound, PenstockError
 from penstock.server.http.http_errors import Refused
@@ -35,7 +35,7 @@ MAX_HANDLES = 10_000
 class Visit:
     """One session as HTTP uses it, with the tubes it opened."""
 
-    seat: Seat
+    session_handle: SessionHandle
     session: aio.Session | None = None
     idle: float = 0.0
     used: float = 0.0
@@ -52,17 +52,17 @@ class Access:
         #: Names of tubes by their numbers, as far as they were met.
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions
-        self._own = Visit(broker._sync._seat)
+        self._own = Visit(broker.sync.session_handle)
         self._visits: dict[str, Visit] = {}
         self._joining: dict[str, asyncio.Lock] = {}
 
     async def call(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """A blocking call on one of the broker's threads."""
-        run = self.broker._bridge.call(partial(function, *args, **kwargs))
+        run = self.broker.executor.call(partial(function, *args, **kwargs))
         try:
             return await run
         except asyncio.CancelledError:
-            run.forsake()
+            run.discard_result()
             raise
 
     # tubes
@@ -72,13 +72,13 @@ class Access:
         visit = visit or self._own
         handle = visit.tubes.get(name)
         if handle is None:
-            hub = self.broker._sync._hub
+            runtime = self.broker.sync.runtime
             opening = find_tube if to_put is None else partial(open_for_put, items=to_put)
-            handle = aio.Tube(self.broker._bridge, await self.call(opening, hub, visit.seat, name))
+            handle = aio.Tube(self.broker.executor, await self.call(opening, runtime, visit.session_handle, name))
             if len(visit.tubes) >= MAX_HANDLES:
                 visit.tubes.clear()
             visit.tubes[name] = handle
-            self.names[handle._stored.no] = name
+            self.names[handle.stored.no] = name
         return handle
 
     def forget(self, name: str) -> bool:
@@ -124,7 +124,7 @@ class Access:
                 self._joining.pop(id, None)
 
     def _keep(self, session: aio.Session, idle: float) -> None:
-        self._visits[session.id] = Visit(session._sync._seat, session, idle, time.monotonic())
+        self._visits[session.id] = Visit(session.sync.session_handle, session, idle, time.monotonic())
 
     def _must_have_room(self) -> None:
         if len(self._visits) >= self._max_sessions:

@@ -91,8 +91,8 @@ async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View
     looking.sampler.look()
     handle = await looking.access.tube(path["name"])
     status = Status[query.status.upper()] if query.status else None
-    seen = await looking.access.call(_see_tube, handle._sync, status, query)
-    values = {"tube": handle._stored, "points": looking.sampler.chart(handle.name)}
+    seen = await looking.access.call(_see_tube, handle.sync, status, query)
+    values = {"tube": handle.stored, "points": looking.sampler.chart(handle.name)}
     return "tube.html", values | seen | CHARTS | {"query": query}
 
 
@@ -110,8 +110,8 @@ def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, 
 async def task(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """One task: data, times, what holds it back, and what can be done."""
     handle = await looking.access.tube(path["name"])
-    seen = await looking.access.call(_see_task, handle._sync, task_id(handle, path["id"]))
-    return "task.html", {"tube": handle._stored} | seen
+    seen = await looking.access.call(_see_task, handle.sync, task_id(handle, path["id"]))
+    return "task.html", {"tube": handle.stored} | seen
 
 
 def _see_task(tube: Tube, id: Any) -> dict[str, Any]:
@@ -129,11 +129,11 @@ def _see_task(tube: Tube, id: Any) -> dict[str, Any]:
 async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The micro-queues of a tube: which are busy, which are blocked."""
     handle = await looking.access.tube(path["name"])
-    if not handle._stored.kind.per_utube:
+    if not handle.stored.kind.per_utube:
         kinds = kinds_with("per_utube")
         raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues: these have it: {kinds}")
-    lanes = await looking.access.call(operating.lanes, handle._sync)
-    return "utubes.html", {"tube": handle._stored, "lanes": lanes, "sample": operating.SAMPLE}
+    lanes = await looking.access.call(operating.lanes, handle.sync)
+    return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": operating.SAMPLE}
 
 
 async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
@@ -160,13 +160,13 @@ async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> Vie
 async def _handles(looking: Looking, path: dict[str, str]) -> list[Tube]:
     """The tube that the path names; else those that hold tasks, up to a bound."""
     if "name" in path:
-        return [(await looking.access.tube(path["name"]))._sync]
+        return [(await looking.access.tube(path["name"])).sync]
     sample = await looking.sampler.read(2.0)
     names = [name for name, counts in sample.counts.items() if _holds(counts)][:LOOKED_THROUGH]
     found = []
     for name in names:
         try:
-            found.append((await looking.access.tube(name))._sync)
+            found.append((await looking.access.tube(name)).sync)
         except NoSuchTube:
             looking.access.forget(name)
     return found
@@ -185,7 +185,7 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The schedules that workers know, when each is due, and the ticks that are put ahead, the next one first."""
     try:
-        desk = (await looking.access.tube(SCHEDULE_TUBE))._sync
+        desk = (await looking.access.tube(SCHEDULE_TUBE)).sync
         seen = await looking.access.call(_see_schedules, desk)
     except NoSuchTube:
         looking.access.forget(SCHEDULE_TUBE)

@@ -6,14 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from typing import TypeVar
 
-from penstock.broker.session import session_id
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle, session_id
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle
 from penstock.core.names import name as valid_name
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, PenstockError
-from penstock.operations.operation import Flow
+from penstock.operations.operation import Operation
 from penstock.server.auth import Role, hashed
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.replies import RESP2
@@ -41,7 +40,8 @@ class Session:
         self.spoilt = False  # one of them was refused, so EXEC refuses all
         self.leaving = False  # QUIT: the reply is its last
         self._digest = ""
-        self._seat = Seat(service.hub, implicit=True)
+        #: Its place in a session of the store.
+        self.session_handle = SessionHandle(service.runtime, implicit=True)
         self._tubes: dict[str, Tube] = {}
         self._flows = 0
         self._still = asyncio.Event()
@@ -65,15 +65,10 @@ class Session:
 
     # what it holds
 
-    @property
-    def seat(self) -> Seat:
-        """Its place in a session of the store."""
-        return self._seat
-
     async def join(self, id: str | None, ttr: int) -> None:
         """Join another session, or begin one whose tasks stay taken for ttr after it; what it held is given back."""
-        joined = await self.service.ask(Seat, self.service.hub, ttr=ttr, id=session_id(id))
-        former, self._seat = self._seat, joined
+        joined = await self.service.ask(SessionHandle, self.service.runtime, ttr=ttr, id=session_id(id))
+        former, self.session_handle = self.session_handle, joined
         self._tubes.clear()
         await self.service.ask(former.close)
 
@@ -91,8 +86,8 @@ class Session:
         while self._flows:
             self._still.clear()
             await self._still.wait()
-        if self._seat.handle:  # else it has never taken, and nothing of it is in the store
-            await self.service.ask(self._seat.close)
+        if self.session_handle.handle:  # else it has never taken, and nothing of it is in the store
+            await self.service.ask(self.session_handle.close)
 
     # tubes
 
@@ -110,12 +105,12 @@ class Session:
         """A tube as this connection holds it."""
         if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
-        tube = self._tubes[stored.name] = make_handle(self.service.hub, self._seat, stored)
+        tube = self._tubes[stored.name] = make_handle(self.service.runtime, self.session_handle, stored)
         return tube
 
-    async def carry_out(self, flows: Sequence[Flow[R]]) -> list[R | PenstockError | TimeoutError]:
+    async def run_ops(self, flows: Sequence[Operation[R]]) -> list[R | PenstockError | TimeoutError]:
         """Begin these at once, so that they share store calls; of each what it gave, or its error, in order."""
-        runs = [self.service.bridge.run(self._watched(flow)) for flow in flows]
+        runs = [self.service.executor.run(self._watched(flow)) for flow in flows]
         answers: list[R | PenstockError | TimeoutError] = []
         try:
             for run in runs:
@@ -126,10 +121,10 @@ class Session:
         finally:
             for run in runs[len(answers) :]:  # the connection is gone
                 if not run.cancel():
-                    run.forsake()
+                    run.discard_result()
         return answers
 
-    def _watched(self, flow: Flow[R]) -> Flow[R]:
+    def _watched(self, flow: Operation[R]) -> Operation[R]:
         self._flows += 1
         try:
             return (yield from flow)

@@ -104,4 +104,4 @@ def options(args: Args, known: Mapping[str, Reader]) -> dict[str, Any]:
 
 def task_id(tube: Tube, raw: bytes) -> int | str:
     """A task's id: a number in leased kinds, text in the others."""
-    return whole("task id", raw) if tube._stored.kind.leased else text("task id", raw)
+    return whole("task id", raw) if tube.stored.kind.leased else text("task id", raw)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.aio.awaited import whole
-from penstock.aio.executor import Bridge
+from penstock.aio.executor import BatchExecutor
 from penstock.broker.broker import Broker
-from penstock.broker.session_handle import Seat
+from penstock.broker.session import SessionHandle
 from penstock.core.options import Tube as StoredTube
-from penstock.operations.operation import Flow
+from penstock.operations.operation import Operation
 from penstock.server.auth import Tokens
 from penstock.store.contract import load_tube
 
@@ -25,14 +25,14 @@ MAX_TUBES = 10_000
 
 
 class Service:
-    """One broker for many connections; calls that wait at the same moment share store calls by its bridge."""
+    """One broker for many connections; calls that wait at the same moment share store calls by its executor."""
 
-    def __init__(self, broker: Broker, bridge: Bridge, tokens: Tokens) -> None:
-        self.hub = broker._hub
+    def __init__(self, broker: Broker, executor: BatchExecutor, tokens: Tokens) -> None:
+        self.runtime = broker.runtime
         #: The session of what belongs to nobody: messages of kind reliable.
-        self.seat: Seat = broker._seat
+        self.session_handle: SessionHandle = broker.session_handle
         self.broker = broker
-        self.bridge = bridge
+        self.executor = executor
         self.tokens = tokens
         self.began = time.time()
         self.connections = 0
@@ -43,11 +43,11 @@ class Service:
 
     async def ask(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What a verb gives, without blocking the loop. A caller that is cancelled meanwhile has taken nothing."""
-        run = self.bridge.run(flow_of(verb, *args, **kwargs))
+        run = self.executor.run(operation_of(verb, *args, **kwargs))
         try:
             return await run
         except asyncio.CancelledError:
-            run.forsake()
+            run.discard_result()
             raise
 
     async def find(self, name: str, *, anew: bool) -> StoredTube | None:
@@ -58,15 +58,15 @@ class Service:
         if len(self._tubes) >= MAX_TUBES:
             self._tubes.clear()
         self._tubes.pop(name, None)
-        found = await self.ask(load_tube, self.hub.store, name)
+        found = await self.ask(load_tube, self.runtime.store, name)
         if found is not None:
             self._tubes[name] = found
         return found
 
 
-def flow_of(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Flow[R]:
+def operation_of(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
     """A verb of a handle as a flow; a plain blocking call is a flow of one step."""
-    flow: Callable[..., Flow[R]] | None = getattr(verb, "flow", None)
+    flow: Callable[..., Operation[R]] | None = getattr(verb, "operation", None)
     if flow is None:
         return whole(verb, *args, **kwargs)
     handle: Any = verb.__self__  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.broker.tube import Tube
 from penstock.errors import BadValue, NoSuchTube, PenstockError
-from penstock.operations.operation import Flow
+from penstock.operations.operation import Operation
 from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, text
@@ -77,8 +77,8 @@ def done(result: None) -> Reply:
     return OK
 
 
-def verb(flow: Callable[[Tube, Args], Flow[Any]], show: Callable[[Any], Reply] = done) -> Run:
-    """The verb of the tube that is the first argument. Calls that came together begin together."""
+def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Reply] = done) -> Run:
+    """The verb of the tube that is the first argument. Calls that arrive together start together."""
 
     async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
         name = text("tube", calls[0][0])
@@ -97,13 +97,13 @@ def verb(flow: Callable[[Tube, Args], Flow[Any]], show: Callable[[Any], Reply] =
 
 
 async def _attempt(
-    session: Session, name: str, flow: Callable[[Tube, Args], Flow[Any]], calls: Sequence[Args], *, anew: bool
+    session: Session, name: str, flow: Callable[[Tube, Args], Operation[Any]], calls: Sequence[Args], *, anew: bool
 ) -> list[Any]:
     tube = await session.tube(name, anew=anew)
-    return await session.carry_out([_read(flow, tube, args[1:]) for args in calls])
+    return await session.run_ops([_read(flow, tube, args[1:]) for args in calls])
 
 
-def _read(flow: Callable[[Tube, Args], Flow[Any]], tube: Tube, args: Args) -> Flow[Any]:
+def _read(flow: Callable[[Tube, Args], Operation[Any]], tube: Tube, args: Args) -> Operation[Any]:
     """The flow; bad arguments are an error of this call alone."""
     try:
         return flow(tube, args)
@@ -111,7 +111,7 @@ def _read(flow: Callable[[Tube, Args], Flow[Any]], tube: Tube, args: Args) -> Fl
         return _raising(error)
 
 
-def _raising(error: PenstockError) -> Flow[None]:
+def _raising(error: PenstockError) -> Operation[None]:
     raise error
     yield
 

@@ -94,7 +94,7 @@ async def _inspect(session: Session, args: Args) -> Reply:
 
 def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task], int]:
     tasks = queue.inspect(start, count, pending)
-    return tasks, queue._hub.store.now() if pending else 0
+    return tasks, queue.runtime.store.now() if pending else 0
 
 
 def _pair(task: Task) -> Reply:
@@ -127,13 +127,13 @@ async def _queue(session: Session, key: bytes, *, create: bool, anew: bool) -> T
     name = valid_name("key", text("key", key))
     stored = await service.find(name, anew=anew)
     if stored is None and create:
-        await service.ask(open_tube, service.hub, service.seat, name, KIND, {})
+        await service.ask(open_tube, service.runtime, service.session_handle, name, KIND, {})
         stored = await service.find(name, anew=True)
     if stored is None:
         return None
     if stored.kind.name != KIND:
         raise Refused("WRONGTYPE", "Operation against a key holding the wrong kind of value")
-    return make_handle(service.hub, service.seat, stored)
+    return make_handle(service.runtime, service.session_handle, stored)
 
 
 def _integer(raw: bytes, most: int = MAX_WHOLE) -> int:

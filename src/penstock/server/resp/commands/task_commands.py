@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from penstock.broker.looking import MAX_PAGE
 from penstock.broker.outcome import Outcome
-from penstock.broker.tube import Tube
+from penstock.broker.tube import MAX_PAGE, Tube
 from penstock.core import codec
 from penstock.core.numbers import span_ms
 from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
-from penstock.operations.operation import Flow
+from penstock.operations.operation import Operation
 from penstock.server.auth import Role
 from penstock.server.resp import command_args as arguments
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, code, data, number, options, task_id, text, whole
 from penstock.server.resp.commands.command import Command, by_tube, single, timeout_from, verb
 from penstock.server.resp.replies import Reply
-from penstock.server.resp.service import flow_of
+from penstock.server.resp.service import operation_of
 
 _TAKE = {"timeout": number, "count": whole, "max_pri": whole}
 
@@ -39,14 +38,14 @@ def triples(tasks: list[Task]) -> Reply:
     return [triple(task) for task in tasks]
 
 
-def _put(tube: Tube, args: Args) -> Flow[Task]:
-    return flow_of(tube.put, args[0], **options(args[1:], arguments.PUT))
+def _put(tube: Tube, args: Args) -> Operation[Task]:
+    return operation_of(tube.put, args[0], **options(args[1:], arguments.PUT))
 
 
-def _take(tube: Tube, args: Args) -> Flow[Reply]:
+def _take(tube: Tube, args: Args) -> Operation[Reply]:
     given = options(args, _TAKE)
     many = "count" in given
-    tasks = yield from flow_of(
+    tasks = yield from operation_of(
         tube.take_many, given.get("count", 1), given.get("timeout", 0), max_pri=given.get("max_pri")
     )
     if not tasks:
@@ -58,8 +57,8 @@ async def _take_any(session: Session, args: Args) -> Reply:
     count = whole("number of tubes", args[0])
     names = [text("tube", name) for name in args[1 : 1 + max(0, count)]]
     given = options(args[1 + len(names) :], {"timeout": number, "max_pri": whole})
-    flow = session.seat.take_first(names, given.get("timeout", 0), given.get("max_pri"))
-    (task,) = await session.carry_out([flow])
+    flow = session.session_handle.take_first(names, given.get("timeout", 0), given.get("max_pri"))
+    (task,) = await session.run_ops([flow])
     if isinstance(task, Exception):
         raise task
     return None if task is None else [task.tube, *cast("list[Reply]", triple(task))]
@@ -69,32 +68,32 @@ def _any_waits(args: Args) -> bool:
     return any(word.upper() == b"TIMEOUT" for word in args[2:])
 
 
-def _ack(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.ack, task_id(tube, args[0]), **options(args[1:], {"result": data}))
+def _ack(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.ack, task_id(tube, args[0]), **options(args[1:], {"result": data}))
 
 
-def _release(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.release, task_id(tube, args[0]), **options(args[1:], {"delay": number}))
+def _release(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.release, task_id(tube, args[0]), **options(args[1:], {"delay": number}))
 
 
-def _touch(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.touch, task_id(tube, args[0]), number("seconds", args[1]))
+def _touch(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.touch, task_id(tube, args[0]), number("seconds", args[1]))
 
 
-def _fail(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.fail, task_id(tube, args[0]), text("error", args[1]), **options(args[2:], {"code": code}))
+def _fail(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.fail, task_id(tube, args[0]), text("error", args[1]), **options(args[2:], {"code": code}))
 
 
-def _bury(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.bury, task_id(tube, args[0]), **options(args[1:], {"reason": text}))
+def _bury(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.bury, task_id(tube, args[0]), **options(args[1:], {"reason": text}))
 
 
-def _delete(tube: Tube, args: Args) -> Flow[None]:
-    return flow_of(tube.delete, task_id(tube, args[0]))
+def _delete(tube: Tube, args: Args) -> Operation[None]:
+    return operation_of(tube.delete, task_id(tube, args[0]))
 
 
-def _peek(tube: Tube, args: Args) -> Flow[Task]:
-    return flow_of(tube.peek, task_id(tube, args[0]))
+def _peek(tube: Tube, args: Args) -> Operation[Task]:
+    return operation_of(tube.peek, task_id(tube, args[0]))
 
 
 _FACTS = "tube pri utube attempts lease created taken due expires address group reason".split()
@@ -105,9 +104,9 @@ def _facts(task: Task) -> Reply:
     return {"id": task.id, "status": task.status.value, "data": payload(task), **rest}
 
 
-def _tasks(tube: Tube, args: Args) -> Flow[list[Task]]:
+def _tasks(tube: Tube, args: Args) -> Operation[list[Task]]:
     given = options(args, {"status": text, "limit": _page, "after": lambda what, raw: task_id(tube, raw)})
-    return flow_of(tube.tasks, given.pop("status", None), **given)
+    return operation_of(tube.tasks, given.pop("status", None), **given)
 
 
 def _page(what: str, raw: bytes) -> int:
@@ -115,12 +114,12 @@ def _page(what: str, raw: bytes) -> int:
     return bounded(what, whole(what, raw), 1, MAX_PAGE)
 
 
-def _why(tube: Tube, args: Args) -> Flow[str]:
-    return flow_of(tube.why, task_id(tube, args[0]))
+def _why(tube: Tube, args: Args) -> Operation[str]:
+    return operation_of(tube.why, task_id(tube, args[0]))
 
 
-def _wait(tube: Tube, args: Args) -> Flow[Outcome]:
-    return flow_of(tube.wait, text("address", args[0]), options(args[1:], {"timeout": number}).get("timeout", 0))
+def _wait(tube: Tube, args: Args) -> Operation[Outcome]:
+    return operation_of(tube.wait, text("address", args[0]), options(args[1:], {"timeout": number}).get("timeout", 0))
 
 
 def _outcome(outcome: Outcome) -> Reply:
@@ -129,15 +128,15 @@ def _outcome(outcome: Outcome) -> Reply:
     return {"status": outcome.status, "result": shown, "error": outcome.error, "code": outcome.code}
 
 
-def _recover(tube: Tube, args: Args) -> Flow[list[Task]]:
-    return flow_of(tube.recover, whole("count", args[0]), number("elapsed", args[1]))
+def _recover(tube: Tube, args: Args) -> Operation[list[Task]]:
+    return operation_of(tube.recover, whole("count", args[0]), number("elapsed", args[1]))
 
 
-def _inspect(tube: Tube, args: Args) -> Flow[list[Task]]:
+def _inspect(tube: Tube, args: Args) -> Operation[list[Task]]:
     pending = [word.upper() for word in args[2:]] == [b"PENDING"]
     if not pending:
         options(args[2:], {})
-    return flow_of(tube.inspect, whole("start", args[0]), whole("count", args[1]), pending)
+    return operation_of(tube.inspect, whole("start", args[0]), whole("count", args[1]), pending)
 
 
 async def _session(session: Session, args: Args) -> Reply:
@@ -145,7 +144,7 @@ async def _session(session: Session, args: Args) -> Reply:
         await session.join(text("session id", args[0]), 0)
     elif args:
         await session.join(None, span_ms("ttr", options(args, {"ttr": number})["ttr"]))
-    return (await session.service.ask(session.seat.join)).id
+    return (await session.service.ask(session.session_handle.join)).id
 
 
 def _id(task: Task) -> Reply:

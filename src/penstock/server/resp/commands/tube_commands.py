@@ -10,21 +10,21 @@ from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import create_tube
 from penstock.core.names import shown
 from penstock.errors import BadValue
-from penstock.operations.operation import Flow
+from penstock.operations.operation import Operation
 from penstock.server.auth import Role
 from penstock.server.resp import command_args as arguments
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, number, options, text, whole
 from penstock.server.resp.commands.command import Command, single, verb
 from penstock.server.resp.replies import OK, Reply
-from penstock.server.resp.service import flow_of
+from penstock.server.resp.service import operation_of
 
 
 async def _create(session: Session, args: Args) -> Reply:
     name, kind = text("tube", args[0]), text("kind", args[1])
     given = options(args[2:], arguments.TUBE)
-    tube = await session.service.ask(create_tube, session.service.hub, session.seat, name, kind, given)
-    session.handle(tube._stored)
+    tube = await session.service.ask(create_tube, session.service.runtime, session.session_handle, name, kind, given)
+    session.handle(tube.stored)
     return OK
 
 
@@ -32,14 +32,14 @@ async def _list(session: Session, args: Args) -> Reply:
     return [tube.name for tube in await session.service.ask(session.service.broker.tubes)]
 
 
-def _info(tube: Tube, args: Args) -> Flow[Reply]:
-    stored = yield from flow_of(_reloaded, tube)
+def _info(tube: Tube, args: Args) -> Operation[Reply]:
+    stored = yield from operation_of(_reloaded, tube)
     return stored
 
 
 def _reloaded(tube: Tube) -> Reply:
-    tube._hub.catch_up(tube._stored)  # NoSuchTube when it was dropped
-    given = {name: _option(value) for name, value in tube._stored.given.items()}
+    tube.runtime.apply_due(tube.stored)  # NoSuchTube when it was dropped
+    given = {name: _option(value) for name, value in tube.stored.given.items()}
     return {"name": tube.name, "kind": tube.kind, "options": given}
 
 
@@ -47,18 +47,18 @@ def _option(value: object) -> Reply:
     return value if isinstance(value, bool | int | float | str) else msgspec.json.encode(value)
 
 
-def _stats(tube: Tube, args: Args) -> Flow[TubeStats]:
-    return flow_of(tube.stats)
+def _stats(tube: Tube, args: Args) -> Operation[TubeStats]:
+    return operation_of(tube.stats)
 
 
 def _counted(stats: TubeStats) -> Reply:
     return {"tasks": msgspec.structs.asdict(stats.tasks), "calls": msgspec.structs.asdict(stats.calls)}
 
 
-def _kick(tube: Tube, args: Args) -> Flow[int]:
+def _kick(tube: Tube, args: Args) -> Operation[int]:
     if len(args) > 1:
         raise BadValue(f"TUBE.KICK takes a name and a count, not also {shown(args[1])}: leave it out")
-    return flow_of(tube.kick, whole("count", args[0]) if args else 1)
+    return operation_of(tube.kick, whole("count", args[0]) if args else 1)
 
 
 def _same(reply: Reply) -> Reply:
@@ -81,7 +81,7 @@ async def _group(session: Session, args: Args) -> Reply:
         case b"PROGRESS", []:
             return _progress(await session.service.ask(group.progress))
         case b"WAIT", [*rest]:
-            return await _ended(session, flow_of(group.wait, options(rest, {"timeout": number}).get("timeout", 0)))
+            return await _ended(session, operation_of(group.wait, options(rest, {"timeout": number}).get("timeout", 0)))
         case _:
             raise BadValue(
                 f"TUBE.GROUP has no {shown(args[2])} with {len(args) - 3} arguments: give START, CANCEL, ON_END data, "
@@ -94,8 +94,8 @@ def _progress(progress: Progress) -> Reply:
     return {"done": progress.done, "total": progress.total}
 
 
-async def _ended(session: Session, flow: Flow[str]) -> Reply:
-    (end,) = await session.carry_out([flow])
+async def _ended(session: Session, flow: Operation[str]) -> Reply:
+    (end,) = await session.run_ops([flow])
     if isinstance(end, TimeoutError):
         return None
     if isinstance(end, Exception):
@@ -109,13 +109,13 @@ COMMANDS = (
     Command("TUBE.INFO", 2, verb(_info, _same), Role.READ, tube_at=1, usage="name"),
     Command("TUBE.STATS", 2, verb(_stats, _counted), Role.READ, tube_at=1, usage="name"),
     Command("TUBE.KICK", -2, verb(_kick, _same), tube_at=1, usage="name [count]"),
-    Command("TUBE.PAUSE", 2, verb(lambda tube, args: flow_of(tube.pause)), tube_at=1, usage="name"),
-    Command("TUBE.RESUME", 2, verb(lambda tube, args: flow_of(tube.resume)), tube_at=1, usage="name"),
-    Command("TUBE.RELEASEALL", 2, verb(lambda tube, args: flow_of(tube.release_all), _same), Role.ADMIN, tube_at=1,
+    Command("TUBE.PAUSE", 2, verb(lambda tube, args: operation_of(tube.pause)), tube_at=1, usage="name"),
+    Command("TUBE.RESUME", 2, verb(lambda tube, args: operation_of(tube.resume)), tube_at=1, usage="name"),
+    Command("TUBE.RELEASEALL", 2, verb(lambda tube, args: operation_of(tube.release_all), _same), Role.ADMIN, tube_at=1,
             usage="name"),
-    Command("TUBE.TRUNCATE", 2, verb(lambda tube, args: flow_of(tube.truncate), _same), Role.ADMIN, tube_at=1,
+    Command("TUBE.TRUNCATE", 2, verb(lambda tube, args: operation_of(tube.truncate), _same), Role.ADMIN, tube_at=1,
             usage="name"),
-    Command("TUBE.DROP", 2, verb(lambda tube, args: flow_of(tube.drop)), Role.ADMIN, tube_at=1, usage="name"),
+    Command("TUBE.DROP", 2, verb(lambda tube, args: operation_of(tube.drop)), Role.ADMIN, tube_at=1, usage="name"),
     Command("TUBE.GROUP", -4, single(_group), tube_at=1, waits=lambda args: args[2].upper() == b"WAIT",
             usage="name group START|CANCEL|PROGRESS|ON_END data|ON_CANCEL data|WAIT [TIMEOUT seconds]"),
 )  # fmt: skip
