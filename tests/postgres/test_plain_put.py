@@ -13,6 +13,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.engine.store import EngineStore
 from penstock.store.postgres.location import locate
 from tests.behaviour.verbs import drain
 from tests.postgres.schemas import database_of
@@ -75,6 +76,18 @@ def test_a_put_into_a_tube_that_was_dropped_says_so(broker: penstock.Broker) -> 
     tube.drop()
     with pytest.raises(penstock.NoSuchTube, match="work"):
         tube.put("y")
+
+
+def test_a_put_that_waits_while_its_tube_is_dropped_says_so(broker: penstock.Broker, url: str) -> None:
+    """It has begun to look before the drop is there to see, and must not store into what is hidden."""
+    tube = broker.tube("work")
+    tube.put("x")
+    with psycopg.connect(locate(url).conninfo) as other:
+        EngineStore(database_of(broker).bind(other)).drop_tube(tube._stored)
+        putting = begin(lambda: tube.put("y"))
+        until(lambda: waits(url))
+    with pytest.raises(penstock.NoSuchTube, match="work"):
+        putting.result(30)
 
 
 def test_a_connection_cut_during_a_put_leaves_its_outcome_unknown(broker: penstock.Broker, url: str) -> None:

@@ -20,6 +20,7 @@ from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.engine.port import CHANGED, Acked, Conflict, Delta, Flushed, GroupRow
 from penstock.engine.port import Row as Changed
+from penstock.errors import StoreError
 from penstock.store.postgres.schema import ENTRY_FIELDS, WEIGHTS
 from penstock.store.postgres.wire import Call, Packed, Row
 from penstock.store.sql.queries import ID_MASK
@@ -64,12 +65,14 @@ def _put_calls(
 ) -> list[Call]:
     """The statement that stores these, and what must follow it. With `capacity`, it refuses what it sees no room for;
     if `strict`, as a conflict."""
-    on, kind = step.on(tube), tube.kind
+    kind = tube.kind
+    mixed, fields = _fields(entries)
+    name = ("insert_queued" if kind.per_utube else "insert") + ("_mixed" if mixed else "")
     calls = [
         step.call(
-            on.insert_queued if kind.per_utube else on.insert, tube=tube.no, marked=kind.hand_out == DELIVER,
-            process=step.db.notifier.name, capacity=capacity, limit=tube.utube_limit,
-            strict=strict and capacity is not None, named=kind.hand_out == CLOCK, fair=tube.fair, **_fields(entries),
+            getattr(step.on(tube), name), tube=tube.no, process=step.db.notifier.name, capacity=capacity,
+            limit=tube.utube_limit, fair=tube.fair, marked=kind.hand_out == DELIVER, named=kind.hand_out == CLOCK,
+            strict=strict and capacity is not None, **fields,
         )
     ]  # fmt: skip
     if kind.per_utube and kind.order[0] != "id":  # else an arrival overtakes nobody
@@ -104,24 +107,27 @@ def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) 
     return records
 
 
-# The values of `ENTRY_FIELDS`, in that order.
 _shape = attrgetter(
-    "rank1.base", "rank1.clock", "rank1.newest", "rank2.base", "rank2.clock", "rank2.newest", "pri", "utube", "ttl",
-    "ttr", "delay", "max_attempts", "callback", "reply_to", "group", "group_no", "unstarted",
+    "rank1", "rank2", "pri", "utube", "ttl", "ttr", "delay", "max_attempts", "callback", "reply_to", "group",
+    "group_no", "unstarted",
 )  # fmt: skip
 
 
-def _fields(entries: Sequence[Entry]) -> dict[str, Any]:
-    """Each field once, where all entries have the same, else as a list."""
-    shapes = [_shape(entry) for entry in entries]
-    alike = shapes.count(shapes[0]) == len(shapes)
-    columns = zip(*(shapes[:1] if alike else shapes), strict=True)
+def _fields(entries: Sequence[Entry]) -> tuple[bool, dict[str, Any]]:
+    """Whether entries differ in some fields; and each field once, where all entries have the same, else as a list."""
     values: dict[str, Any] = {"datas": [entry.payload for entry in entries]}
     values["addresses"] = _column([entry.address for entry in entries])
-    for name, first, column in zip(ENTRY_FIELDS, shapes[0], columns, strict=True):
-        same = alike or column.count(first) == len(column)
-        values[name], values[f"{name}s"] = (first, []) if same else (None, list(column))
-    return values
+    shapes = [_shape(entry) for entry in entries]
+    mixed = shapes.count(shapes[0]) < len(shapes)
+    if not mixed:
+        del shapes[1:]
+    fields = [
+        (one.base, one.clock, one.newest, two.base, two.clock, two.newest, *others) for one, two, *others in shapes
+    ]
+    for name, column in zip(ENTRY_FIELDS, zip(*fields, strict=True), strict=True):
+        same = column.count(column[0]) == len(column)
+        values[name], values[f"{name}s"] = (column[0], []) if same else (None, list(column))
+    return mixed, values
 
 
 def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
@@ -129,24 +135,38 @@ def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[
     connections, notifier, clock = database.connections, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:
         return None
-    query, open_query = database.queries.durable.put_plain, database.queries.all.open
-    opening: Call = open_query, Packed(open_query, {"tube": tube.no})
+    query, rank1, rank2, pri, ttr = (
+        database.queries.durable.put_plain,
+        entry.rank1.base,
+        entry.rank2.base,
+        entry.pri,
+        entry.ttr,
+    )
+    most, callback, lives_query = entry.max_attempts, entry.callback, database.queries.all.tube_lives
     shape = {
-        "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
-        "max_attempts": entry.max_attempts, "callback": entry.callback, "data": None, "process": None, "now": None,
+        "tube": tube.no, "rank1": rank1, "rank2": rank2, "ttr": ttr, "pri": pri, "max_attempts": most,
+        "callback": callback, "data": None, "process": None, "now": None,
     }  # fmt: skip
     packed = Packed(query, shape)
 
     def put(payload: bytes) -> Record | None:
         values = packed.replace(data=payload, process=notifier.name, now=None if clock is None else clock())
-        rows = connections.run([opening, (query, values)])[1]
+        try:
+            rows = connections.run([(query, values)])[0]
+        except StoreError as error:  # nextval fails if the tube was hidden just now
+            lives = type(error) is not StoreError or connections.run([(lives_query, {"tube": tube.no})], twice=True)[0]
+            if lives:
+                raise
+            return None
         if not rows:
             return None
         id, created, notified = rows[0]
         if notified is not None:
             notifier.sent()
         database.fold_sometimes()
-        return new_record(replace(entry, payload=payload), id, created)
+        return Record(
+            id, "r", rank1, rank2, pri, None, 0, 0, created, None, None, None, ttr, most, None, None, callback, payload
+        )
 
     return put
 

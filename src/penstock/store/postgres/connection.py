@@ -86,7 +86,9 @@ class Connections:
 
     def run_in(self, db: Link, calls: Sequence[Call]) -> list[list[Row]]:
         """The same on one connection, as part of its transaction if it is in one; raises as the driver does."""
-        return db.run([*self._each, *calls], prepare=self.prepares)[len(self._each) :]
+        if not self._each:
+            return db.run(calls, prepare=True)
+        return db.run([*self._each, *calls], prepare=False)[len(self._each) :]
 
     @contextmanager
     def session(self, *, snapshot: bool) -> Iterator[Link]:

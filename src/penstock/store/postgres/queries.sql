@@ -88,7 +88,11 @@ heads_no = to_regclass('penstock_heads_' || :tube::text)::oid, dues = to_regclas
 WHERE no = :tube;
 -- name: hide_counter
 WITH hidden AS (UPDATE penstock_delta SET tube = -tube WHERE tube = :tube)
-UPDATE penstock_counter SET tube = -tube WHERE tube = :tube;
+UPDATE penstock_counter SET tube = -tube, last_id = greatest(last_id, (SELECT coalesce(pg_sequence_last_value(ids), 0)
+    FROM penstock_tube WHERE no = :tube)) WHERE tube = :tube;
+-- name: hide_tube
+-- The sequence of its ids is dropped: see put_plain.
+UPDATE penstock_tube SET no = -no, name = :name, options = :options, ids = NULL WHERE no = :tube;
 -- name: forget_counter
 WITH forgotten AS (DELETE FROM penstock_delta WHERE tube = :tube),
 unbroken AS (DELETE FROM penstock_unbroken WHERE tube = abs(:tube)),
@@ -208,11 +212,14 @@ SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND
 -- put
 
 -- name: put_plain
--- A task without options, into a tube without micro-queues and capacity. No row: the tube is gone.
-WITH counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
+-- A task without options, into a tube without micro-queues and capacity. No row: the tube is gone. The lock is taken in
+-- the same statement, which is a tenth faster: if the tube is hidden meanwhile, nextval fails, whatever this one sees.
+WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($tube_lock)),
+counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
 INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, max_attempts, state, callback, data)
 SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::double precision, $now, :ttr::bigint,
-:tube, :pri::integer, :max_attempts::integer, 'r', :callback::text, :data::bytea FROM penstock_tube t WHERE t.no = :tube
+:tube, :pri::integer, :max_attempts::integer, 'r', :callback::text, :data::bytea
+FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: putting
@@ -231,7 +238,8 @@ n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.
     FROM penstock_tube t LEFT JOIN m ON true WHERE t.no = :tube)
 -- fragment: entries
 -- The new tasks (see changes.py), and their states and ranks.
-e AS MATERIALIZED (SELECT r.*, CASE WHEN unstarted = 1 THEN 'g' WHEN delay > 0 THEN '~' ELSE 'r' END AS state,
+e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay, max_attempts, callback, reply_to,
+    group_name, group_no, CASE WHEN unstarted = 1 THEN 'g' WHEN delay > 0 THEN '~' ELSE 'r' END AS state,
     base1 + clock1 * clock - newest1 * id AS rank1, base2 + clock2 * clock - newest2 * id AS rank2 FROM (
     SELECT nextval(n.ids) AS id, u.place, n.clock, u.datas AS data, $entry_fields,
     coalesce(u.addresses, n.ms || '-' || n.seq + u.place) AS address FROM n CROSS JOIN $entry_rows
@@ -562,8 +570,8 @@ SELECT :tube::integer, :name::text, 'open', 0, 0, 0 FROM penstock_tube WHERE no 
 
 -- name: with_groups
 -- What a load becomes: its tasks, and the group of each.
-SELECT * FROM ({load}) k LEFT JOIN LATERAL (SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until
-    FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
+SELECT * FROM ({load}) k
+LEFT JOIN LATERAL (SELECT $group FROM penstock_group WHERE no = k.group_no LIMIT 1) g ON true;
 -- name: look
 -- The clock, and whether the tube lives.
 SELECT $now, EXISTS (SELECT 1 FROM penstock_tube WHERE no = :tube);

@@ -27,8 +27,8 @@ _SETTINGS = {
     "enable_sort": "off", "jit": "off", "plan_cache_mode": "force_generic_plan",
 }  # fmt: skip
 
-# Fields of new tasks, which are given once where all tasks of a call have the same, else as arrays (name + "s"). A rank
-# is base + clock * now - newest * id.
+# Fields of new tasks, given once where all tasks of a call have the same. Where some differ, another statement (name +
+# "_mixed") takes these as arrays (field + "s"). A rank is base + clock * now - newest * id.
 ENTRY_FIELDS = {
     "base1": "double precision", "clock1": "integer", "newest1": "integer", "base2": "double precision",
     "clock2": "integer", "newest2": "integer", "pri": "integer", "utube": "text", "ttl": "bigint", "ttr": "bigint",
@@ -47,11 +47,15 @@ _FRAGMENTS = {
     "raised": ", ".join(f"{column} = {column} + :{name}" for name, column in COUNTERS.items()),
     "weighed": ", ".join(COUNTERS[name] for name in WEIGHTS),
     "weights": ", ".join(f"n * w[{place}]" for place in range(1, len(WEIGHTS) + 1)),
+    "entry_fields": ", ".join(f":{name}::{type} AS {name}" for name, type in ENTRY_FIELDS.items()),
+    "entry_rows": "ROWS u(datas bytea, addresses text, place ordinality)",
+    "imported": ", ".join(column for field, column in COLUMNS.items() if field != "id"),
+}
+_MIXED = {
     "entry_fields": ", ".join(f"coalesce(u.{name}s, :{name}) AS {name}" for name in ENTRY_FIELDS),
     "entry_rows": "ROWS u(datas bytea, addresses text, "
-    + ", ".join(f"{name}s {type}" for name, type in ENTRY_FIELDS.items())
-    + ", place ordinality)",
-    "imported": ", ".join(column for field, column in COLUMNS.items() if field != "id"),
+    + "".join(f"{name}s {type}, " for name, type in ENTRY_FIELDS.items())
+    + "place ordinality)",
 }
 _TABLE = re.compile(r"\bpenstock_(?=[a-z{])")
 _ROWS = re.compile(r"\bROWS (\w+)\(([^)]*)\)")
@@ -72,6 +76,8 @@ def _rows(match: re.Match[str]) -> str:
 
 def _texts() -> dict[str, str]:
     texts = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS))
+    mixed = vars(load_queries("penstock.store.postgres", shared=True, fragments=_FRAGMENTS | _MIXED))
+    texts |= {f"{name}_mixed": mixed[name] for name in ("insert", "insert_queued")}
     for name in _LOADS:
         texts[name] = texts["with_groups"].replace("{load}", texts[name])
     for name in _PASSING:

@@ -169,7 +169,10 @@ class PostgresStep(SqlStep):
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:
-        busy = super().hide_tube(tube, name, given, waiting=waiting)
+        with self.together():
+            busy = super().hide_tube(tube, name, given, waiting=waiting)
+            if busy is None:
+                self.run([self._sequence(self.Q.drop_sequence, "ids", tube.no)])
         if busy is None:
             self._notify(tube, ended=True)
         return busy

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import select
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from struct import Struct
 from typing import Any
 
@@ -20,10 +21,14 @@ Row = tuple[Any, ...]
 
 _TEXT_OID, _BYTEA_OID, _LETTER_OID = 25, 17, 18
 _PARAMETER = re.compile(r"(?<!:):([a-z]\w*)")
+# Arrays of numbers by their type: its number, the size of one, and what packs a size and a number.
+_NUMBERS = {"integer": (23, 4, Struct("!ii").pack), "bigint": (20, 8, Struct("!iq").pack)}
+_ARRAY = re.compile(rf"(?<!:):([a-z]\w*)::({'|'.join(_NUMBERS)})\[\]")
 _HEAD = Struct("!iiIii")  # dimensions, whether any item is NULL, the type, how many items, the number of the first
 _length = Struct("!i").pack
 _NULL = (_length(-1),)
 _TEXT, _BINARY = Format.TEXT, Format.BINARY
+_FAILED, _ROWS = ExecStatus.FATAL_ERROR, ExecStatus.TUPLES_OK
 
 
 class Query(str):
@@ -31,6 +36,7 @@ class Query(str):
 
     sent: bytes
     names: tuple[str, ...]
+    arrays: dict[str, str]  # the types of parameters that are arrays of whole numbers
     called: bytes
     silent: bool  # its answer is not read
 
@@ -39,6 +45,7 @@ class Query(str):
         made = super().__new__(cls, text)
         made.sent = _PARAMETER.sub(lambda match: f"${names.setdefault(match[1], len(names) + 1)}", text).encode()
         made.names = tuple(names)
+        made.arrays = dict(_ARRAY.findall(text))
         made.called = called.encode()
         made.silent = called.rpartition(".")[2].startswith(("open", "lock_", "relax"))
         return made
@@ -50,7 +57,7 @@ class Packed:
     __slots__ = ("formats", "given", "names")
 
     def __init__(self, query: Query, values: Mapping[str, Any]) -> None:
-        packed = [_DUMPS[type(value)](value) for value in [values[name] for name in query.names]]
+        packed = [_dumped(values[name], query.arrays.get(name)) for name in query.names]
         self.given = [value for value, _ in packed]
         self.formats = [form for _, form in packed]
         self.names = query.names
@@ -73,8 +80,17 @@ def pack(query: Query, values: Mapping[str, object] | Packed) -> Packed:
     return values if isinstance(values, Packed) else Packed(query, values)
 
 
+def _dumped(value: Any, numbers: str | None) -> tuple[bytes | None, Format]:
+    """A parameter; `numbers`: what an array of whole numbers has. Without NULL it is sent in binary, which the server
+    reads faster; it knows the types of other arrays from the casts in the statement."""
+    if numbers is None or not value or None in value:
+        return _DUMPS[type(value)](value)
+    oid, size, pack_one = _NUMBERS[numbers]
+    head = _HEAD.pack(1, 0, oid, len(value), 1)
+    return head + b"".join(map(pack_one, repeat(size), value)), _BINARY
+
+
 def _array(items: Sequence[Any]) -> tuple[bytes, Format]:
-    """One array; the server knows its type from the cast in the statement."""
     first = next((item for item in items if item is not None), None)
     if isinstance(first, str):
         return _blobs(_TEXT_OID, [None if item is None else item.encode() for item in items]), _BINARY
@@ -139,6 +155,17 @@ class Wire:
 
     def _run(self, calls: Sequence[Call], prepare: bool) -> list[list[Row]]:
         pgconn, prepared = self.pgconn, self.prepared
+        if (
+            len(calls) == 1 and prepare and calls[0][0].called in prepared
+        ):  # without a pipeline, a put is a tenth faster
+            query, values = calls[0]
+            packed = pack(query, values)
+            pgconn.send_query_prepared(query.called, packed.given, packed.formats, _BINARY)
+            result = self._next()
+            pgconn.get_result()
+            if result.status == _FAILED:
+                raise error_from_result(result)
+            return [self._loaded(result)]
         expected: list[bytes | Query] = []  # the name of a statement to prepare, or one to run
         pgconn.enter_pipeline_mode()
         for query, values in calls:
@@ -158,7 +185,7 @@ class Wire:
             result = self._next()
             if failure is not None:
                 pass
-            elif result.status == ExecStatus.FATAL_ERROR:
+            elif result.status == _FAILED:
                 failure = error_from_result(result)
             elif isinstance(what, bytes):
                 prepared.add(what)
@@ -188,7 +215,7 @@ class Wire:
                 pgconn.consume_input()
 
     def _loaded(self, result: PGresult) -> list[Row]:
-        if result.status != ExecStatus.TUPLES_OK:
+        if result.status != _ROWS:
             return [(result.command_tuples or 0,)]
         self._rows.set_pgresult(result)
         return self._rows.load_rows(0, result.ntuples, tuple)
