@@ -226,16 +226,17 @@ RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 -- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id is
 -- drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole (`strict`), a
 -- lack of room.
+room AS MATERIALIZED (SELECT cardinality(:datas::bytea[]) AS new,
+    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
-    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + cardinality(:datas::bytea[]) WHERE :marked
-    AND tube = :tube AND (:capacity::bigint IS NULL OR $stored + cardinality(:datas::bytea[]) <= :capacity)
-    RETURNING last_ms AS ms, last_seq - cardinality(:datas::bytea[]) AS seq),
-n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.*,
+    last_seq = CASE WHEN $now > last_ms THEN 0 ELSE last_seq END + new FROM room
+    WHERE :marked AND tube = :tube AND (stored IS NULL OR stored + new <= :capacity)
+    RETURNING last_ms AS ms, last_seq - new AS seq),
+n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.*, room.*,
     1 / CASE WHEN EXISTS (SELECT 1 FROM unnest(:addresses::text[]) v(name) CROSS JOIN LATERAL (
         SELECT 1 FROM penstock_task k WHERE k.tube = :tube AND k.address = v.name LIMIT 1) k)
-    THEN 0 WHEN :strict AND $stored + cardinality(:datas::bytea[]) > :capacity::bigint THEN 0 ELSE 1 END AS free,
-    CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored
-    FROM penstock_tube t LEFT JOIN m ON true WHERE t.no = :tube)
+    THEN 0 WHEN :strict AND stored + new > :capacity THEN 0 ELSE 1 END AS free
+    FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube)
 -- fragment: entries
 -- The new tasks (see changes.py), and their states and ranks.
 e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay, max_attempts, callback, reply_to,
@@ -243,7 +244,7 @@ e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay,
     base1 + clock1 * clock - newest1 * id AS rank1, base2 + clock2 * clock - newest2 * id AS rank2 FROM (
     SELECT nextval(n.ids) AS id, u.place, n.clock, u.datas AS data, $entry_fields,
     coalesce(u.addresses, n.ms || '-' || n.seq + u.place) AS address FROM n CROSS JOIN $entry_rows
-    WHERE n.free = 1 AND (n.stored IS NULL OR n.stored + cardinality(:datas::bytea[]) <= :capacity)) r)
+    WHERE n.free = 1 AND (n.stored IS NULL OR n.stored + n.new <= :capacity)) r)
 -- fragment: counted_entries
 counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls) SELECT :tube::integer,
     nullif(count(*) FILTER (WHERE state = 'r'), 0), nullif(count(*) FILTER (WHERE state <> 'r'), 0), count(*) FROM e

@@ -246,16 +246,9 @@ class PostgresStep(SqlStep):
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
         above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        if no is None:
-            return super().groups(tube, name=name, after=after, above=above, limit=limit)
-        if not self.write:
+        if no is not None and not self.write:
             self._watch(tube)
-        asked = self.call(self.Q.groups_by_no, tube=abs(tube.no), ids=[no])
-        ((clock, lives),), rows = self.run([self.call(self.Q.look, tube=tube.no), asked], twice=True)
-        self.heard(clock)
-        if not rows and not lives:
-            raise self.no_such_tube(tube)
-        return [make_group(row) for row in rows]
+        return super().groups(tube, no=no, name=name, after=after, above=above, limit=limit)
 
     def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
         if id is not None:
