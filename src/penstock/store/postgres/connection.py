@@ -64,7 +64,7 @@ class Connections:
         return self.location.notify
 
     def connect(self, seconds: float = 0) -> Link:
-        """A new connection. With `seconds`, it is tried for so long: a server that is away may come back."""
+        """A new connection. With `seconds`, retry that long: the server may be restarting."""
         ends, prepare = time.monotonic() + seconds, 1 if self.prepares else None
         settings: dict[str, Any] = {"autocommit": True, "fallback_application_name": "penstock"}
         if seconds:

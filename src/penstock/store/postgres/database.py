@@ -24,11 +24,11 @@ from penstock.store.postgres.takes import LostTake
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.waiters import Waiters
 
-# Counters are added up once in so many calls, so that stats and capacity add up a thousand rows or so.
+# How likely a call adds up the counters: stats and capacity then read about a thousand rows.
 _FOLD_CHANCE = 0.002
 # An answer that is older than this does not tell the server's clock any more.
 _CLOCK_SECONDS = 10.0
-# From here on an open transaction keeps so many dead rows that takes become slow.
+# A transaction that is open longer keeps enough dead rows to slow down takes.
 _LONG_SECONDS = 300
 
 
@@ -84,7 +84,7 @@ class PostgresDatabase:
         return int(self.connections.run([(self.queries.all.clock, {"now": None})], twice=True)[0][0][0])
 
     def heard(self, now: int) -> None:
-        """An answer told the server's clock."""
+        """Note the server's clock, which an answer brought."""
         self._heard = now, time.monotonic()
 
     def estimated_now(self) -> int | None:

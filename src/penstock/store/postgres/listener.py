@@ -19,7 +19,7 @@ from penstock.store.wake import tell
 
 log = logging.getLogger("penstock")
 
-# The thread ends when nobody has waited for so long.
+# The thread ends when nobody has waited for this long.
 UNWATCHED_SECONDS = 20.0
 # After a notification its sender is silent for a while (`Notifier`): a second look, this much later, finds the rest.
 SECOND_LOOK_SECONDS = 0.025
@@ -97,7 +97,7 @@ class Listener:
         look_at = self._look_at
         if look_at is not None:
             seconds = min(seconds, look_at - time.monotonic())
-        if not self._heard:  # else the wake-up may have been cleared by whoever was awake when the news came
+        if not self._heard:  # else the wake-up may have been cleared by a thread that was awake when the news came
             wake.wait(max(seconds, 0))
         if look_at is not None and time.monotonic() >= look_at:
             self._heard = True

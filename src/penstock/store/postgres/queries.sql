@@ -383,8 +383,8 @@ ok.no, ok.clock, ok.next, ok.moving, ok.due, ok.session, ok.low, CASE WHEN :mark
 WHEN got.attempts IS NOT NULL THEN set_config('penstock.took', :mark, true)
 WHEN ok.due THEN set_config('penstock.took', '!' || :mark, true) END
 -- name: take
--- penstock_ready, in order. No pk below `low` means no place below this one; among other ranks, pks are told apart in the
--- index.
+-- penstock_ready, in order. No pk below `low` means no place below this one; among other ranks, the index tells
+-- pks apart.
 WITH $look, found AS MATERIALIZED (SELECT f.* FROM ok CROSS JOIN LATERAL (
     SELECT k.pk, ok.clock + k.ttr AS at FROM penstock_task k WHERE $takeable
     AND (k.rank1, k.rank2, k.pk) >= (ok.least, ok.least, :tube::bigint << 40 | ok.low)

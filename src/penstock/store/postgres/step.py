@@ -19,21 +19,19 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts, Presence
-from penstock.core.task import Record
 from penstock.core.transfer import Parcel, Tally
 from penstock.engine import port
-from penstock.engine.port import Audit, Conflict, HandleRow, Loaded
+from penstock.engine.port import Audit, Conflict, HandleRow
 from penstock.store.postgres import changes, takes
 from penstock.store.postgres.listener import PROCESS
 from penstock.store.postgres.schema import COUNTERS
 from penstock.store.postgres.wire import Call, Link, Query, Row
 from penstock.store.sql.queries import COLUMNS, ID_MASK
-from penstock.store.sql.step import SqlStep, count_states, encoded_kind, imported_counts, make_group
+from penstock.store.sql.step import SqlStep, count_states, encoded_kind, imported_counts
 
 if TYPE_CHECKING:
     from penstock.store.postgres.database import PostgresDatabase
 
-_FIELDS = len(Record.__struct_fields__)
 _CALLS = tuple(COUNTERS)[6:]  # all but put: those are counted by ids
 
 
@@ -78,8 +76,8 @@ class PostgresStep(SqlStep):
 
     @property
     def now(self) -> int:
-        """The clock as the last answer told it; where there was none yet, it is estimated. The server's own clock tests
-        in the flush whether a decision still holds."""
+        """The clock of the last answer, or an estimate if there was none yet. The server's own clock tests in the flush
+        whether a decision still holds."""
         if self._now is None:
             self._now = self.db.estimated_now()
         if self._now is None:
@@ -92,7 +90,7 @@ class PostgresStep(SqlStep):
         self._now = moment if self.given is None else self.given
 
     def heard(self, moment: int) -> None:
-        """An answer told the clock."""
+        """Note the clock, which an answer brought."""
         if self.given is None:
             self._now = moment
             self.db.heard(moment)
@@ -218,29 +216,19 @@ class PostgresStep(SqlStep):
 
     # looking
 
-    def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
-        self.passing = isinstance(select, (port.Due, port.Members, port.Unstarted))
-        query, values = self._selected(tube, select, self.on(tube))
-        calls = [self.call(self.Q.look, tube=tube.no), self.call(query, **values)]
-        if isinstance(select, port.Find) and select.status == "~":
-            calls.append(self.call(self.on(tube).find_unstarted, **values))
-        if isinstance(select, port.Due):
-            calls.append(self.call(self.Q.moving_groups, tube=tube.no))
-        ((clock, lives),), rows, *more = self.run(calls, twice=True)
+    def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
+        calls = [self.call(query, **values) for query, values in asked]
+        ((clock, lives),), *results = self.run([self.call(self.Q.look, tube=tube.no), *calls], twice=True)
         self.heard(clock)
-        if not lives and not isinstance(select, port.Page):
+        if not (lives or hidden):
             raise self.no_such_tube(tube)
-        if isinstance(select, port.Find) and more:
-            rows = sorted([*rows, *more[0]], key=lambda row: int(row[0]))[: select.limit]
-        records = [Record(*row[:_FIELDS]) for row in rows]
-        if isinstance(select, port.ByIds):
-            records.sort(key=lambda record: record.id)
-        if isinstance(select, port.Deliveries) and select.backwards:
-            records.reverse()
-        found = {row[_FIELDS]: row[_FIELDS:] for row in rows if row[_FIELDS:] and row[_FIELDS] is not None}
-        if isinstance(select, port.Due):
-            found |= {row[0]: row for row in more[0]}
-        return Loaded(records, {no: make_group(row) for no, row in found.items()})
+        return results
+
+    def _selected(
+        self, tube: Tube, select: port.Select, queries: SimpleNamespace | None = None
+    ) -> tuple[str, dict[str, object]]:
+        self.passing = isinstance(select, (port.Due, port.Members, port.Unstarted))
+        return super()._selected(tube, select, self.on(tube))
 
     def groups(
         self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,

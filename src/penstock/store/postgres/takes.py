@@ -33,9 +33,9 @@ log = logging.getLogger("penstock")
 AWAY_SECONDS = 1.0
 # Above every rank, for a take without max_pri; and above every clock: what is delivered has no period.
 _HIGHEST = 2**62
-# A put that was under way when a taker registered saw no one to notify: the taker looks once more, so much later.
+# A put that was under way when a taker registered saw no one to notify: the taker looks again after this time.
 _SETTLING_MS = 25
-# When others are at what is due, the next look is so much later.
+# When others work on what is due, the next look is this much later.
 BUSY_MS = 20
 # Takes of one task that are sent at once, where each decides who is next.
 _SINGLY = 100

@@ -31,6 +31,7 @@ from penstock.errors import NoSuchTube
 from penstock.store.sql.queries import ID_BITS, ID_MASK
 
 Row = tuple[Any, ...]
+_FIELDS = len(Record.__struct_fields__)
 
 
 def first_pk(tube: Tube) -> int:
@@ -149,9 +150,10 @@ class SqlStep:
         if isinstance(select, port.Due):
             asked.append((self.Q.moving_groups, {"tube": tube.no}))
         found, *more = self.look(tube, asked, hidden=isinstance(select, port.Page))
-        records, groups = [self.record(row) for row in found], {}
+        records = [self.record(row[:_FIELDS]) for row in found]
+        groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
         if isinstance(select, port.Due):
-            groups = {row[0]: make_group(row) for row in more[0]}
+            groups |= {row[0]: make_group(row) for row in more[0]}
         elif isinstance(select, port.Find) and more:
             records += [self.record(row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
@@ -162,7 +164,8 @@ class SqlStep:
         return Loaded(records, groups)
 
     def look(self, tube: Tube, asked: Sequence[tuple[str, dict[str, object]]], *, hidden: bool) -> list[list[Row]]:
-        """The rows of several queries on a tube, which may be a hidden one if `hidden`."""
+        """The rows of several queries on a tube, which may be a hidden one if `hidden`. Those of a load may have the
+        columns of the fragment `group` behind those of the task."""
         results = [self.rows(query, **values) for query, values in asked]
         if not (results[0] or hidden):
             self.must_live(tube)
