@@ -1,8 +1,8 @@
--- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Table names get the store's schema, and hot
--- statements name one partition in place of penstock_task. `ROWS u(key bigint, ...)` is a table made of array parameters
--- that are called as its columns (see schema.py). tests/postgres/test_plans.py watches the plans.
--- Rows are found by `pk = ANY (ARRAY[x])` or by a LATERAL with a LIMIT, not by a join: one that was planned for an empty
--- table would read all of a full one. Rows that an earlier statement has locked may be found by their ctid.
+-- What only the PostgreSQL store asks; the rest is in store/sql/queries.sql. Table names get the store's schema, and
+-- hot statements name one partition in place of penstock_task. `ROWS u(key bigint, ...)` is a table made of array
+-- parameters that are called as its columns (see schema.py). tests/postgres/test_plans.py watches the plans.
+-- Rows are found by `pk = ANY (ARRAY[x])` or by a LATERAL with a LIMIT, not by a join: one that was planned for an
+-- empty table would read all of a full one. Rows that an earlier statement has locked may be found by their ctid.
 
 -- fragment: server_clock
 -- By date_part, not extract, whose numeric costs a put a tenth of the server's time.
@@ -51,8 +51,8 @@ current_setting('full_page_writes'), current_setting('autovacuum'), current_sett
 -- fragment: handle_lock
 'penstock_handle'::regclass::oid::integer, hashtext(:handle)
 -- name: open
--- Until commit nobody drops, moves or repairs the tube. Puts and takes share the lock, which is no write. It comes before
--- the statement that looks for the tube, so that the tube is there or not once the lock is held.
+-- Until commit nobody drops, moves or repairs the tube. Puts and takes share the lock, which is no write. It comes
+-- before the statement that looks for the tube, so that the tube is there or not once the lock is held.
 SELECT pg_advisory_xact_lock_shared($tube_lock);
 -- name: open_alone
 SELECT pg_advisory_xact_lock($tube_lock);
@@ -133,8 +133,8 @@ CASE WHEN t.serials IS NOT NULL THEN setval(t.serials,
     greatest(:serial::bigint, coalesce(pg_sequence_last_value(t.serials), 1))) END
 FROM penstock_tube t JOIN penstock_counter c ON c.tube = t.no WHERE t.no = :tube;
 -- name: fold
--- Add the calls' own rows to the counters, except of tubes that a put with a capacity holds. One call does it at a time,
--- and nobody waits for it. Rows of tubes that are gone are removed.
+-- Add the calls' own rows to the counters, except of tubes that a put with a capacity holds. One call does it at a
+-- time, and nobody waits for it. Rows of tubes that are gone are removed.
 WITH free AS MATERIALIZED (SELECT tube FROM penstock_counter
     WHERE pg_try_advisory_xact_lock('penstock_delta'::regclass::oid::integer, 0) ORDER BY tube FOR UPDATE SKIP LOCKED),
 gone AS (DELETE FROM penstock_delta d WHERE d.tube = ANY (ARRAY(SELECT tube FROM free)) OR (EXISTS (SELECT 1 FROM free)
@@ -201,9 +201,9 @@ CASE WHEN heads_no = heads::oid THEN coalesce(pg_sequence_last_value(dues), 1) E
 WITH b AS MATERIALIZED (SELECT heads, dues, $bounds FROM penstock_tube WHERE no = :tube AND heads IS NOT NULL),
 passed AS MATERIALIZED (SELECT f.pk, f.state FROM b CROSS JOIN LATERAL (SELECT pk, state FROM penstock_task
     WHERE pk >= (:tube::bigint << 40 | b.low) AND pk < (:tube::bigint + 1) << 40 ORDER BY pk LIMIT 1000) f),
-found AS MATERIALIZED (SELECT b.*, coalesce((SELECT min(pk) FROM passed WHERE state = 'r'), (SELECT max(pk) + 1 FROM passed))
-    & 1099511627775 AS head, coalesce((SELECT k.at FROM penstock_task k WHERE k.tube = :tube AND k.at >= b.soonest
-    ORDER BY k.at LIMIT 1), :due::bigint) AS due FROM b),
+found AS MATERIALIZED (SELECT b.*, coalesce((SELECT min(pk) FROM passed WHERE state = 'r'),
+    (SELECT max(pk) + 1 FROM passed)) & 1099511627775 AS head, coalesce((SELECT k.at FROM penstock_task k
+    WHERE k.tube = :tube AND k.at >= b.soonest ORDER BY k.at LIMIT 1), :due::bigint) AS due FROM b),
 known AS (UPDATE penstock_tube SET heads_no = heads WHERE no = :tube AND heads_no IS DISTINCT FROM heads::oid)
 SELECT setval(heads, greatest(head, low)), setval(dues, greatest(due, soonest)) FROM found;
 -- name: lower_all
@@ -223,9 +223,9 @@ FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
 -- fragment: putting
--- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id is
--- drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole (`strict`), a
--- lack of room.
+-- Messages of a reliable tube (`marked`) get ids in the order of puts: the counter's lock is held before the first id
+-- is drawn. An address that is in use is met before that, too; and, where the put must be refused as a whole
+-- (`strict`), a lack of room.
 room AS MATERIALIZED (SELECT cardinality(:datas::bytea[]) AS new,
     CASE WHEN :capacity::bigint IS NOT NULL THEN $stored END AS stored),
 m AS (UPDATE penstock_counter SET last_ms = greatest(last_ms, $now),
@@ -250,14 +250,15 @@ counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls) SELECT 
     nullif(count(*) FILTER (WHERE state = 'r'), 0), nullif(count(*) FILTER (WHERE state <> 'r'), 0), count(*) FROM e
     HAVING count(*) > 0)
 -- fragment: put_columns
-penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube, pri, max_attempts, utube, callback, data,
-    reply_to, group_name, group_no)
+penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube, pri, max_attempts, utube, callback,
+    data, reply_to, group_name, group_no)
 -- fragment: put_values
 e.clock, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri,
 e.max_attempts, e.utube, e.callback, e.data, e.reply_to, e.group_name, e.group_no
 -- name: insert
 WITH $putting, $entries, soonest AS MATERIALIZED (SELECT n.dues, (
-    SELECT min(clock + CASE WHEN delay > 0 THEN delay ELSE ttl END) FROM e) AS at FROM n), $lower_dues, $counted_entries,
+    SELECT min(clock + CASE WHEN delay > 0 THEN delay ELSE ttl END) FROM e) AS at FROM n), $lower_dues,
+    $counted_entries,
 new AS (INSERT INTO $put_columns SELECT :tube::bigint << 40 | e.id, e.rank1, e.rank2, e.state::"char",
     coalesce(e.address, CASE WHEN :named THEN 'reply-' || e.id END), $put_values FROM e)
 SELECT n.clock, n.stored, n.told AND EXISTS (SELECT 1 FROM e),
@@ -268,8 +269,9 @@ CASE WHEN n.told AND EXISTS (SELECT 1 FROM e) THEN $notify END, (SELECT count(*)
 -- tells of the newest row, whatever this statement sees otherwise.
 WITH $putting, $entries, $counted_entries,
 came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
-    SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit), CASE WHEN :fair THEN s.clock ELSE 0 END
-    FROM (SELECT utube COLLATE "C" AS utube, count(*)::integer AS c, min(clock) AS clock FROM e
+    SELECT :tube::integer, s.utube, least(s.c, :limit), s.c - least(s.c, :limit),
+    CASE WHEN :fair THEN s.clock ELSE 0 END FROM (SELECT utube COLLATE "C" AS utube, count(*)::integer AS c,
+        min(clock) AS clock FROM e
         WHERE state = 'r' GROUP BY 1 ORDER BY 1) s
     ON CONFLICT (tube, utube) DO UPDATE SET idle = false,
     heads = l.heads + CASE WHEN l.waiting = 0
@@ -279,9 +281,10 @@ came AS (INSERT INTO penstock_utube AS l (tube, utube, heads, waiting, turn)
     turn = CASE WHEN :fair AND l.taken = 0 AND l.heads = 0 AND l.waiting = 0 THEN greatest(excluded.turn, l.turn + 1)
         ELSE l.turn END
     RETURNING utube, waiting, turn),
-w AS MATERIALIZED (SELECT array_agg(waiting ORDER BY utube) AS waiting, array_agg(turn ORDER BY utube) AS turns FROM came),
-p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN r.number <= r.ready - w.waiting[r.queue] THEN 'r'
-        ELSE 'q' END AS placed, CASE WHEN NOT :fair THEN r.rank2 WHEN r.state = 'r'
+w AS MATERIALIZED (SELECT array_agg(waiting ORDER BY utube) AS waiting,
+    array_agg(turn ORDER BY utube) AS turns FROM came),
+p AS MATERIALIZED (SELECT r.*, CASE WHEN r.state <> 'r' THEN r.state WHEN r.number <= r.ready - w.waiting[r.queue]
+        THEN 'r' ELSE 'q' END AS placed, CASE WHEN NOT :fair THEN r.rank2 WHEN r.state = 'r'
         AND r.number <= r.ready - w.waiting[r.queue] THEN w.turns[r.queue] ELSE 0 END AS placed2
     FROM (SELECT e.*, row_number() OVER (q ORDER BY e.rank1, CASE WHEN :fair THEN 0 ELSE e.rank2 END, e.id) AS number,
         count(*) OVER q AS ready, dense_rank() OVER (ORDER BY e.state <> 'r', e.utube COLLATE "C") AS queue
@@ -314,9 +317,9 @@ queues AS (INSERT INTO penstock_utube AS l (tube, utube, taken, heads, waiting, 
 -- To the statement `heads`, which follows.
 set_config('penstock.utubes', coalesce((SELECT array_agg(utube) FROM queues), '{}')::text, true)
 -- name: heads
--- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no others. A
--- statement of its own, so that it sees all that was done before the locks were held. Empty micro-queues are forgotten
--- once their turn cannot matter. Returns how many more can be taken. (SELECT 'r') keeps it from penstock_ready.
+-- The rule of micro-queues: the first (limit - taken) ready tasks of these, which are locked, are heads, and no
+-- others. A statement of its own, so that it sees all that was done before the locks were held. Empty micro-queues are
+-- forgotten once their turn cannot matter. Returns how many more can be taken. (SELECT 'r') avoids penstock_ready.
 WITH u AS MATERIALIZED (
     SELECT unnest(coalesce(nullif(current_setting('penstock.utubes', true), ''), '{}')::text[]) AS utube),
 q AS MATERIALIZED (SELECT l.* FROM u CROSS JOIN LATERAL (SELECT l.ctid AS place, l.* FROM penstock_utube l
@@ -349,9 +352,9 @@ WHERE tube = :tube AND idle AND turn < $now LIMIT :limit FOR UPDATE SKIP LOCKED)
 -- take
 
 -- fragment: look
--- The clock; the tube, and where takes begin to look in it; whether the session lives; the next moment; and whether this
--- take may hand out here (`free`): not where an earlier tube of the same call had something (`mark`), and not where
--- something is due, unless it is forced.
+-- The clock; the tube, and where takes begin to look in it; whether the session lives; the next moment; and whether
+-- this take may hand out here (`free`): not where an earlier tube of the same call had something (`mark`), and not
+-- where something is due, unless it is forced.
 c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no, paused, dues, serials, heads IS NULL AS unbounded, $bounds,
     EXISTS (SELECT 1 FROM penstock_group g WHERE g.tube = :tube AND g.moving = 1) AS moving
@@ -423,8 +426,8 @@ WITH $look, found AS MATERIALIZED (SELECT f.pk AS key,
     FROM ok CROSS JOIN LATERAL (SELECT k.pk FROM penstock_task k WHERE $takeable
         AND k.rank1 <= greatest(ok.clock - :period::bigint, 0) $in_order SKIP LOCKED) f WHERE ok.free), $handed,
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
-    SELECT :tube::integer, CASE WHEN ok.serials IS NOT NULL THEN -f.n END, CASE WHEN ok.serials IS NOT NULL THEN f.n END, f.n
-    FROM ok CROSS JOIN (SELECT count(*) AS n FROM found) f WHERE f.n > 0)
+    SELECT :tube::integer, CASE WHEN ok.serials IS NOT NULL THEN -f.n END, CASE WHEN ok.serials IS NOT NULL THEN f.n
+    END, f.n FROM ok CROSS JOIN (SELECT count(*) AS n FROM found) f WHERE f.n > 0)
 SELECT $looked, CASE WHEN got.place IS NULL THEN (SELECT rank1 FROM penstock_task WHERE tube = :tube AND state = 'r'
     ORDER BY rank1, rank2, pk LIMIT 1) END, got.* FROM ok LEFT JOIN got ON true;
 -- name: recover
@@ -435,7 +438,8 @@ found AS MATERIALIZED (SELECT r.pk AS key, nextval(r.serials) AS place FROM (SEL
     FROM ok CROSS JOIN LATERAL (SELECT k.pk, k.taken FROM penstock_task k
         WHERE k.tube = :tube AND k.state = 't' AND k.owner IS NULL
         ORDER BY k.rank1, k.pk LIMIT :count FOR UPDATE SKIP LOCKED) f WHERE ok.paused = 0) r WHERE r.old), $handed,
-counted AS (INSERT INTO penstock_delta (tube, take_calls) SELECT :tube::integer, count(*) FROM found HAVING count(*) > 0)
+counted AS (INSERT INTO penstock_delta (tube, take_calls) SELECT :tube::integer, count(*) FROM found HAVING count(*) >
+    0)
 SELECT ok.no, ok.clock, got.* FROM ok LEFT JOIN got ON true ORDER BY got.place;
 -- name: enter
 INSERT INTO penstock_waiter (tube, handle, takes, process) SELECT u, :handle::text, :number::bigint, :process::text
@@ -483,7 +487,8 @@ told AS MATERIALIZED (SELECT :process::text IS NOT NULL AND count(*) > 0 AND (:b
 SELECT (SELECT array_agg(pk) FROM gone), (SELECT array_agg(pk) FROM gone WHERE address IS NOT NULL), told.said,
 CASE WHEN told.said THEN $notify END
 -- name: ack
--- By the primary key: the state as text, so that no plan can prefer penstock_held. The place of a pk is found by halving.
+-- By the primary key: the state as text, so that no plan can prefer penstock_held. The place of a pk is found by
+-- halving.
 WITH $acking RETURNING k.pk, k.address, k.group_no), $acked, NULL FROM told;
 -- name: ack_queued
 -- The same in micro-queues, whose rows are locked first.
@@ -630,8 +635,9 @@ SELECT 1 FROM penstock_session WHERE no = :no FOR UPDATE;
 WITH gone AS (DELETE FROM penstock_handle WHERE id = :id AND (NOT :lapsed OR until <= $now)
     RETURNING session, host, pid, beat),
 waits AS (DELETE FROM penstock_waiter WHERE handle = :id AND EXISTS (SELECT 1 FROM gone))
-UPDATE penstock_session s SET until = :moment + s.ttr, host = gone.host, pid = gone.pid, beat = gone.beat FROM gone WHERE
-s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id <> :id);
+UPDATE penstock_session s SET until = :moment + s.ttr, host = gone.host, pid = gone.pid, beat = gone.beat FROM gone
+WHERE s.no = ANY (ARRAY[gone.session]) AND NOT EXISTS (SELECT 1 FROM penstock_handle h WHERE h.session = s.no AND h.id
+    <> :id);
 -- name: forget_session
 -- Not while it holds anything: a take that was undone may have returned a task to it.
 DELETE FROM penstock_session s WHERE s.no = :no AND s.until <= $now AND NOT EXISTS (SELECT 1 FROM penstock_tube t
@@ -639,8 +645,8 @@ CROSS JOIN LATERAL (SELECT 1 FROM penstock_task k WHERE k.tube = t.no AND k.stat
 -- name: held
 -- penstock_held, tube by tube
 SELECT k.tube, k.pk FROM (SELECT no FROM penstock_tube ORDER BY name) t CROSS JOIN LATERAL (
-    SELECT tube, pk FROM penstock_task WHERE tube = t.no AND state = 't' AND owner = :session ORDER BY pk LIMIT :limit) k
-LIMIT :limit;
+    SELECT tube, pk FROM penstock_task WHERE tube = t.no AND state = 't' AND owner = :session ORDER BY pk LIMIT :limit)
+k LIMIT :limit;
 
 -- transfer
 

@@ -11,20 +11,21 @@ CREATE TABLE {schema}.penstock_tube (
     paused smallint NOT NULL DEFAULT 0,
     ids regclass,                          -- the sequence of its ids: nextval waits for nobody
     serials regclass,                      -- the sequence of its deliveries, if it delivers
-    -- Where takes begin to look, in tubes whose tasks all rank from 0 on: no ready task has an id below `heads`, no task
-    -- a moment below `dues`. While a transaction is held open anywhere in the database, what was taken since then stays
-    -- in the indexes, and a take that began at their starts would pass by each of these entries. Sequences are read and
-    -- set outside of transactions and leave no versions. A call that makes an old task ready, or writes a moment, holds
-    -- the tube's lock, shared, until its commit, and lowers the bound; a call that raises it has the tube to itself.
+    -- Where takes begin to look, in tubes whose tasks all rank from 0 on: no ready task has an id below `heads`, no
+    -- task a moment below `dues`. While a transaction is held open anywhere in the database, what was taken since then
+    -- stays in the indexes, and a take that began at their starts would pass by each of these entries. Sequences are
+    -- read and set outside of transactions and leave no versions. A call that makes an old task ready, or writes a
+    -- moment, holds the tube's lock, shared, until its commit, and lowers the bound; to raise it, a call has the
+    -- tube to itself.
     heads regclass, dues regclass,
     -- The number of `heads` where it was made. A dump has its tasks as they were when it began and the bounds as they
     -- were when it ended; restored sequences have other numbers, and are not trusted until they are raised again.
     heads_no oid);
 
--- A task is written three times: at put, at take, at its end. State is in the predicates of partial indexes, so no update
--- of it can be a HOT one; hence no fill factor. Columns are in the order of their sizes, without padding: 190 bytes with
--- 100 of data, and some 75 of indexes. Those of temporary tubes are unlogged. Hot statements name the partition: to find
--- it costs planning and 4 microseconds a task. Short data is kept in the row and not compressed.
+-- A task is written three times: at put, at take, at its end. State is in the predicates of partial indexes, so no
+-- update of it can be a HOT one; hence no fill factor. Columns are in the order of their sizes, without padding: 190
+-- bytes with 100 of data, and some 75 of indexes. Those of temporary tubes are unlogged. Hot statements name the
+-- partition: to find it costs planning and 4 microseconds a task. Short data is kept in the row and not compressed.
 CREATE TABLE {schema}.penstock_task (
     pk bigint NOT NULL,                    -- tube * 2^40 + id: a tube's tasks lie together, in id order
     rank1 double precision NOT NULL, rank2 double precision NOT NULL,
@@ -37,8 +38,8 @@ CREATE TABLE {schema}.penstock_task (
     attempts integer NOT NULL DEFAULT 0, lease integer NOT NULL DEFAULT 0, max_attempts integer,
     owner integer,                         -- the session that holds it
     group_no integer,
-    state "char" NOT NULL,                 -- r ready, q ready but behind in its micro-queue, t taken, ~ delayed, ! buried,
-                                           -- g delayed until its group is started
+    state "char" NOT NULL,                 -- r ready, q ready but behind in its micro-queue, t taken, ~ delayed,
+                                           -- ! buried, g delayed until its group is started
     utube text COLLATE "C", reason text, callback text, data bytea NOT NULL, address text COLLATE "C", reply_to text,
     group_name text) PARTITION BY RANGE (tube);
 CREATE TABLE {schema}.penstock_durable PARTITION OF {schema}.penstock_task (PRIMARY KEY (pk))
@@ -73,7 +74,7 @@ CREATE INDEX penstock_grouped ON {schema}.penstock_task (group_no, pk) WHERE gro
 CREATE INDEX penstock_unstarted ON {schema}.penstock_task (group_no, rank1, rank2, pk) WHERE state = 'g';
 
 -- A row per micro-queue that has ready or taken tasks. `idle` is set only where an empty one must be remembered for its
--- turn; ordinary updates change no indexed column, so they are HOT. Bounded text keeps small tables without TOAST tables.
+-- turn; ordinary updates change no indexed column, so they are HOT. Bounded text: no TOAST table.
 CREATE TABLE {schema}.penstock_utube (
     tube integer NOT NULL, utube varchar(200) COLLATE "C" NOT NULL,
     taken integer NOT NULL DEFAULT 0, heads integer NOT NULL DEFAULT 0, waiting integer NOT NULL DEFAULT 0,
