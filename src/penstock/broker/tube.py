@@ -223,9 +223,9 @@ class Tube:
 
     @blocking
     def cancel(self, task_or_id: TaskOrId, reason: str | None = None) -> Operation[bool]:
-        """End the task with the outcome `cancelled`, in whatever state it is. Returns False if it is not in the tube.
+        """End the task with the outcome `cancelled`, in any state. Returns False if it is not in the tube.
 
-        A handler that runs it loses its lease. A Task from take must still be leased: else NotTaken.
+        A handler that runs it loses its lease. A Task from take must still be leased, otherwise NotTaken.
         """
         try:
             yield from self._settle_any("cancel", task_or_id, reason=names.text("reason", reason))
