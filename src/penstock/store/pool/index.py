@@ -192,7 +192,7 @@ class Index:
             for start in range(0, len(words), _WORDS):
                 self._write(command, self._runner.keys.name(tube.no, part), *words[start : start + _WORDS])
         if b"posted" in meta[::2]:
-            self._runner.on_tag("register_sender", TUBES, tube.no, idempotent=True)
+            self._runner.command(TUBES, "senders", b"SADD", tube.no)
 
     def _say_building(self) -> None:
         self._write(b"SET", self._building, b"1", b"PX", _BUILDING_MS)

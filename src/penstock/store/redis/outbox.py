@@ -63,7 +63,7 @@ class Outbox:
     def register(self, tube: Tube) -> None:
         """Register a tube whose tasks are about to have reply tubes."""
         if tube.no not in self._senders:
-            self._runner.on_tag("register_sender", TUBES, tube.no, idempotent=True)
+            self._runner.command(TUBES, "senders", b"SADD", tube.no)
             self._senders.add(tube.no)
 
     def deliver(self, source: int, entries: Sequence[bytes], effects: Effects, now: int | None) -> None:
@@ -87,7 +87,7 @@ class Outbox:
                     last, found = self._put(source, entries, stuck, effects, now), True
                 elif state != _MORE:
                     if state == _GONE:
-                        self._runner.on_tag("unregister_sender", TUBES, source, idempotent=True)
+                        self._runner.command(TUBES, "senders", b"SREM", source)
                     break
         except StoreError as error:
             self._postpone(error)
@@ -98,9 +98,8 @@ class Outbox:
         if time.monotonic() < self._next_scan:
             return False
         self._next_scan = time.monotonic() + _SCAN_SECONDS
-        key = self._runner.keys.name(TUBES, "senders")
         try:
-            senders = cast("list[bytes]", self._runner.servers.command(key, b"SMEMBERS", key))
+            senders = cast("list[bytes]", self._runner.command(TUBES, "senders", b"SMEMBERS"))
         except StoreError as error:
             self._postpone(error)
             return False

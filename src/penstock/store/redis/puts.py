@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
+from msgspec.structs import replace
 
-from penstock.core.entry import plain_entry, stands_alone
+from penstock.core.entry import new_record, plain_entry, stands_alone
+from penstock.core.ids import shown_mark
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
 from penstock.store.redis.connection import Argument, Reply, packed
@@ -75,27 +77,19 @@ def _spec(entry: Entry) -> Spec:
     )  # fmt: skip
 
 
-def stored_records(entries: Sequence[Entry], first: int, now: int) -> list[Record]:
-    """The records that a put script stored, with ids from `first` on."""
-    return [_stored_record(entry, id, now) for id, entry in enumerate(entries, first)]
-
-
-def with_lane_states(tube: Tube, records: list[Record], states: bytes, ranks: list[bytes]) -> list[Record]:
-    """The same in a tube with micro-queues, where the script decided which tasks are heads."""
-    return [
-        msgspec.structs.replace(record, state=chr(state), rank2=float(rank) if tube.fair else record.rank2)
-        for record, state, rank in zip(records, states, ranks, strict=True)
-    ]
-
-
-def _stored_record(entry: Entry, id: int, now: int) -> Record:
-    delay = entry.delay
-    expires = None if entry.ttl is None else now + entry.ttl + delay
-    return Record(
-        id, "~" if delay else "r", entry.rank1.value(id, now), entry.rank2.value(id, now), entry.pri, entry.utube,
-        0, 0, now, None, expires, now + delay if delay else expires, entry.ttr, entry.max_attempts, None, None,
-        entry.callback, entry.payload,
-    )  # fmt: skip
+def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, decided: list[Reply]) -> list[Record]:
+    """The records that a put script stored, with ids from `first` on, and what else the script decided."""
+    records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
+    if tube.kind.per_utube:  # states and second ranks: which tasks are heads
+        states, ranks = cast("tuple[bytes, list[bytes]]", tuple(decided))
+        return [
+            replace(record, state=chr(state), rank2=float(rank) if tube.fair else record.rank2)
+            for record, state, rank in zip(records, states, ranks, strict=True)
+        ]
+    if not tube.kind.leased:  # the message id that theirs follow
+        ms, seq = cast("list[int]", decided)
+        return [replace(record, address=shown_mark((ms, place))) for place, record in enumerate(records, seq + 1)]
+    return records
 
 
 def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:

@@ -7,7 +7,7 @@ a crash left undone is done by the next caller of the registry, and after its la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 from uuid import uuid4
 
@@ -54,15 +54,13 @@ class Registry:
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)
-        reply = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
-        if not reply[1]:
+        _, unfinished, no, *rest = self._call("join_session", now, *where, session or "", ttr, str(uuid4()))
+        self._announce_ended(unfinished, now)
+        if not no:
             raise lapsed(session)
-        _, no, id, over, tubes, unfinished = cast("tuple[int, int, bytes, int, list[int], list[Reply]]", tuple(reply))
-        if tubes:
-            requests = [self._runner.tag_request("extend_sessions", tube, "", 0, no, over) for tube in tubes]
-            self._runner.servers.run_all(requests)
-        self.announce_ended(unfinished)
-        return Joined(no, id.decode())
+        id, over, tubes = cast("tuple[bytes, int, list[int]]", tuple(rest))
+        self._update({tube: ["", 0, cast(int, no), over] for tube in tubes}, now)
+        return Joined(cast(int, no), id.decode())
 
     def beat(self, handles: Sequence[str], now: int | None) -> set[str]:
         """As the contract says."""
@@ -73,49 +71,62 @@ class Registry:
             alive.add(handle.decode())
             for tube in tubes:
                 by_tube.setdefault(tube, []).extend((handle, lapse, no, over))
-        requests = [self._runner.tag_request("extend_sessions", tube, *words) for tube, words in by_tube.items()]
-        self._runner.servers.run_all(requests)
-        self.announce_ended(unfinished)
+        self._update(by_tube, now)
+        self._announce_ended(unfinished, now)
         return alive
 
     def leave(self, handles: Sequence[str], locus: str | None, now: int | None) -> Effects:
-        """As the contract says."""
+        """As the contract says; what the sessions that end with it held is released in bounded steps."""
         effects = Effects()
-        _, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
+        moment, unfinished, *left = self._call("leave_session", now, int(locus is not None), locus or "", *handles)
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
-            for tube in self._named(tubes):
-                self._end_in(tube, no, over, handle, now, effects)
-        self.announce_ended(unfinished)
+            self._update({tube: [handle, 0, no, over] for tube in tubes}, now)
+            for tube in self._named(tubes) if over <= cast(int, moment) else ():
+                self._advance(tube, effects, now)
+        self._announce_ended(unfinished, now)
         return effects
+
+    def end_session(self, tube: Tube, session: int, now: int | None) -> None:
+        """Release the tasks that a session which does not exist holds in a tube."""
+        self._update({tube.no: ["", 0, session, _PAST]}, now)
+        self._advance(tube, Effects(), now)
+
+    def _update(self, by_tube: Mapping[int, Sequence[Argument]], now: int | None) -> None:
+        moment = self._runner.moment(now)
+        self._runner.servers.run_all(
+            [self._runner.tag_request("update_sessions", tube, moment, *words) for tube, words in by_tube.items()]
+        )
+
+    def _advance(self, tube: Tube, effects: Effects, now: int | None) -> None:
+        try:
+            while self._steps.run("advance_tube", tube, effects, ADVANCE_STEP, idempotent=True, now=now)[1][0]:
+                pass
+        except NoSuchTube:
+            self._by_no.pop(tube.no, None)
 
     def enlist(self, handle: str, tube: Tube, now: int | None) -> tuple[int, int, int] | None:
         """Register a handle with a tube. Returns its session, its lapse and the session's end; None if it is gone."""
         _, no, *moments = self._call("enlist_handle", now, handle, tube.no)
         return cast("tuple[int, int, int]", (no, *moments)) if no else None
 
-    def announce_ended(self, unfinished: Reply) -> None:
+    def _announce_ended(self, unfinished: Reply, now: int | None) -> None:
         """Tell the tubes that these sessions have ended; the next advance of each tube releases their tasks."""
         pairs = cast("list[object]", unfinished)
-        for place in range(0, len(pairs), 2):
-            no, tubes = cast(int, pairs[place]), cast("list[int]", pairs[place + 1])
-            self._runner.servers.run_all(
-                [self._runner.tag_request("extend_sessions", tube, "", 0, no, _PAST) for tube in tubes]
-            )
-            self._runner.on_tag("forget_ended_session", SESSIONS, no, idempotent=True)
+        for no, tubes in zip(cast("list[int]", pairs[::2]), cast("list[list[int]]", pairs[1::2]), strict=True):
+            self._update({tube: ["", 0, no, _PAST] for tube in tubes}, now)
+            self._runner.command(SESSIONS, "ended", b"HDEL", no)
 
     def all(self, now: int | None) -> dict[int, StoredSession]:
         """The live sessions by number, oldest first."""
         _, unfinished = self._call("expire_sessions", now)
-        self.announce_ended(unfinished)
-        key = self._runner.keys.name(SESSIONS, "sessions")
-        pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
+        self._announce_ended(unfinished, now)
+        pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
         found = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
         return dict(sorted(found.items()))
 
     def find(self, no: int) -> SessionRecord | None:
         """The session of that number, without held and waits."""
-        key = self._runner.keys.name(SESSIONS, "sessions")
-        stored = cast("bytes | None", self._runner.servers.command(key, b"HGET", key, no))
+        stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
         return None if stored is None else session_record(_session(stored), [], [])
 
     def describe(self, now: int | None) -> list[SessionRecord]:
@@ -136,8 +147,7 @@ class Registry:
 
     def taken(self, tubes: Sequence[Tube]) -> list[list[tuple[int, int]]]:
         """For each tube, which session holds which task."""
-        keys = [self._runner.keys.name(tube.no, "taken") for tube in tubes]
-        replies = self._runner.servers.command_all([(key, (b"ZRANGE", key, 0, -1, b"WITHSCORES")) for key in keys])
+        replies = self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES")
         return [
             [(int(float(pairs[i + 1])), task_id(pairs[i])) for i in range(0, len(pairs), 2)]
             for pairs in cast("list[list[bytes]]", replies)
@@ -145,29 +155,12 @@ class Registry:
 
     def waiting(self, tubes: Sequence[Tube]) -> list[list[str]]:
         """For each tube, the handles whose takes are blocked on it."""
-        keys = [self._runner.keys.name(tube.no, "waits") for tube in tubes]
-        replies = self._runner.servers.command_all([(key, (b"HKEYS", key)) for key in keys])
+        replies = self._runner.command_each(tubes, "waits", b"HKEYS")
         return [[handle.decode() for handle in handles] for handles in cast("list[list[bytes]]", replies)]
 
     def _call(self, name: str, now: int | None, *arguments: Argument) -> list[Reply]:
         moment = self._runner.moment(now)
         return cast("list[Reply]", self._runner.on_tag(name, SESSIONS, moment, LAPSE_MS, *arguments, idempotent=True))
-
-    def _end_in(self, tube: Tube, session: int, over: int, handle: bytes, now: int | None, effects: Effects) -> None:
-        """Remove a handle in one tube, and end its session there if its time has come, in bounded steps."""
-        while True:
-            try:
-                arguments = (session, over, ADVANCE_STEP, handle)
-                _, rest = self._steps.run("end_session", tube, effects, *arguments, idempotent=True, now=now)
-            except NoSuchTube:
-                self._by_no.pop(tube.no, None)
-                return
-            if not rest[0]:
-                return
-
-    def end_session(self, tube: Tube, session: int, now: int | None) -> None:
-        """Release the tasks that a session which does not exist holds in a tube."""
-        self._end_in(tube, session, _PAST, b"", now, Effects())
 
     def _named(self, numbers: Sequence[int]) -> list[Tube]:
         """The existing tubes among these, by name: they reply in this order for tasks that expire with a session."""

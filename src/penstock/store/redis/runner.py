@@ -132,8 +132,8 @@ class Runner:
 
     def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
         """The tube as one that was moved away, or None; the stored tube with that number tells, by default its own."""
-        key = self.keys.name(tube.no if no is None else no, "meta")
-        to, erased = cast("list[bytes | None]", self.servers.command(key, b"HMGET", key, b"moved", b"erased"))
+        reply = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
+        to, erased = cast("list[bytes | None]", reply)
         if to is None:
             return None
         sealed = make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
@@ -178,6 +178,16 @@ class Runner:
         """The same, to be run later."""
         script = load_script(name, modern=self.modern)
         return Request(script, self._keys(script, tag), arguments)
+
+    def command(self, tag: str | int, part: str, command: bytes, *words: Argument) -> Reply:
+        """Send a command on one key; it only reads, or is idempotent."""
+        key = self.keys.name(tag, part)
+        return self.servers.command(key, command, key, *words)
+
+    def command_each(self, tubes: Sequence[Tube], part: str, command: bytes, *words: Argument) -> list[Reply]:
+        """Send such a command for each of several tubes, in as few round trips as possible."""
+        keys = [self.keys.name(tube.no, part) for tube in tubes]
+        return self.servers.command_all([(key, (command, key, *words)) for key in keys])
 
     def script(self, name: str, sort: str, related: bool) -> Script:
         """The script of that name for such a tube."""

@@ -8,9 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, cast
 from uuid import uuid4
 
-from msgspec.structs import replace
-
-from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -213,41 +210,19 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        if not tube.kind.leased:
-            return self._put_unleased(tube, entries, now)
-        if puts.has_relations(entries):
+        if puts.has_relations(entries) or tube.kind.hand_out == CLOCK:
             return self._put_related(tube, entries, now)
-        laned = tube.kind.per_utube
+        name = "put_micro_queues" if tube.kind.per_utube else "put"
         capacity = "" if tube.capacity is None else tube.capacity
-        packed = puts.pack_entries(entries)
-        reply = self._runner.on_tube("put_micro_queues" if laned else "put", tube, capacity, *packed, now=now)
+        reply = self._runner.on_tube(name, tube, capacity, *puts.pack_entries(entries), now=now)
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
             self._subscriber.interests.add(tube.no)
             raise tube_full(tube, cast(int, reply[2]), len(entries))
-        records = puts.stored_records(entries, first, moment)
-        if laned:
-            records = puts.with_lane_states(tube, records, cast(bytes, reply[2]), cast("list[bytes]", reply[3]))
+        records = puts.stored_records(tube, entries, first, moment, reply[2:])
         ready = sum(record.state == "r" for record in records)
         events = [Event(tube.no, "put", record) for record in records]
-        return Stored(records, Effects(events, {tube.no: ready} if ready else {}, {}))
-
-    def _put_unleased(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
-        if tube.kind.hand_out == CLOCK:
-            return self._put_related(tube, entries, now)
-        capacity = "" if tube.capacity is None else tube.capacity
-        reply = self._runner.on_tube("put_messages", tube, capacity, *puts.pack_entries(entries), now=now)
-        moment, first = cast("list[int]", reply[:2])
-        if first < 0:
-            self._subscriber.interests.add(tube.no)
-            raise tube_full(tube, cast(int, reply[2]), len(entries))
-        ms, seq = cast("list[int]", reply[2:])
-        records = [
-            replace(record, address=shown_mark((ms, place)))
-            for place, record in enumerate(puts.stored_records(entries, first, moment), seq + 1)
-        ]
-        events = [Event(tube.no, "put", record) for record in records]
-        return Stored(records, Effects(events, {tube.no: len(records)} if records else {}))
+        return Stored(records, Effects(events, {tube.no: ready} if ready else {}))
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return puts.plain_put(self._runner, tube, entry)

@@ -20,6 +20,7 @@ from penstock.core.results import Effects, Event, Finding
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
+from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
 
@@ -174,7 +175,6 @@ class Tubes:
 
     def __init__(self, runner: Runner, shards: Shards) -> None:
         self._runner = runner
-        self._keys = runner.keys
         self.shards = shards
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
@@ -183,14 +183,14 @@ class Tubes:
         if tube is None:
             made = self._numbered(make_tube(0, name, kind, given))
             for stored in self.shards.of(made):
-                self._runner.on_tag("create_tube", stored.no, idempotent=True)
+                self._runner.command(stored.no, "meta", b"HSETNX", b"last", 0)
             declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-            tube = self._tube(self._runner.on_tag("name_tube", TUBES, name, made.no, declared, idempotent=True))
-            assert tube is not None
+            reply = self._runner.on_tag("name_tube", TUBES, name, made.no, declared, idempotent=True)
+            tube = self._known(*cast("tuple[int, bytes]", tuple(cast("list[Reply]", reply))))
             if tube.no == made.no:
                 return tube
             for stored in self.shards.of(made):
-                self._runner.on_tag("delete_unnamed_tube", stored.no, idempotent=True)  # another client was first
+                self._runner.command(stored.no, "meta", b"DEL")  # another client was first
         if not exist_ok:
             raise tube_exists(name)
         return tube
@@ -219,7 +219,11 @@ class Tubes:
         return sealed if sealed is not None and sealed.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
-        return self._tube(self._runner.on_tag("find_tube", TUBES, name, idempotent=True))
+        """The tube of a name, or the one that is being imported under it."""
+        found = cast("list[bytes | None]", self._runner.command(TUBES, "names", b"HMGET", name, f"<{name}"))
+        no = found[0] or found[1]
+        declared = None if no is None else self._runner.command(TUBES, "tubes", b"HGET", no)
+        return None if no is None or declared is None else self._known(int(no), cast(bytes, declared))
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
         """Give a tube another name, and its floor. Returns False if the name is in use."""
@@ -236,8 +240,7 @@ class Tubes:
         return self._runner.sealed(tube, self.shards.of(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
-        key = self._keys.name(TUBES, "tubes")
-        pairs = cast("list[bytes]", self._runner.servers.command(key, b"HGETALL", key))
+        pairs = cast("list[bytes]", self._runner.command(TUBES, "tubes", b"HGETALL"))
         return [self._known(int(pairs[i]), pairs[i + 1]) for i in range(0, len(pairs), 2)]
 
     def all(self) -> list[Tube]:
@@ -260,7 +263,8 @@ class Tubes:
     def _numbered(self, tube: Tube) -> Tube:
         """The tube with a new number, which those of its shards follow."""
         wanted = 1 if tube.shards == 1 else 1 + tube.shards
-        last = cast(int, self._runner.on_tag("next_tube_number", TUBES, wanted))
+        # Repeated after a lost answer it skips numbers, of which there are enough; none is given twice.
+        last = cast(int, self._runner.command(TUBES, "store", b"HINCRBY", b"last", wanted))
         return replace(tube, no=last - wanted + 1)
 
     def _lives(self, tube: Tube) -> bool:
@@ -268,13 +272,7 @@ class Tubes:
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
         """Which of these stored tubes exist, and are not sealed."""
-        metas = [self._keys.name(tube.no, "meta") for tube in tubes]
-        replies = self._runner.servers.command_all([(meta, (b"HEXISTS", meta, b"last")) for meta in metas])
-        return [reply == 1 for reply in replies]
-
-    def _tube(self, reply: object) -> Tube | None:
-        found = cast("list[object]", reply)
-        return self._known(cast(int, found[0]), cast(bytes, found[1])) if found else None
+        return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:
         declared = _decode(stored)

@@ -13,15 +13,11 @@ local function release_of(session, most)
   return #held
 end
 
-local function forget_handle(handle)
-  redis.call('ZREM', k_lapses, handle)
-  redis.call('HDEL', k_handles, handle)
-  redis.call('HDEL', k_waits, handle)
-end
-
 local function end_sessions(most)
   for _, handle in ipairs(redis.call('ZRANGEBYSCORE', k_lapses, '-inf', now, 'LIMIT', 0, 100)) do
-    forget_handle(handle)
+    redis.call('ZREM', k_lapses, handle)
+    redis.call('HDEL', k_handles, handle)
+    redis.call('HDEL', k_waits, handle)
   end
   local done = 0
   while done < most do
@@ -70,7 +66,7 @@ end
 -- Apply what is due, up to a number of tasks.
 -- ARGV: now, shape, limit, step
 -- Returns: now, readied, removed, log, follow_ups, 1 if more is due, ms until the next deadline or -1
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? unleased? advance
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance
 -- FLAGS: allow-oom
 local more = advance(tonumber(ARGV[4]))
 if forget_expired then forget_expired(tonumber(ARGV[4])) end

@@ -69,7 +69,7 @@ return answer
 --   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it],
 --   ...], result, ...
 -- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? unleased?
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased?
 -- FLAGS: allow-oom
 local function holds(rec, row)
   local lease, at, owner, ends = row[3], row[4], row[6], row[7]

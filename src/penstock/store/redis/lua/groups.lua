@@ -87,7 +87,7 @@ return { now, 1 }
 -- ARGV: now, shape, limit, number, s or x, capacity or '', most tasks
 -- Returns: now, readied, removed, log, follow_ups, 1 if more tasks must follow; or now, 0, -1, total if there is no room
 --   for the group's work
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations count_tasks
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations count_tasks
 -- FLAGS: allow-oom
 local no, to, most = tonumber(ARGV[4]), ARGV[5], tonumber(ARGV[7])
 local group, more = group_of(no), false

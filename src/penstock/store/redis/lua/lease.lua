@@ -4,7 +4,7 @@
 -- ARGV: 4 handle, 5 count, 6 highest first rank or ''.
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
-local function hand_out(key, rec, session)
+local function hand_out(rec, session)
   rec.attempts, rec.lease, rec.taken = rec.attempts + 1, math.max(rec.lease, lease_floor or 0) + 1, now
   rec.owner, rec.at = session, rec.ttr and now + rec.ttr or nil
 end
@@ -22,29 +22,12 @@ local function blocked_by_cancelled()
   return rec and cancelled(rec)
 end
 
-local places = {}
-
--- Where the texts of a stored task with these flags begin (see record.lua), and how many precede the number of its group;
--- empty if it has no group, or must be decoded to find it.
-local function place_of(flags)
-  if band(flags, 32768) == 0 or band(flags, 2048 + 4096) ~= 0 then return {} end
-  local at, sizes = 10, { [1] = 8, [2] = 8, [4] = 4, [8] = 14, [16] = 6, [32] = 6, [128] = 6, [256] = 4, [512] = 6 }
-  for flag, size in pairs(sizes) do
-    if band(flags, flag) ~= 0 then at = at + size end
-  end
-  return { at = at, texts = 1 + (band(flags, 1024) ~= 0 and 1 or 0) + (band(flags, 16384) ~= 0 and 1 or 0) }
-end
-
 -- The number of a stored task's group, without decoding the rest, or nil.
 local function group_in(value)
   local high, low = string.byte(value or '', 2, 3)
   if not low or high < 128 then return nil end
-  local flags = high * 256 + low
-  local place = places[flags] or place_of(flags)
-  places[flags] = place
-  local at = place.at
-  if not at then return nil end
-  for _ = 1, place.texts do at = at + 1 + (string.byte(value, at) or 0) end
+  local at = text_place(value, high * 256 + low, 32768)
+  at = at + 1 + (string.byte(value, at) or 0) -- behind reply_to
   return at + 5 <= #value and struct.unpack('>I6', value, at) or nil
 end
 
@@ -87,24 +70,22 @@ local function skipped(rec)
   return true, gone
 end
 
--- part: lease_plain
--- Tubes without micro-queues: whole batches in few commands.
-local HANDED, EXPIRES, TTR, DECODED = 8, 16, 128, 32 + 512 + 1024 + 2048 + 4096 + 16384 + 32768
+-- part: lease_leased
+-- Tubes of kinds with leases: whole batches in few commands. In a fair tube whose micro-queues may have several heads, one by
+-- one, because each lease decides which task may come next.
+local HANDED, EXPIRES, TTR, DECODED = 8, 16, 128, 32 + 512 + 32768
 local plans, first_time = {}, struct.pack('>I4I4I6', 1, 1, now)
 
--- How the bytes of a ready task with these flags become those of a taken one (see record.lua): the places of its hand-outs,
--- expires, ttr and the rest. False if it must be decoded because it has texts or relations.
+-- How the bytes of a ready task with these flags become those of a taken one (see record.lua). False if it must be decoded:
+-- it may have a group.
 local function plan_of(flags)
   if band(flags, DECODED) ~= 0 then return false end
-  local function size(flag, bytes) return band(flags, flag) ~= 0 and bytes or 0 end
-  local handed = 10 + size(1, 8) + size(2, 8) + size(4, 4)
-  local expires = handed + size(HANDED, 14)
-  local ttr = expires + size(EXPIRES, 6)
-  local timed = band(flags, TTR) ~= 0
-  local to = flags - size(64, 64) + (band(flags, HANDED) == 0 and HANDED or 0) + (timed and 32 or 0) + 512
+  local at = layout_of(flags)
+  local again, timed, due = band(flags, HANDED) ~= 0, band(flags, TTR) ~= 0, band(flags, 64) ~= 0
+  local to = flags - (due and 64 or 0) + (again and 0 or HANDED) + (timed and 32 or 0) + 512
   return {
-    lead = 't' .. struct.pack('>I2', to), handed = handed, again = band(flags, HANDED) ~= 0, expires = expires, ttr = ttr,
-    mortal = band(flags, EXPIRES) ~= 0, timed = timed, rest = ttr + size(TTR, 6) + size(256, 4), due = band(flags, 64) ~= 0,
+    lead = 't' .. struct.pack('>I2', to), handed = at[HANDED], again = again, expires = at[EXPIRES], ttr = at[TTR],
+    mortal = band(flags, EXPIRES) ~= 0, timed = timed, rest = at.texts, due = due,
   }
 end
 
@@ -112,7 +93,7 @@ end
 -- decoded. Not decoding is most of what makes a take of many cheap.
 local function handed_out(value, owner)
   local state, high, low = string.byte(value or '', 1, 3)
-  if mark_changed or state ~= 114 or not low then return nil end -- r; the leases of a pool begin at its epoch's floor
+  if mark_changed or fair or state ~= 114 or not low then return nil end -- r; leases of a pool begin at its epoch's floor
   local flags = high * 256 + low
   local plan = plans[flags]
   if plan == nil then
@@ -142,18 +123,23 @@ local function handed_out_slowly(key, value, session)
   if skips then return nil, not leaves end
   local due = rec.at ~= nil
   rec.state = 't'
-  hand_out(key, rec, session)
+  hand_out(rec, session)
+  if update_lane then update_lane(key, rec, 'r') end
   return encode(rec), rec.at, due
 end
 
-local function lease_batch(members, values, wanted, session)
+local function lease_batch(members, values, most, session)
   local ready, tasks, taken, due, undue = {}, {}, {}, {}, {}
   local owner = struct.pack('>I6', session)
   for i, name in ipairs(members) do
-    if #leased == 2 * wanted then break end
+    if #leased >= 2 * most then break end
     local key = key_in(name)
     local value, deadline, timed = handed_out(values[i], owner)
-    if not value then value, deadline, timed = handed_out_slowly(key, values[i], session) end
+    if not value then
+      value, deadline, timed = handed_out_slowly(key, values[i], session)
+    elseif take_head then
+      take_head(name, values[i])
+    end
     if value then
       local last = #tasks
       tasks[last + 1], tasks[last + 2] = key, value
@@ -169,58 +155,25 @@ local function lease_batch(members, values, wanted, session)
     end
     if value or not deadline then ready[#ready + 1] = name end
   end
-  if #ready > 0 then redis.call('ZREM', k_ready, unpack(ready)) end
-  if #tasks > 0 then
-    redis.call('HSET', k_tasks, unpack(tasks))
-    redis.call('ZADD', k_taken, unpack(taken))
-  end
-  if #due > 0 then redis.call('ZADD', k_due, unpack(due)) end
-  if #undue > 0 then redis.call('ZREM', k_due, unpack(undue)) end
+  call_with('ZREM', k_ready, ready)
+  call_with('HSET', k_tasks, tasks)
+  call_with('ZADD', k_taken, taken)
+  call_with('ZADD', k_due, due)
+  call_with('ZREM', k_due, undue)
+  if removals then flush_gathered() end
 end
 
 lease = function(wanted, session)
+  local one_by_one = fair and limit > 1
   while #leased < 2 * wanted and may_skip() do
-    local members = candidates(math.min(wanted - #leased / 2, 1000))
+    local members = candidates(one_by_one and 1 or math.min(wanted - #leased / 2, 1000))
     if #members == 0 then break end
     local keys = {}
     for i, name in ipairs(members) do keys[i] = key_in(name) end
-    lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), wanted, session)
+    local most = one_by_one and #leased / 2 + 1 or wanted
+    lease_batch(members, redis.call('HMGET', k_tasks, unpack(keys)), most, session)
   end
   count('taken', #leased / 2)
-end
-
--- part: lease_micro_queues
--- Tubes with micro-queues: one by one, because each lease decides which task may come next.
-local function lease_one(key, rec, session)
-  local timer = rec.at
-  leave(key, rec)
-  rec.state = 't'
-  hand_out(key, rec, session)
-  update_lane(key, rec, 'r')
-  save(key, rec)
-  set_timer(key, timer, rec.at)
-  enter(key, rec)
-  leased[#leased + 1] = id_of(key)
-  leased[#leased + 1] = encode(rec)
-end
-
-lease = function(wanted, session)
-  while #leased < 2 * wanted and may_skip() do
-    local names = candidates(1)
-    if #names == 0 then break end
-    for _, name in ipairs(names) do
-      local key = key_in(name)
-      local rec = fetch(key)
-      local skips, leaves
-      if rec then skips, leaves = skipped(rec) end
-      if not rec or leaves then
-        redis.call('ZREM', k_ready, name)
-      elseif not skips then
-        lease_one(key, rec, session)
-        break -- it decides which task comes next
-      end
-    end
-  end
 end
 
 -- part: lease_unleased
@@ -240,7 +193,7 @@ local function hand_batch(names, values, most)
     end
     if not rec or (not clocked and not expired(rec)) then out[#out + 1] = name end
   end
-  if #out > 0 then redis.call('ZREM', k_ready, unpack(out)) end
+  call_with('ZREM', k_ready, out)
   hand_over(keys, recs, leased)
 end
 

@@ -4,7 +4,7 @@
 -- tasks by micro-queue and rank. idle: empty micro-queues of a fair tube whose turn still matters, by turn.
 -- In a fair tube the second rank of a head is the turn of its micro-queue.
 -- KEYS: lanes queue idle
-local fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
+fair, limit = string.find(ARGV[2], 'f', 1, true) ~= nil, tonumber(ARGV[3])
 local lanes = {}
 
 local function lane_of(utube)
@@ -51,30 +51,45 @@ local function first_of(command, from, to)
   end
 end
 
+-- Write what was gathered before an index is read or a task is changed a second time.
+local function write_additions()
+  if additions then
+    flush_gathered()
+    additions = {}
+  end
+end
+
 local function first_waiting(utube)
+  write_additions()
   return first_of('ZRANGEBYLEX', '[' .. lead(utube) .. 'w', '(' .. lead(utube) .. 'x')
 end
 
-local function worst_head(utube)
-  return first_of('ZREVRANGEBYLEX', '(' .. lead(utube) .. 'i', '[' .. lead(utube) .. 'h')
+-- A micro-queue with a single head remembers it: `head`.
+local function worst_head(lane, utube)
+  if limit > 1 then write_additions() end
+  local head = lane.head or first_of('ZREVRANGEBYLEX', '(' .. lead(utube) .. 'i', '[' .. lead(utube) .. 'h')
+  if limit == 1 then lane.head = head end
+  return head
 end
 
 local function make_head(lane, key, rec)
   lane.heads = lane.heads + 1
-  redis.call('ZADD', k_queue, 0, queue_member(key, rec, 'h'))
+  if limit == 1 then lane.head = key end
+  add_to('ZADD', k_queue, 0, queue_member(key, rec, 'h'))
   rec.state = 'r'
   if fair then rec.rank2 = lane.turn end
 end
 
 local function make_waiting(lane, key, rec)
   lane.waiting = lane.waiting + 1
-  redis.call('ZADD', k_queue, 0, queue_member(key, rec, 'w'))
+  add_to('ZADD', k_queue, 0, queue_member(key, rec, 'w'))
   rec.state = 'q'
   if fair then rec.rank2 = 0 end
 end
 
 local function promote(lane, key)
   local rec = fetch(key)
+  write_additions()
   redis.call('ZREM', k_queue, queue_member(key, rec, 'w'))
   lane.waiting = lane.waiting - 1
   make_head(lane, key, rec)
@@ -84,9 +99,10 @@ end
 
 local function demote(lane, key)
   local rec = fetch(key)
+  write_additions()
   redis.call('ZREM', k_queue, queue_member(key, rec, 'h'))
   leave(key, rec)
-  lane.heads = lane.heads - 1
+  lane.heads, lane.head = lane.heads - 1, nil
   make_waiting(lane, key, rec)
   save(key, rec)
   readied = readied - 1
@@ -112,7 +128,7 @@ local function add_ready(lane, key, rec, was_empty, newest)
     promote(lane, first)
     return make_waiting(lane, key, rec)
   end
-  local worst = not newest and lane.heads > 0 and worst_head(utube)
+  local worst = not newest and lane.heads > 0 and worst_head(lane, utube)
   if not worst or not before(key, rec, worst, fetch(worst)) then return make_waiting(lane, key, rec) end
   demote(lane, worst)
   make_head(lane, key, rec)
@@ -140,7 +156,7 @@ local function leave_state(lane, key, rec, before_state, old_member)
   if before_state == 't' then
     lane.taken = lane.taken - 1
   elseif before_state == 'r' then
-    lane.heads = lane.heads - 1
+    lane.heads, lane.head = lane.heads - 1, nil
     redis.call('ZREM', k_queue, old_member or queue_member(key, rec, 'h'))
   elseif before_state == 'q' then
     lane.waiting = lane.waiting - 1
@@ -170,16 +186,39 @@ update_lane = function(key, rec, before_state, newest, old_member)
   end
 end
 
+-- What update_lane does when a head is handed out, from its stored bytes and its member of the ready index. Not for fair
+-- tubes.
+take_head = function(name, value)
+  local high, low = string.byte(value, 2, 3)
+  local flags, rank1 = high * 256 + low, 0
+  local at = layout_of(flags)
+  if band(flags, 1) ~= 0 then
+    rank1 = struct.unpack('>d', value, at[1])
+  elseif band(flags, 8192) ~= 0 then
+    rank1 = struct.unpack('>I4', value, at[4])
+  end
+  local utube = band(flags, 1024) ~= 0 and string.sub(value, at.texts, at.texts + string.byte(value, at.texts)) or '\0'
+  local lane = lane_of(string.sub(utube, 2))
+  if lane then
+    lane.heads, lane.taken, lane.head = lane.heads - 1, lane.taken + 1, nil
+  end
+  removals = removals or {}
+  remove_from('ZREM', k_queue, utube .. 'h' .. sortable(rank1) .. name)
+end
+
 save_lanes = function()
+  local words = {}
   for utube, lane in pairs(lanes) do
     if lane and empty(lane) and (not fair or lane.turn < now) then
       redis.call('HDEL', k_lanes, utube)
       if fair then redis.call('ZREM', k_idle, utube) end
     elseif lane then
-      redis.call('HSET', k_lanes, utube, struct.pack('>I4I4I4I6', lane.taken, lane.heads, lane.waiting, lane.turn))
+      words[#words + 1] = utube
+      words[#words + 1] = struct.pack('>I4I4I4I6', lane.taken, lane.heads, lane.waiting, lane.turn)
       if fair and empty(lane) then redis.call('ZADD', k_idle, lane.turn, utube) end
     end
   end
+  call_with('HSET', k_lanes, words)
 end
 
 forget_idle = function()

@@ -68,7 +68,7 @@ return { now }
 -- Load tasks from the database. Nobody holds them: taken ones are released.
 -- ARGV: now, shape, limit, key, record, ...
 -- Returns: now
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations unleased?
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased?
 local function release_loaded(rec)
   if delivered then return end
   if rec.state == 'q' then rec.state = 'r' end

@@ -44,6 +44,11 @@ local counted, readied, removed = {}, 0, 0
 -- Groups that ended, and replies for other tubes; empty if there are none of either.
 local follow_ups, awaited = {}, false
 
+-- A command with many words, in parts: Lua's stack holds some thousand.
+local function call_with(command, key, words)
+  for i = 1, #words, 1000 do redis.call(command, key, unpack(words, i, math.min(i + 999, #words))) end
+end
+
 local function count(name, by) counted[name] = (counted[name] or 0) + by end
 
 local function notify()

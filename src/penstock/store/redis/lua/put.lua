@@ -39,35 +39,32 @@ end
 return { now, id }
 
 -- script: put
--- Store tasks in order, all or none.
+-- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
 -- KEYS: tasks ready due
 -- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], ...], payload, ...
--- Returns: now, first id; or now, -1, total if there is no room
--- WITH: now tube encode new_record count_tasks put_entries
-local id = tonumber(meta[1])
-local first, tasks, ready, due, delayed = id + 1, {}, {}, {}, 0
+-- Returns: now, first id, of messages also ms and seq that the first one's id follows; or now, -1, total if there is no room
+-- WITH: now tube encode new_record count_tasks put_entries unleased?
+local id, ms, seq = tonumber(meta[1]), nil, nil
+if message_names then ms, seq = next_message_ids(wanted) end
+local first, tasks, ready, due, names, delayed = id + 1, {}, {}, {}, {}, 0
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
-
-local function flush(command, key, items)
-  if #items > 0 then redis.call(command, key, unpack(items)) end
-  return {}
-end
 
 for _, run in ipairs(runs) do
   local spec = run[1]
-  local varies = spec[3] or spec[6]
+  local varies = spec[3] or spec[6] or message_names
   local rec = new_record(spec, id + 1)
   local lead = encode(rec)
   for _ = 1, run[2] do
     id = id + 1
-    local key = key_of(id)
+    local key, place = key_of(id), id - first + 1
     if varies then
       rec = new_record(spec, id)
+      rec.address = message_names and message_id(ms, seq + place)
       lead = encode(rec)
     end
     if mark_changed then mark_changed('t' .. key) end
-    tasks[#tasks + 1] = key
-    tasks[#tasks + 1] = lead .. ARGV[5 + id - first + 1]
+    tasks[2 * place - 1], tasks[2 * place] = key, lead .. ARGV[5 + place]
+    if message_names then names[2 * place - 1], names[2 * place] = rec.address, key end
     if rec.state == 'r' then
       ready[#ready + 1] = rec.rank1
       ready[#ready + 1] = second and sortable(rec.rank2) .. key or key
@@ -78,28 +75,25 @@ for _, run in ipairs(runs) do
       due[#due + 1] = rec.at
       due[#due + 1] = key
     end
-    if #tasks > 2000 then -- Lua's stack holds some thousand arguments
-      tasks = flush('HSET', k_tasks, tasks)
-      ready = flush('ZADD', k_ready, ready)
-      due = flush('ZADD', k_due, due)
-    end
   end
 end
-flush('HSET', k_tasks, tasks)
-flush('ZADD', k_ready, ready)
-flush('ZADD', k_due, due)
+call_with('HSET', k_tasks, tasks)
+call_with('ZADD', k_ready, ready)
+call_with('ZADD', k_due, due)
+if message_names then call_with('HSET', message_names, names) end
 redis.call('HSET', k_meta, 'last', id)
 count('delayed', delayed)
-readied = id - first + 1 - delayed
+readied = wanted - delayed
 finish()
-return { now, first }
+return { now, first, ms, seq }
 
 -- script: put_micro_queues
 -- Store tasks of a tube with micro-queues in order, all or none.
 -- ARGV: as put
 -- Returns: now, first id, the tasks' states as one string, {second rank, ...}; or now, -1, total if there is no room
--- WITH: now tube encode new_record count_tasks put_entries decode tasks micro_queues add_task
+-- WITH: now tube encode layout new_record count_tasks put_entries decode tasks micro_queues add_task
 local first, recs = last + 1, {}
+additions = {} -- written by few commands
 for _, run in ipairs(runs) do
   for _ = 1, run[2] do
     last = last + 1
@@ -109,45 +103,10 @@ for _, run in ipairs(runs) do
     add(rec)
   end
 end
+flush_gathered()
 commit()
 local states, ranks = {}, {}
 for i, rec in ipairs(recs) do
   states[i], ranks[i] = rec.state, string.format('%.17g', rec.rank2)
 end
 return { now, first, table.concat(states), ranks }
-
--- script: put_messages
--- Store messages of a reliable tube in order, all or none.
--- KEYS: tasks ready
--- ARGV: as put
--- Returns: now, first id, ms and seq that the first message's id follows; or now, -1, total if there is no room
--- WITH: now tube encode new_record count_tasks put_entries unleased
-local first = meta[1] + 1
-local id, ms, seq = tonumber(meta[1]), next_message_ids(wanted)
-local tasks, ready, named = {}, {}, {}
-
-local function flush()
-  if #tasks == 0 then return end
-  redis.call('HSET', k_tasks, unpack(tasks))
-  redis.call('ZADD', k_ready, unpack(ready))
-  redis.call('HSET', k_addresses, unpack(named))
-  tasks, ready, named = {}, {}, {}
-end
-
-for _, run in ipairs(runs) do
-  for _ = 1, run[2] do
-    id = id + 1
-    local key, rec, n = key_of(id), new_record(run[1], id), #tasks
-    rec.address, rec.payload = message_id(ms, seq + id - first + 1), ARGV[5 + id - first + 1]
-    if mark_changed then mark_changed('t' .. key) end
-    tasks[n + 1], tasks[n + 2] = key, encode(rec)
-    ready[n + 1], ready[n + 2] = rec.rank1, key
-    named[n + 1], named[n + 2] = rec.address, key
-    if n >= 2000 then flush() end -- Lua's stack holds some thousand arguments
-  end
-end
-flush()
-redis.call('HSET', k_meta, 'last', id)
-readied = wanted
-finish()
-return { now, first, ms, seq }

@@ -6,7 +6,7 @@
 -- Returns: now, readied, removed, log, follow_ups, {place in the log of each entry}; or now, 0, -1 and why nothing was
 --   stored: 'full', total; 'duplicate', place of the entry, state of the existing task; 'ended', place of the
 --   entry
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations unleased? count_tasks
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? count_tasks
 local entries = cmsgpack.unpack(ARGV[6])
 -- A place is a number in `fresh`, or the key of an existing task.
 local fresh, places, held, gone, there, replaced, renewing = {}, {}, {}, {}, {}, {}, {}

@@ -2,8 +2,6 @@
 
 -- part: encode
 -- State letter, flags, created, then the fields that the flags name, then the payload.
-local band = bit.band
-
 local formats = { [0] = '>I2I6' }
 
 -- Tables of names and codes are made on demand: a script pays for its prelude at every call.
@@ -87,6 +85,40 @@ end
 
 -- A task's field in the hash of tasks and its member in indexes: six bytes that sort like its id.
 local function key_of(id) return struct.pack('>I6', id) end
+
+-- part: layout
+-- Where the numbers of a stored task with these flags begin, or would begin, by flag; `texts`: where its texts do.
+local layouts = {}
+
+local function layout_of(flags)
+  local layout = layouts[flags]
+  if not layout then
+    local place, flag = 10, 1
+    layout = {}
+    for _, size in ipairs({ 8, 8, 4, 14, 6, 6, 0, 6, 4, 6 }) do
+      layout[flag] = place
+      if band(flags, flag) ~= 0 then place = place + size end
+      flag = flag + flag
+    end
+    layout.texts = place
+    layouts[flags] = layout
+  end
+  return layout
+end
+
+-- Where the text of a flag begins in a stored task: after its utube, reason, callback and address, if it has them.
+local function text_place(value, flags, wanted)
+  local place, flag = layout_of(flags).texts, 1024
+  while flag < wanted do
+    if flag ~= 8192 and band(flags, flag) ~= 0 then
+      local high, low = string.byte(value, place, place + 1)
+      local wide = flag == 2048 or flag == 4096
+      place = place + (wide and 2 + (high or 0) * 256 + (low or 0) or 1 + (high or 0))
+    end
+    flag = flag + flag
+  end
+  return place
+end
 
 -- part: decode
 local orders = { [0] = {} }

@@ -79,7 +79,7 @@ return { now, more and 1 or gone and 2 or 0, unpack(all and outbox_entries(ARGV[
 -- KEYS: inbox
 -- ARGV: now, shape, limit, number of the other tube, spec of a task without options: msgpack, number, data, ...
 -- Returns: now, readied, removed, log, follow_ups
--- WITH: now tube encode new_record decode tasks micro_queues? unleased? add_task
+-- WITH: now tube encode layout new_record decode tasks micro_queues? unleased? add_task
 -- FLAGS: allow-oom
 local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[5])
 for i = 6, #ARGV, 2 do
@@ -100,16 +100,3 @@ return { now, readied, removed, log, follow_ups }
 -- FLAGS: allow-oom
 for i = 1, #ARGV do redis.call('ZREMRANGEBYSCORE', k_outbox, ARGV[i], ARGV[i]) end
 return 1
-
--- script: register_sender
--- Register a tube whose tasks may reply to other tubes: idle clients look there for overdue replies.
--- KEYS: senders
--- ARGV: tube number
-return redis.call('SADD', k_senders, ARGV[1])
-
--- script: unregister_sender
--- Forget a dropped tube that has sent all its replies.
--- KEYS: senders
--- ARGV: tube number
--- FLAGS: allow-oom
-return redis.call('SREM', k_senders, ARGV[1])

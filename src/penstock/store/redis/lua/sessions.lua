@@ -97,7 +97,7 @@ end
 -- script: join_session
 -- Start a session, or join the live one with an id.
 -- ARGV: now, span, handle, host, pid, locus, id to join or '', ttr, id for a new session
--- Returns: now, session (0 if it does not exist), id, its end, its tubes, unfinished
+-- Returns: now, unfinished, session (0 if it does not exist), id, its end, its tubes
 -- WITH: now session_registry
 -- FLAGS: allow-oom
 expire()
@@ -105,7 +105,7 @@ local handle, no, session = ARGV[3], nil, nil
 local former = member_of(handle)
 if ARGV[7] ~= '' then
   no = tonumber(redis.call('HGET', k_ids, ARGV[7]) or 0)
-  if no == 0 then return { now, 0 } end
+  if no == 0 then return { now, unfinished(), 0 } end
   if former and former.session ~= no then remove_handle(handle, now) end
 elseif former then
   no = former.session -- a retry: the answer to the first call was lost
@@ -121,7 +121,7 @@ if not known then session.handles[#session.handles + 1] = handle end
 local found = { session = no, host = ARGV[4], pid = tonumber(ARGV[5]), locus = ARGV[6] }
 local over = record_heartbeat(handle, found, session)
 expire()
-return { now, no, session.id, over, session.tubes, unfinished() }
+return { now, unfinished(), no, session.id, over, session.tubes }
 
 -- script: heartbeat
 -- Keep handles alive.
@@ -186,42 +186,30 @@ return { now, found.session, tonumber(redis.call('ZSCORE', k_lapses, ARGV[3])), 
 expire()
 return { now, unfinished() }
 
--- script: forget_ended_session
--- Forget an ended session once every tube knows of its end.
--- KEYS: ended
--- ARGV: session
+-- script: update_sessions
+-- In one tube, set the new deadlines of handles and sessions that the tube knows. The next advance ends a session whose time
+-- has come.
+-- ended_sessions: sessions that ended here in the last minute, so that a late call cannot bring them back.
+-- KEYS: meta lapses handles waits ends ended_sessions
+-- ARGV: now, then handle or '', its lapse (0: it is gone), session, its end, ...
+-- WITH: now
 -- FLAGS: allow-oom
-return redis.call('HDEL', k_ended, ARGV[1])
-
--- script: extend_sessions
--- In one tube, set the new deadlines of handles and sessions that the tube knows.
--- KEYS: lapses ends
--- ARGV: handle or '', its lapse, session, its end, ...
--- FLAGS: allow-oom
-for i = 1, #ARGV, 4 do
-  if ARGV[i] ~= '' then redis.call('ZADD', k_lapses, 'XX', ARGV[i + 1], ARGV[i]) end
-  redis.call('ZADD', k_ends, 'XX', ARGV[i + 3], ARGV[i + 2])
+if redis.call('HEXISTS', k_meta, 'last') == 0 then return 0 end
+for i = 2, #ARGV, 4 do
+  local handle, lapse, session, over = unpack(ARGV, i, i + 3)
+  if handle ~= '' and lapse == '0' then
+    redis.call('ZREM', k_lapses, handle)
+    redis.call('HDEL', k_handles, handle)
+    redis.call('HDEL', k_waits, handle)
+  elseif handle ~= '' then
+    redis.call('ZADD', k_lapses, 'XX', lapse, handle)
+  end
+  if tonumber(over) <= now then
+    redis.call('ZADD', k_ends, over, session)
+    redis.call('ZADD', k_ended_sessions, now, session)
+    redis.call('ZREMRANGEBYSCORE', k_ended_sessions, '-inf', now - 60000)
+  else
+    redis.call('ZADD', k_ends, 'XX', over, session)
+  end
 end
 return 1
-
--- script: end_session
--- In one tube, remove a handle, and end its session if its time has come: release its tasks, a bounded number a call.
--- ended_sessions: sessions that ended here in the last minute, so that a late call cannot bring them back.
--- KEYS: ended_sessions
--- ARGV: now, shape, limit, session, its end, step, handle or ''
--- Returns: now, readied, removed, log, follow_ups, 1 if more tasks must be released
--- WITH: now tube encode decode tasks micro_queues? lifecycle relations? unleased? advance
--- FLAGS: allow-oom
-local session, over, more = ARGV[4], tonumber(ARGV[5]), false
-if ARGV[7] ~= '' then forget_handle(ARGV[7]) end
-if over <= now then
-  -- Long enough to stop a call of this session that is in flight.
-  redis.call('ZADD', k_ended_sessions, now, session)
-  redis.call('ZREMRANGEBYSCORE', k_ended_sessions, '-inf', now - 60000)
-  more = release_of(session, tonumber(ARGV[6])) >= tonumber(ARGV[6])
-  if not more then redis.call('ZREM', k_ends, session) end
-else
-  redis.call('ZADD', k_ends, 'XX', over, session)
-end
-commit()
-return { now, readied, removed, log, follow_ups, more and 1 or 0 }

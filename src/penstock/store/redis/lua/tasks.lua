@@ -54,9 +54,7 @@ local function add_to(command, index, one, other) write(additions, command, inde
 
 local function flush_gathered()
   for _, gathered in ipairs({ removals or {}, additions or {} }) do
-    for index, words in pairs(gathered) do
-      for i = 1, #words, 1000 do redis.call(words.command, index, unpack(words, i, math.min(i + 999, #words))) end
-    end
+    for index, words in pairs(gathered) do call_with(words.command, index, words) end
   end
   removals, additions = nil, nil
 end

@@ -11,23 +11,6 @@ local schema = redis.call('HGET', k_store, 'schema')
 if not schema or tonumber(schema) < tonumber(ARGV[2]) then redis.call('HSET', k_store, 'schema', ARGV[2]) end
 return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
--- script: next_tube_number
--- Reserve numbers for tubes; none is given twice.
--- KEYS: store
--- ARGV: how many
--- Returns: the last of them
-return redis.call('HINCRBY', k_store, 'last', ARGV[1])
-
--- script: find_tube
--- Find the tube of a name, or the one that is being imported under it.
--- KEYS: names tubes
--- ARGV: name
--- Returns: number, declaration; or nothing
--- FLAGS: no-writes
-local no = redis.call('HGET', k_names, ARGV[1]) or redis.call('HGET', k_names, '<' .. ARGV[1])
-if not no then return {} end
-return { tonumber(no), redis.call('HGET', k_tubes, no) }
-
 -- script: name_tube
 -- Give a tube its name, unless the name is in use.
 -- KEYS: names tubes
@@ -55,17 +38,6 @@ return 1
 -- FLAGS: allow-oom
 if redis.call('HGET', k_names, ARGV[1]) == ARGV[2] then redis.call('HDEL', k_names, ARGV[1]) end
 return redis.call('HDEL', k_tubes, ARGV[2])
-
--- script: create_tube
--- Create the keys of an empty tube.
--- KEYS: meta
-return redis.call('HSETNX', k_meta, 'last', 0)
-
--- script: delete_unnamed_tube
--- Delete an empty tube that got no name.
--- KEYS: meta
--- FLAGS: allow-oom
-return redis.call('DEL', k_meta)
 
 -- script: pause_tube
 -- Pause a tube, or resume it and notify the waiting takes.

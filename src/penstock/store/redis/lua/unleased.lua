@@ -6,7 +6,7 @@
 -- `ms` and `seq` of meta are the last message id given, so that none is given twice.
 -- KEYS: addresses delivered
 local clocked, period = string.find(ARGV[2], 'c', 1, true) ~= nil, tonumber(ARGV[3])
-delivered = k_delivered
+delivered, message_names = k_delivered, k_addresses
 
 key_named = function(name) return redis.call('HGET', k_addresses, name) or '' end
 
@@ -65,10 +65,8 @@ local function hand_over(keys, recs, found)
     found[#found + 1] = id_of(keys[i])
     found[#found + 1] = value
   end
-  if #keys > 0 then
-    redis.call('HSET', k_tasks, unpack(tasks))
-    redis.call('ZADD', clocked and k_ready or k_delivered, unpack(places))
-  end
+  call_with('HSET', k_tasks, tasks)
+  call_with('ZADD', clocked and k_ready or k_delivered, places)
 end
 
 -- script: recover
