@@ -19,7 +19,7 @@ _OTHER_EPOCH = -3
 _LOG, _LEASED = 3, 7
 # Scripts that change what the database must hear of, without a log.
 _WRITERS = frozenset(
-    "put put_micro_queues put_related apply recover open_group set_group_work turn_group import".split()
+    "put put_micro_queues put_related apply recover find_group set_group_work turn_group import activate".split()
 )
 
 # The tubes that a call changed, each with the epoch it was done in.

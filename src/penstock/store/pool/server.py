@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from typing import TypeVar, cast
 
 from penstock.errors import StoreUnavailable
-from penstock.store.redis.connection import Argument, Command, Connection, Reply, exchange_on
+from penstock.store.redis.connection import Command, Connection, Reply, exchange_on
 from penstock.store.redis.durability import parse_info
 from penstock.store.redis.location import Location
-from penstock.store.redis.servers import OneServer, Request
+from penstock.store.redis.servers import Call, OneServer
 
 T = TypeVar("T")
 
@@ -67,20 +67,14 @@ class WatchedServer(OneServer):
         """The id of the server's run."""
         return parse_info(cast(bytes, self.command(b"", b"INFO", b"server")))["run_id"]
 
-    def run(self, request: Request, *, idempotent: bool) -> Reply:
-        return self._watched(lambda: super(WatchedServer, self).run(request, idempotent=idempotent))
-
-    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        return self._watched(lambda: super(WatchedServer, self).run_all(requests))
-
-    def command(self, key: bytes, *words: Argument) -> Reply:
-        return self._watched(lambda: super(WatchedServer, self).command(key, *words))
-
-    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        return self._watched(lambda: super(WatchedServer, self).command_all(commands))
-
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         return self._watched(lambda: super(WatchedServer, self).ask_each(commands))
+
+    def _call(self, call: Call, *, idempotent: bool) -> Reply:
+        return self._watched(lambda: super(WatchedServer, self)._call(call, idempotent=idempotent))
+
+    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
+        return self._watched(lambda: super(WatchedServer, self)._call_all(calls))
 
     def _watched(self, call: Callable[[], T]) -> T:
         while True:

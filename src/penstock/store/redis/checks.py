@@ -7,7 +7,7 @@ session are released as the session's end would, and groups repaired by a script
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
 from msgspec.structs import replace
@@ -24,27 +24,31 @@ from penstock.engine.integrity import counter_problems, group_problems, heads_wa
 from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import queries
+from penstock.store.redis.connection import Argument
 from penstock.store.redis.encoding import (
     UNREADABLE,
     decode,
     encode,
     index_entries,
     pack_lane,
-    read_group,
     read_lane,
     read_outcome,
     task_id,
     task_key,
 )
+from penstock.store.redis.outbox import Steps
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.runner import Guard, Item, Runner, Write
-from penstock.store.redis.steps import Steps
+from penstock.store.redis.runner import Runner
 
 _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # Repairs in one script.
 _STEP = 200
 Told = tuple[int | str | None, str, str]
+# What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
+Guard = tuple[str, bytes | str, bytes | None]
+Write = tuple[Argument, ...]
+Item = tuple[Sequence[Guard], Sequence[Write]]
 
 
 def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: bool, now: int | None) -> list[Finding]:
@@ -55,12 +59,23 @@ def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: 
             registry.end_session(tube, owner, now)
         items = list(seen.repairs())
         for start in range(0, len(items), _STEP):
-            runner.write_items("repair", tube, items[start : start + _STEP], now=now)
+            runner.on_tube("repair", tube, *_words(items[start : start + _STEP]), now=now)
         for no in seen.wrong_groups():
             early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
             for start in range(0, max(1, len(early)), ADVANCE_STEP):
                 steps.run("repair_group", tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
     return [Finding(tube.name, *told) for told in found]
+
+
+def _words(items: Sequence[Item]) -> Iterator[Argument]:
+    """Items as arguments of the script."""
+    for guards, writes in items:
+        yield len(guards)
+        for part, field, value in guards:
+            yield from (part, field, b"" if value is None else b"=" + value)
+        yield len(writes)
+        for write in writes:
+            yield from (len(write) - 2, *write)
 
 
 def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look]:
@@ -69,20 +84,15 @@ def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look
     looks = _LOOKS
     while True:
         looks -= 1
-        before = _meta(runner, tube)
+        before = runner.command(tube.no, "meta", b"HGETALL")
         seen = Look(runner, tube, now)
         found = list(seen.findings())
-        seen.quiet = before == _meta(runner, tube)
+        seen.quiet = before == runner.command(tube.no, "meta", b"HGETALL")
         if seen.quiet:
             return found, seen
         agreed = found if agreed is None else [told for told in agreed if told in found]
         if not looks or not agreed:
             return agreed, seen
-
-
-def _meta(runner: Runner, tube: Tube) -> object:
-    key = runner.keys.name(tube.no, "meta")
-    return runner.servers.command(key, b"HGETALL", key)
 
 
 class Look:
@@ -98,15 +108,12 @@ class Look:
         self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
         self._outcomes = {task_id(key): read_outcome(value)[0] for key, value in queries.scan(runner, tube, "outcomes")}
         self._addresses = {name.decode(): task_id(key) for name, key in queries.scan(runner, tube, "addresses")}
-        self._moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
-        self._groups: dict[int, Group] = {}
-        self._live: dict[str, int] = {}
-        for name, stored in queries.scan(runner, tube, "groups"):
-            if name[:1] == b"g":
-                self._groups[task_id(name)] = read_group(task_id(name), stored)
-                self._groups[task_id(name)].moving = task_id(name) in self._moving
-            elif name[:1] == b"n":
-                self._live[name[1:].decode()] = int(stored)
+        moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
+        live = queries.scan(runner, tube, "groups")
+        self._live = {name[1:].decode(): int(no) for name, no in live if name[:1] == b"n"}
+        self._groups = queries.groups(runner, tube)
+        for no, group in self._groups.items():
+            group.moving = no in moving
         self._sessions = {int(no) for no, _ in queries.scan(runner, tube, "ends")}
         self._lanes = dict(queries.scan(runner, tube, "lanes"))
         self._stored = {
@@ -357,9 +364,8 @@ class Look:
 
 
 def _stale_waits(runner: Runner, tube: Tube) -> list[bytes]:
-    waits, handles = runner.keys.name(tube.no, "waits"), runner.keys.name(tube.no, "handles")
-    waiting = cast("list[bytes]", runner.servers.command(waits, b"HKEYS", waits))
-    known = set(cast("list[bytes]", runner.servers.command(handles, b"HKEYS", handles)))
+    waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
+    known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
     return [handle for handle in waiting if handle not in known]
 
 

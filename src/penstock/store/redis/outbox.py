@@ -1,4 +1,4 @@
-"""Replies on their way from one tube to another, which may be on another node of a cluster.
+"""Scripts that change tasks, and replies on their way from one tube to another, maybe on another node of a cluster.
 
 The script that ends a task puts its reply into the outbox of the task's tube. Its caller then puts all entries of the
 outbox into the reply tubes, in order, and removes them; a reply tube knows the last number that it received from each
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import msgspec
@@ -18,9 +18,11 @@ import msgspec
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
 from penstock.core.results import Effects
+from penstock.core.task import Record
 from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.store.redis import puts
-from penstock.store.redis.connection import Reply
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import UNREADABLE
 from penstock.store.redis.runner import TUBES, Runner, read_log
 from penstock.store.redis.tubes import Tubes
 
@@ -32,6 +34,8 @@ _PAGE = 1000
 # that a node that is down does not slow down the tubes of the others.
 _SCAN_SECONDS = 1.0
 _FAILED_SECONDS = 30.0
+# The position of `removed` in an answer of a script that changes tasks; it is -1 if the script refused.
+_REMOVED = 2
 # The states that read_outbox in lua/replies.lua returns for a dropped tube.
 _MORE, _GONE = 1, 2
 
@@ -146,3 +150,45 @@ class Outbox:
             else:
                 read_log(stored, reply, effects)
                 return
+
+
+class Steps:
+    """Runs the scripts of one store that change tasks. Replies are put into their tubes before anybody is notified."""
+
+    def __init__(self, runner: Runner, outbox: Outbox) -> None:
+        self._runner = runner
+        self._outbox = outbox
+        #: Called with a tube where a script found bytes that penstock did not write; and how often that happened.
+        self.on_unreadable: Callable[[Tube, int | None], None] | None = None
+        self.unreadable = 0
+
+    def run(
+        self, name: str, tube: Tube, effects: Effects, *arguments: Argument,
+        idempotent: bool = False, now: int | None = None,
+    ) -> tuple[list[Record], list[Reply]]:  # fmt: skip
+        """Run a script and add what it did to the effects. Returns its changes as records, and its further answer."""
+        reply = self._runner.on_tube(name, tube, *arguments, idempotent=idempotent, now=now)
+        return self.read(tube, reply, effects, now)
+
+    def attempt(
+        self, name: str, tube: Tube, effects: Effects, *arguments: Argument, now: int | None = None
+    ) -> tuple[list[Record] | None, list[Reply]]:
+        """The same for a script that may refuse: then None, and why."""
+        reply = self._runner.on_tube(name, tube, *arguments, now=now)
+        if reply[_REMOVED] == -1:
+            return None, reply[_REMOVED + 1 :]
+        return self.read(tube, reply, effects, now)
+
+    def read(
+        self, tube: Tube, reply: list[Reply], effects: Effects, now: int | None
+    ) -> tuple[list[Record], list[Reply]]:
+        """The same for an answer that was received already."""
+        records = read_log(tube, reply, effects)
+        if reply[4]:
+            groups, entries = cast("tuple[list[int], list[bytes]]", tuple(cast("list[Reply]", reply[4])))
+            effects.ended += [("group", tube.no, no) for no in groups]
+            self._outbox.deliver(tube.no, entries, effects, now)
+        if self.on_unreadable and UNREADABLE in [record.reason for record in records if record.state == "!"]:
+            self.unreadable += 1
+            self.on_unreadable(tube, now)
+        return records, reply[5:]

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
 from msgspec.structs import astuple
 
+from penstock.core.group import Group
 from penstock.core.options import Tube
-from penstock.core.results import Counts, Lane
+from penstock.core.results import Counts
 from penstock.core.shards import own_in
-from penstock.core.task import Record
 from penstock.core.transfer import Tally
-from penstock.store.redis.encoding import read_lane, sortable, task_id, task_key
+from penstock.store.redis.encoding import read_group, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
 
 # Tasks that one call of a paging script reads: about a millisecond.
 PAGE = 500
-# The largest number of tasks ahead that is reported.
-_AHEAD_LIMIT = 1000
 _HASHES = frozenset({"tasks", "lanes", "addresses", "outcomes", "groups"})
 # An entry of a listing is an id, and in its lowest bits the place of the shard: see MAX_SHARDS in penstock.core.shards.
 _PLACE_BITS = 8
@@ -46,22 +44,30 @@ def all_ids(runner: Runner, tube: Tube) -> set[int]:
 
 def scan(runner: Runner, tube: Tube, part: str) -> Iterable[tuple[bytes, bytes]]:
     """A hash or sorted set of a tube, read in pages."""
-    key, cursor = runner.keys.name(tube.no, part), b"0"
-    command = b"HSCAN" if part in _HASHES else b"ZSCAN"
+    cursor, command = b"0", b"HSCAN" if part in _HASHES else b"ZSCAN"
     while True:
-        cursor, pairs = cast(
-            "tuple[bytes, list[bytes]]", runner.servers.command(key, command, key, cursor, b"COUNT", PAGE)
-        )
+        reply = runner.command(tube.no, part, command, cursor, b"COUNT", PAGE)
+        cursor, pairs = cast("tuple[bytes, list[bytes]]", reply)
         yield from ((pairs[i], pairs[i + 1]) for i in range(0, len(pairs), 2))
         if cursor == b"0":
             return
 
 
+def groups(runner: Runner, tube: Tube) -> dict[int, Group]:
+    """All groups of a stored tube by number, with their work."""
+    fields = dict(scan(runner, tube, "groups"))  # a scan may return a field twice
+    found = {
+        no: read_group(no, stored) for name, stored in fields.items() if name[:1] == b"g" and (no := task_id(name))
+    }
+    for no, group in found.items():
+        group.end, group.cancel = (fields.get(letter + task_key(no)) for letter in (b"e", b"c"))
+    return found
+
+
 def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Counts:
     """The counters of a tube, or of all its shards together; `sealed`: also of a tube that was moved away."""
-    keys = [runner.keys.name(tube.no, "meta") for tube in tubes]
     names = [b"last", b"sealed", b"skipped", b"unput", *(name.encode() for name in Counts.__struct_fields__)]
-    replies = runner.servers.command_all([(key, (b"HMGET", key, *names)) for key in keys])
+    replies = runner.command_each(tubes, "meta", b"HMGET", *names)
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
     counts = [_counted(runner, tube, reply, sealed=sealed) for tube, reply in found]
     return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
@@ -81,27 +87,9 @@ def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: b
 
 def tally(runner: Runner, tube: Tube) -> Tally:
     """The last ids and the counters of a stored tube, also of one that was moved away."""
-    key = runner.keys.name(tube.no, "meta")
-    words = cast("list[bytes | None]", runner.servers.command(key, b"HMGET", key, b"last", b"sealed", b"ms", b"seq"))
+    words = cast("list[bytes | None]", runner.command(tube.no, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq"))
     last, sealed, ms, seq = (int(word or 0) for word in words)
     return Tally(last or sealed, (ms, seq), count(runner, [tube], sealed=True))
-
-
-def ahead(runner: Runner, tube: Tube, record: Record) -> int:
-    """How many ready tasks come before this one, up to a limit."""
-    key, rank = runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
-    like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
-    before, alike = runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])
-    name = (sortable(record.rank2) if "2" in runner.shape(tube).letters else b"") + task_key(record.id)
-    return min(cast(int, before) + bisect_left(cast("list[bytes]", alike), name), _AHEAD_LIMIT)
-
-
-def lane(runner: Runner, tube: Tube, utube: str) -> Lane:
-    """The numbers of a micro-queue, all 0 if it is empty."""
-    key = runner.keys.name(tube.no, "lanes")
-    stored = cast("bytes | None", runner.servers.command(key, b"HGET", key, utube))
-    taken, heads, waiting, _ = read_lane(stored or bytes(18))
-    return Lane(utube, taken, heads, waiting)
 
 
 class Found(NamedTuple):

@@ -18,25 +18,27 @@ from penstock.core.results import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Prese
 from penstock.errors import NoSuchTube
 from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import task_id
+from penstock.store.redis.outbox import Steps
 from penstock.store.redis.runner import SESSIONS, Runner
-from penstock.store.redis.steps import Steps
 from penstock.store.redis.tubes import Tubes
 
 # A time that has passed on every clock.
 _PAST = 1
 
 
-class StoredSession(msgspec.Struct):
-    """A session as the registry keeps it."""
+class StoredHandle(msgspec.Struct):
+    """A handle of a session as the registry keeps it."""
 
-    id: str
-    ttr: int
     host: str
     pid: int
     beat: int
-    handles: list[str] | dict[str, str]
-    tubes: list[int] | dict[str, int]
-    over: int | None = None
+
+
+class StoredSession(StoredHandle):
+    """A session, with its last heartbeat. An empty table of Lua is a list or a map."""
+
+    id: str
+    handles: dict[str, StoredHandle] | list[int]
 
 
 _session = msgspec.msgpack.Decoder(StoredSession).decode
@@ -118,8 +120,7 @@ class Registry:
 
     def all(self, now: int | None) -> dict[int, StoredSession]:
         """The live sessions by number, oldest first."""
-        _, unfinished = self._call("expire_sessions", now)
-        self._announce_ended(unfinished, now)
+        self.beat((), now)
         pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
         found = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
         return dict(sorted(found.items()))
@@ -171,5 +172,7 @@ class Registry:
 
 
 def session_record(session: StoredSession, held: list[tuple[str, int]], waits: list[str]) -> SessionRecord:
-    """A session in the form of the contract."""
-    return SessionRecord(session.id, session.host, session.pid, session.beat, held, waits)
+    """A session in the form of the contract, with the newest of its handles."""
+    handles = session.handles.values() if isinstance(session.handles, dict) else ()
+    newest = max(handles, key=lambda handle: handle.beat, default=session)
+    return SessionRecord(session.id, newest.host, newest.pid, newest.beat, held, waits)

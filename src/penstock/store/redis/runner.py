@@ -40,12 +40,6 @@ _NO_TUBE = -1
 _RELATED = -2
 
 
-# What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
-Guard = tuple[str, bytes | str, bytes | None]
-Write = tuple[Argument, ...]
-Item = tuple[Sequence[Guard], Sequence[Write]]
-
-
 class Shape(NamedTuple):
     """What scripts must know of a tube.
 
@@ -103,20 +97,6 @@ class Runner:
                 self._ahead[tube.no] = cast(int, reply[0]) - time.monotonic() * 1000
                 return reply
             self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
-
-    def write_items(
-        self, name: str, tube: Tube, items: Sequence[Item], *, idempotent: bool = False, now: int | None = None
-    ) -> int:
-        """Write each item whose guards hold, by a script with the part write_items. Returns how many they were."""
-        words: list[Argument] = []
-        for guards, writes in items:
-            words.append(len(guards))
-            for part, field, value in guards:
-                words += (part, field, b"" if value is None else b"=" + value)
-            words.append(len(writes))
-            for write in writes:
-                words += (len(write) - 2, *write)
-        return cast(int, self.on_tube(name, tube, *words, idempotent=idempotent, now=now)[1])
 
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         """The reply; raises NoSuchTube if it says that the tube is gone."""

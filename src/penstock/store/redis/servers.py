@@ -59,8 +59,8 @@ class Request(msgspec.Struct, frozen=True):
 
 
 Address = tuple[str, int]
-# The slot of the keys, the command, and the script that it runs.
-Call = tuple[int, Command, Request | None]
+# A key, which tells the node; the command; and the script that it runs, if any.
+Call = tuple[bytes, Command, Request | None]
 
 
 class Servers(Protocol):
@@ -72,15 +72,19 @@ class Servers(Protocol):
 
     def run(self, request: Request, *, idempotent: bool) -> Reply:
         """Run a script; `idempotent`: running it twice has the same effect as once."""
+        return self._call(_call_of(request), idempotent=idempotent)
 
     def run_all(self, requests: Sequence[Request]) -> list[Reply]:
         """Run idempotent scripts, in as few round trips as there are servers."""
+        return self._call_all([_call_of(request) for request in requests])
 
     def command(self, key: bytes, *words: Argument) -> Reply:
         """Send a command that only reads, or that is idempotent."""
+        return self._call((key, words, None), idempotent=True)
 
     def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
         """Send many of these, each with its key, in as few round trips as possible."""
+        return self._call_all([(key, words, None) for key, words in commands])
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         """The answers of every server that has keys to commands that only read, errors included, by server."""
@@ -90,6 +94,12 @@ class Servers(Protocol):
 
     def close(self) -> None: ...
     def after_fork(self) -> None: ...
+    def _call(self, call: Call, *, idempotent: bool) -> Reply: ...
+    def _call_all(self, calls: Sequence[Call]) -> list[Reply]: ...
+
+
+def _call_of(request: Request) -> Call:
+    return request.keys[0], command_of(request), request
 
 
 def command_of(request: Request) -> Command:
@@ -183,7 +193,7 @@ def sentinel_maker(where: Location) -> Callable[[], Connection]:
     return lambda: cast(Connection, pool.connection_class(**pool.connection_kwargs))
 
 
-class OneServer:
+class OneServer(Servers):
     """A single server."""
 
     one_server = True
@@ -192,31 +202,6 @@ class OneServer:
         self.label = where.label
         make = sentinel_maker(where) if where.master else connection_maker(where, *where.hosts[0])
         self._connections = Connections(make, self.label)
-
-    def run(self, request: Request, *, idempotent: bool) -> Reply:
-        commands = [command_of(request)]
-        return self._retry(
-            lambda: unwrap(exchange_scripts(self._connections, commands, [request])[0]), idempotent=idempotent
-        )
-
-    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        commands = [command_of(request) for request in requests]
-
-        def attempt() -> Reply:
-            return [unwrap(reply) for reply in exchange_scripts(self._connections, commands, requests)]
-
-        return cast("list[Reply]", self._retry(attempt)) if requests else []
-
-    def command(self, key: bytes, *words: Argument) -> Reply:
-        return self._retry(lambda: self._connections.call(words))
-
-    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        words = [command for _, command in commands]
-
-        def attempt() -> Reply:
-            return [unwrap(reply) for reply in self._connections.exchange(words)]
-
-        return cast("list[Reply]", self._retry(attempt)) if words else []
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         def attempt() -> Reply:
@@ -235,11 +220,25 @@ class OneServer:
     def after_fork(self) -> None:
         self._connections.after_fork()
 
+    def _call(self, call: Call, *, idempotent: bool) -> Reply:
+        commands, requests = [call[1]], [call[2]]
+        return self._retry(
+            lambda: unwrap(exchange_scripts(self._connections, commands, requests)[0]), idempotent=idempotent
+        )
+
+    def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
+        commands, requests = [call[1] for call in calls], [call[2] for call in calls]
+
+        def attempt() -> Reply:
+            return [unwrap(reply) for reply in exchange_scripts(self._connections, commands, requests)]
+
+        return cast("list[Reply]", self._retry(attempt)) if calls else []
+
     def _retry(self, attempt: Callable[[], Reply], *, idempotent: bool = True) -> Reply:
         return retry(attempt, self.label, idempotent=idempotent, renew=self._connections.reset)
 
 
-class Cluster:
+class Cluster(Servers):
     """The nodes of one cluster: which node has which slot is learnt from the nodes and from their redirections."""
 
     one_server = False
@@ -250,18 +249,6 @@ class Cluster:
         self._lock = threading.Lock()
         self._nodes: dict[Address, Connections] = {}
         self._slots: dict[int, Address] = {}
-
-    def run(self, request: Request, *, idempotent: bool) -> Reply:
-        return self._call((key_slot(request.keys[0]), command_of(request), request), idempotent=idempotent)
-
-    def run_all(self, requests: Sequence[Request]) -> list[Reply]:
-        return self._call_all([(key_slot(request.keys[0]), command_of(request), request) for request in requests])
-
-    def command(self, key: bytes, *words: Argument) -> Reply:
-        return self._call((key_slot(key), words, None), idempotent=True)
-
-    def command_all(self, commands: Sequence[tuple[bytes, Command]]) -> list[Reply]:
-        return self._call_all([(key_slot(key), words, None) for key, words in commands])
 
     def ask_each(self, commands: Sequence[Command]) -> dict[str, list[Reply]]:
         """As the contract says; for a node that is down, its error replaces every answer."""
@@ -299,9 +286,9 @@ class Cluster:
     def _call_all(self, calls: Sequence[Call]) -> list[Reply]:
         """Send each node all its calls in one round trip; repeat those that failed one by one."""
         slots, by_node, replies = self._slots, dict[Address, list[int]](), dict[int, Reply]()
-        for place, (slot, _, _) in enumerate(calls):
-            if slot in slots:
-                by_node.setdefault(slots[slot], []).append(place)
+        for place, (key, _, _) in enumerate(calls):
+            if (address := slots.get(key_slot(key))) is not None:
+                by_node.setdefault(address, []).append(place)
         for address, places in by_node.items():
             commands, requests = [calls[place][1] for place in places], [calls[place][2] for place in places]
             try:
@@ -313,7 +300,8 @@ class Cluster:
             for place, call in enumerate(calls)
         ]
 
-    def _ask(self, slot: int, command: Command, request: Request | None) -> Reply:
+    def _ask(self, key: bytes, command: Command, request: Request | None) -> Reply:
+        slot = key_slot(key)
         address = self._slots.get(slot) or self._learn(slot)
         asking = False
         for _ in range(_REDIRECTIONS):

@@ -233,7 +233,7 @@ class ShardedStore(RedisStore):
             shards = [shards[shard_of(address, tube.shards)]]
         ended, last = Sought(), 0
         for shard in shards:
-            found, own = self._seek(shard, address, now)
+            found, own = self._find_outcome(shard, address, now)
             id = self._shards.public_id(shard.no, own)
             if found.id is not None:
                 return Sought(id)

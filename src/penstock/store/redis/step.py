@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 from base64 import b64encode
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import cast
@@ -20,7 +21,7 @@ from penstock.core import codec
 from penstock.core.ending import Ending
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
-from penstock.core.results import Effects
+from penstock.core.results import Effects, Lane
 from penstock.core.stepwise import stepwise
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
@@ -44,13 +45,15 @@ from penstock.engine.port import (
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import queries
 from penstock.store.redis.connection import Argument
-from penstock.store.redis.encoding import MAX_ID, decode, read_group, task_id, task_key
+from penstock.store.redis.encoding import MAX_ID, decode, read_group, read_lane, sortable, task_id, task_key
+from penstock.store.redis.outbox import Steps
 from penstock.store.redis.queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
-from penstock.store.redis.steps import Steps
 
 _encode = msgspec.msgpack.Encoder().encode
 _pack = struct.Struct(">HII").pack
+# The largest number of tasks ahead that is reported.
+_AHEAD_LIMIT = 1000
 # The stored states of a public status.
 _STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
 
@@ -153,8 +156,7 @@ class RedisStep:
     def _taken_ids(self, tube: Tube, after: int) -> list[int]:
         """The taken tasks above an id, of those that were taken when this step began."""
         if not self._taken:
-            key = self._runner.keys.name(tube.no, "taken")
-            found = cast("list[bytes]", self._runner.servers.command(key, b"ZRANGE", key, 0, -1))
+            found = cast("list[bytes]", self._runner.command(tube.no, "taken", b"ZRANGE", 0, -1))
             self._taken = [task_id(member) for member in found]
         return [id for id in self._taken if id > after]
 
@@ -182,6 +184,20 @@ class RedisStep:
     def tally(self, tube: Tube) -> Tally:
         """As the port says."""
         return queries.tally(self._runner, tube)
+
+    def queue(self, tube: Tube, utube: str) -> Lane:
+        """As the port says."""
+        stored = cast("bytes | None", self._runner.command(tube.no, "lanes", b"HGET", utube))
+        taken, heads, waiting, _ = read_lane(stored or bytes(18))
+        return Lane(utube, taken, heads, waiting)
+
+    def ahead(self, tube: Tube, record: Record) -> int:
+        """As the port says."""
+        key, rank = self._runner.keys.name(tube.no, "ready"), repr(float(record.rank1))
+        like = (b"ZRANGEBYSCORE", key, rank, rank, b"LIMIT", 0, _AHEAD_LIMIT)
+        before, alike = self._runner.servers.command_all([(key, (b"ZCOUNT", key, b"-inf", f"({rank}")), (key, like)])
+        name = (sortable(record.rank2) if "2" in self._runner.shape(tube).letters else b"") + task_key(record.id)
+        return min(cast(int, before) + bisect_left(cast("list[bytes]", alike), name), _AHEAD_LIMIT)
 
     # changes
 

@@ -8,6 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn, cast
 from uuid import uuid4
 
+from penstock.core import group as rules
+from penstock.core.address import duplicate
+from penstock.core.ending import Sought
+from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -22,7 +26,6 @@ from penstock.core.results import (
     Event,
     Finding,
     Joined,
-    Lane,
     Presence,
     SessionRecord,
     Settled,
@@ -33,20 +36,19 @@ from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.engine.port import Database
 from penstock.engine.store import EngineStore
-from penstock.errors import SchemaMismatch, StoreError, UnsupportedOption
+from penstock.errors import PenstockError, SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
-from penstock.store.redis.connection import Reply
+from penstock.store.redis.connection import Argument, Reply
+from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, read_group, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.outbox import Outbox, Steps
 from penstock.store.redis.queries import Pages
 from penstock.store.redis.registry import Registry
-from penstock.store.redis.relations import RelationCalls
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
 from penstock.store.redis.step import RedisDatabase
-from penstock.store.redis.steps import Steps
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.takes import Takes, Wanted
 from penstock.store.redis.transfer import TransferCalls
@@ -56,10 +58,10 @@ from penstock.store.sql.migrations import Schema
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. An older penstock refuses a store of a later schema, which it would misread.
-SCHEMA = 7
+SCHEMA = 8
 
 
-class RedisStore(RelationCalls, TransferCalls, EngineStore):
+class RedisStore(TransferCalls, EngineStore):
     """Keeps the contract of `store.contract` on one Redis or Valkey server, or on a cluster."""
 
     shared = True
@@ -202,8 +204,8 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
 
     def paused(self, tube: Tube) -> bool:
-        key = self._keys.name(tube.no, "meta")
-        last, paused = cast("list[bytes | None]", self._servers.command(key, b"HMGET", key, b"last", b"paused"))
+        reply = self._runner.command(tube.no, "meta", b"HMGET", b"last", b"paused")
+        last, paused = cast("list[bytes | None]", reply)
         self._runner.known(tube, [-1 if last is None else 0])
         return paused is not None
 
@@ -223,6 +225,26 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         ready = sum(record.state == "r" for record in records)
         events = [Event(tube.no, "put", record) for record in records]
         return Stored(records, Effects(events, {tube.no: ready} if ready else {}))
+
+    def _put_related(self, tube: Tube, entries: Sequence[Entry], now: int | None) -> Stored:
+        """A put of entries of which some have addresses, reply tubes or groups."""
+        if any(entry.reply_to is not None for entry in entries):
+            self._outbox.register(tube)
+        capacity = "" if tube.capacity is None else tube.capacity
+        effects, packed = Effects(), puts.pack_related(tube, entries)
+        records, rest = self._steps.attempt("put_related", tube, effects, capacity, *packed, now=now)
+        if records is None:
+            raise self._refusal(tube, entries, rest)
+        return Stored([records[place - 1] for place in cast("list[int]", rest[0])], effects)
+
+    def _refusal(self, tube: Tube, entries: Sequence[Entry], why: list[Reply]) -> PenstockError:
+        if why[0] == b"full":
+            self._subscriber.interests.add(tube.no)
+            return tube_full(tube, cast(int, why[1]), len(entries))
+        entry = entries[cast(int, why[1]) - 1]
+        if why[0] == b"ended":
+            return rules.ended(entry.group or "")
+        return duplicate(entry.address, cast(bytes, why[2]).decode())
 
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         return puts.plain_put(self._runner, tube, entry)
@@ -271,6 +293,60 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         effects.events += [Event(tube.no, "take", record) for record in records]
         return Settled(list(records), effects)
 
+    # addresses, outcomes and groups
+
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+        return self._find_outcome(tube, key, now)[0]
+
+    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[Sought, int]:
+        """The same, and the id of the task that has an address or had it last."""
+        words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
+        if isinstance(key, int):
+            self._subscriber.interests.add(tube.no)  # before anybody may notify
+            words = "", task_key(key) if 0 < key <= MAX_ID else b""
+        reply = self._runner.on_tag("find_outcome", tube.no, self._runner.moment(now), *words, idempotent=True)
+        found = self._runner.known(tube, cast("list[Reply]", reply))
+        _, id, there, stored = cast("tuple[int, int, int, bytes | None]", tuple(found))
+        if there:
+            return Sought(id), id
+        return Sought() if stored is None else Sought(ending=read_outcome(stored)[1]), id
+
+    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
+        [group] = self._find_group(tube, "", name, puts.pack_facts(tube), now=now)
+        return group
+
+    def _find_group(self, tube: Tube, *words: Argument, now: int | None) -> list[Group]:
+        _, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=now)
+        return [read_group(*cast("tuple[int, bytes]", tuple(found)))] if found else []
+
+    def groups(
+        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
+    ) -> list[Group]:
+        """As the contract says; a listing reads all groups, in pages."""
+        if no is not None:
+            self._subscriber.interests.add(tube.no)  # before anybody may notify
+            return self._find_group(tube, no, now=now)
+        groups = queries.groups(self._runner, tube).values()
+        live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
+        return [live[name] for name in sorted(live)[:limit]]
+
+    def change_group(
+        self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
+        now: int | None = None,
+    ) -> Advanced | None:  # fmt: skip
+        if to is not None:
+            return self._turn_group(tube, no, to, now)
+        reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", idempotent=True, now=now)
+        return Advanced(False, None, Effects()) if reply[1] else None
+
+    def _turn_group(self, tube: Tube, no: int, to: str, now: int | None) -> Advanced:
+        effects, capacity = Effects(), "" if tube.capacity is None else tube.capacity
+        turn = (no, GROUP_LETTERS[to], capacity, ADVANCE_STEP)
+        records, rest = self._steps.attempt("turn_group", tube, effects, *turn, now=now)
+        if records is None:
+            raise tube_full(tube, cast(int, rest[0]), 1)
+        return Advanced(bool(rest[0]), 0 if rest[0] else None, effects)
+
     # sessions
 
     def join(self, presence: Presence, session: str | None, ttr: int, *, now: int | None = None) -> Joined:
@@ -289,12 +365,6 @@ class RedisStore(RelationCalls, TransferCalls, EngineStore):
         return [] if found is None else [found]
 
     # details
-
-    def ahead(self, tube: Tube, record: Record) -> int:
-        return queries.ahead(self._runner, tube, record)
-
-    def lane(self, tube: Tube, utube: str) -> Lane:
-        return queries.lane(self._runner, tube, utube)
 
     def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""

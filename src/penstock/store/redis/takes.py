@@ -9,10 +9,9 @@ from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, Effects, Event, Taken
 from penstock.errors import StoreError
 from penstock.store.redis.connection import Reply
-from penstock.store.redis.outbox import Outbox
+from penstock.store.redis.outbox import Outbox, Steps
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import Runner, read_pairs
-from penstock.store.redis.steps import Steps
 from penstock.store.redis.subscriber import Subscriber
 
 # Each tube is advanced first, up to a thousand tasks: more tubes in one script would block the server for others.

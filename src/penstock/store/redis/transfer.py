@@ -6,7 +6,6 @@ A sealed tube keeps its name and its keys, but not `last` of meta, so that no sc
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping
 from typing import cast
 
@@ -16,7 +15,6 @@ from penstock.core.group import OVER, Group
 from penstock.core.ids import Mark
 from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
-from penstock.core.results import STATE_COUNTER
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
@@ -27,16 +25,13 @@ from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import (
     decode,
     encode,
-    index_entries,
     pack_outcome,
-    read_group,
     read_outcome,
-    task_id,
     task_key,
 )
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.queries import Pages
-from penstock.store.redis.runner import Runner, Write
+from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards, Tubes
 
 log = logging.getLogger("penstock")
@@ -69,11 +64,10 @@ class TransferCalls:
 
     def _at_rest(self, tube: Tube) -> int:
         """The turn of a sharded tube without leases; checked first, so that shards are rarely sealed in vain."""
-        keys = [self._runner.keys.name(shard.no, "taken") for shard in self._shards.of(tube)]
-        if any(self._runner.servers.command_all([(key, (b"EXISTS", key)) for key in keys])):
+        shards = self._shards.of(tube)
+        if any(self._runner.command_each(shards, "taken", b"EXISTS")):
             raise seal_refused(tube, True)
-        key = self._runner.keys.name(self._shards.of(tube)[0].no, "meta")
-        return int(cast("bytes | None", self._runner.servers.command(key, b"HGET", key, b"turn")) or 0)
+        return int(cast("bytes | None", self._runner.command(shards[0].no, "meta", b"HGET", b"turn")) or 0)
 
     def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
         reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
@@ -93,15 +87,12 @@ class TransferCalls:
     def forget_tube(self, tube: Tube) -> None:
         self._tubes.forget(msgspec.structs.replace(tube, name=plain_name(tube.name)))
         for stored in self._shards.of(tube):
-            key = self._runner.keys.name(stored.no, "meta")
-            self._runner.servers.command(key, b"DEL", key)
+            self._runner.command(stored.no, "meta", b"DEL")
 
     def tally(self, tube: Tube) -> Tally:
         """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
-        keys = [self._runner.keys.name(stored.no, "meta") for stored in shards]
-        words = (b"last", b"sealed", b"ms", b"seq")
-        replies = self._runner.servers.command_all([(key, (b"HMGET", key, *words)) for key in keys])
+        replies = self._runner.command_each(shards, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq")
         counts = queries.count(self._runner, shards, sealed=True)
         found = cast("list[list[bytes | None]]", replies)
         ids = [
@@ -120,15 +111,8 @@ class TransferCalls:
         return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
-        groups = (group for group in self._all_groups(tube) if group.no > after and group.state not in OVER)
-        return sorted(groups, key=lambda group: group.no)[:limit]
-
-    def _all_groups(self, stored: Tube) -> list[Group]:
-        fields = dict(queries.scan(self._runner, stored, "groups"))  # a scan may return a field twice
-        groups = [read_group(task_id(field[1:]), value) for field, value in fields.items() if field[:1] == b"g"]
-        for group in groups:
-            group.end, group.cancel = (fields.get(letter + task_key(group.no)) for letter in (b"e", b"c"))
-        return groups
+        groups = queries.groups(self._runner, tube)
+        return [group for no, group in sorted(groups.items()) if no > after and group.state not in OVER][:limit]
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         for page in self._listing.pages(tube, "outcomes", after, limit):
@@ -146,67 +130,16 @@ class TransferCalls:
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
         """As the contract says; each shard of a sharded tube gets its part, and the id up to which all is imported."""
         shards = self._shards.of(tube)
-        parts = [parcel] if len(shards) == 1 else _parts(tube, parcel)
-        for stored, part in zip(shards, parts, strict=True):
-            self._adopt(stored, part)
-
-    def _adopt(self, stored: Tube, parcel: Parcel) -> None:
-        """Store the part of one stored tube, in one step; what is here already is left as it is."""
-        if any(record.reply_to is not None for record in parcel.records):
-            self._outbox.register(stored)
-        while True:
-            [last] = self._fields(stored, "meta", "last")
-            if last is None:
-                raise self._runner.missing(stored)
-            writes = self._imported(stored, parcel, int(last))
-            if self._runner.write_items("import", stored, [([("meta", "last", last)], writes)], idempotent=True):
-                return
-
-    def _imported(self, stored: Tube, parcel: Parcel, before: int) -> list[Write]:
-        fresh = [record for record in parcel.records if record.id > before]
-        last = max([before, parcel.upto, *(record.id for record in fresh)])
-        names = [*(kept.address for kept in parcel.outcomes)]
-        held = dict(zip(names, self._fields(stored, "addresses", *names), strict=True))
-        held |= {record.address: task_key(record.id) for record in fresh if record.address is not None}
-        writes: list[Write] = []
-        for kept in parcel.outcomes:
-            key, until = task_key(kept.id), kept.until
-            writes.append(("HSET", "outcomes", key, pack_outcome(kept.address, kept.ending)))
-            writes.append(("ZADD", "kept", until, b"o" + key + kept.address.encode()))
-            held[kept.address] = max(held[kept.address] or b"", key)
-        writes += [("HSET", "addresses", address, key) for address, key in held.items() if key is not None]
-        second, counts = "2" in self._runner.shape(stored).letters, Counter[str]()
-        for record in fresh:
-            writes.append(("HSET", "tasks", task_key(record.id), encode(record)))
-            entries = index_entries(stored, record, second=second)
-            writes += [("ZADD", index, repr(score), member) for index, member, score in entries]
-            counts[STATE_COUNTER[record.state]] += 1
-            # It stands for a ready task, see penstock.core.transfer.
-            counts["delay"] -= record.state == "~" and record.at is not None and record.at <= record.created
-        added = Counter(record.group_no for record in fresh if record.group_no is not None)
-        writes += self._group_writes(stored, {no: (more, more) for no, more in added.items()})
-        counts["skipped"] = last - before - len(fresh)
-        del counts["ready"]
-        writes += [("HINCRBY", "meta", name, by) for name, by in counts.items()]
-        if stored.kind.leased and (parcel.outcomes or any(_tied(record) for record in fresh)):
-            writes.append(("HSETNX", "meta", "facts", puts.pack_facts(stored)))
-        if any(record.reply_to is not None for record in fresh):
-            writes.append(("HSETNX", "meta", "posted", 0))
-        return [*writes, ("HSET", "meta", "last", last)]
-
-    def _group_writes(self, stored: Tube, more: Mapping[int, tuple[int, int]]) -> list[Write]:
-        """Groups of which more tasks were put, and more are left. Nobody else changes them during an import."""
-        names = [b"g" + task_key(no) for no in more]
-        groups = zip(names, self._fields(stored, "groups", *names), more.values(), strict=True)
-        return [
-            ("HSET", "groups", name, old[:1] + _raised(old[1:7], put) + _raised(old[7:13], left) + old[13:])
-            for name, old, (put, left) in groups
-            if old is not None
-        ]
-
-    def _fields(self, stored: Tube, part: str, *names: str | bytes) -> list[bytes | None]:
-        key = self._runner.keys.name(stored.no, part)
-        return cast("list[bytes | None]", self._runner.servers.command(key, b"HMGET", key, *names)) if names else []
+        for stored, part in zip(shards, [parcel] if len(shards) == 1 else _parts(tube, parcel), strict=True):
+            if any(record.reply_to is not None for record in part.records):
+                self._outbox.register(stored)
+            words = [
+                word for kept in part.outcomes
+                for word in (b"o" + task_key(kept.id), task_key(kept.until) + pack_outcome(kept.address, kept.ending))
+            ]  # fmt: skip
+            head = (puts.pack_facts(stored), part.upto, len(words))
+            words += [word for record in part.records for word in (task_key(record.id), encode(record))]
+            self._runner.on_tube("import", stored, *head, *words, idempotent=True)
 
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         """As the contract says; the counters of a sharded tube go to its first shard."""
@@ -221,29 +154,15 @@ class TransferCalls:
             self._land_stored(shard, "", (0, 0), {}, {})
         here = queries.count(self._runner, others).put if others else 0
         calls = {call: getattr(tally.counts, call) for call in _CALLS}
+        # Tasks that were done in the other store are counted by its counters from now on.
+        calls["skipped"] = -sum(calls[call] for call in _CALLS[:4])
         self._land_stored(first, tally.last_id - tally.counts.put + here, tally.mark, calls, totals)
 
     def _land_stored(
         self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int], totals: Mapping[int, int]
     ) -> None:
-        facts, ms, seq, skipped = self._fields(stored, "meta", "facts", "ms", "seq", "skipped")
-        # Tasks that were done in the other store are counted by its counters from now on.
-        gone = sum(calls.get(call, 0) for call in _CALLS[:4])
-        writes: list[Write] = [
-            ("HSET", "meta", "landed", 1, "unput", unput if unput != "" else int(skipped or 0)),
-            *(("HINCRBY", "meta", name, by) for name, by in {**calls, "skipped": -gone}.items()),
-        ]
-        if facts is not None:
-            writes.append(("HSET", "meta", "facts", puts.pack_facts(stored)))
-        if mark > (int(ms or 0), int(seq or 0)):
-            writes.append(("HSET", "meta", "ms", mark[0], "seq", mark[1]))
-        groups = {group.no: group.total for group in self._all_groups(stored)}
-        writes += self._group_writes(stored, {no: (total - groups.get(no, 0), 0) for no, total in totals.items()})
-        self._runner.write_items("import", stored, [([("meta", "landed", None)], writes)], idempotent=True)
-
-
-def _raised(number: bytes, by: int) -> bytes:
-    return (int.from_bytes(number, "big") + by).to_bytes(6, "big")
+        packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode(list(totals.items()))
+        self._runner.on_tube("activate", stored, puts.pack_facts(stored), unput, *mark, *packed, idempotent=True)
 
 
 def _read(tube: Tube, id: int, value: bytes) -> Record | None:
@@ -268,7 +187,3 @@ def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
         # With micro-queues, an address is looked up in all shards.
         outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
     return [Parcel(own, parcel.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
-
-
-def _tied(record: Record) -> bool:
-    return record.address is not None or record.reply_to is not None or record.group_no is not None

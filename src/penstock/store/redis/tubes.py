@@ -20,7 +20,6 @@ from penstock.core.results import Effects, Event, Finding
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
-from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
 
@@ -104,8 +103,8 @@ class Shards:
             return
         effects.events = [self._event(event) if event.tube in by_no else event for event in effects.events]
         for counts in (effects.readied, effects.removed):
-            for no in [no for no in counts if no in by_no]:
-                add_count(counts, by_no[no].tube_no, counts.pop(no))
+            for shard in [by_no[no] for no in counts if no in by_no]:
+                counts[shard.tube_no] = counts.get(shard.tube_no, 0) + counts.pop(shard.no)
         effects.ended = [
             (what, by_no[no].tube_no, self.public_id(no, id)) if no in by_no else (what, no, id)
             for what, no, id in effects.ended
@@ -114,11 +113,6 @@ class Shards:
     def _event(self, event: Event) -> Event:
         [record] = self.public(event.tube, [event.record])
         return Event(self._by_no[event.tube].tube_no, event.name, record)
-
-
-def add_count(counts: dict[int, int], no: int, by: int) -> None:
-    """Add to the count of a tube."""
-    counts[no] = counts.get(no, 0) + by
 
 
 def _shard(tube: Tube, place: int, floor: int) -> Shard:
@@ -184,13 +178,11 @@ class Tubes:
             made = self._numbered(make_tube(0, name, kind, given))
             for stored in self.shards.of(made):
                 self._runner.command(stored.no, "meta", b"HSETNX", b"last", 0)
-            declared = encode_declared(Declared(name, kind, encode_given(given).decode()))
-            reply = self._runner.on_tag("name_tube", TUBES, name, made.no, declared, idempotent=True)
-            tube = self._known(*cast("tuple[int, bytes]", tuple(cast("list[Reply]", reply))))
-            if tube.no == made.no:
-                return tube
+            if self._name("", made):
+                return made
             for stored in self.shards.of(made):
                 self._runner.command(stored.no, "meta", b"DEL")  # another client was first
+            return self.save(name, kind, given, exist_ok=exist_ok)
         if not exist_ok:
             raise tube_exists(name)
         return tube
@@ -227,8 +219,11 @@ class Tubes:
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
         """Give a tube another name, and its floor. Returns False if the name is in use."""
-        declared = encode_declared(Declared(name, tube.kind, encode_given(tube.given).decode(), floor))
-        return bool(self._runner.on_tag("rename_tube", TUBES, tube.name, name, tube.no, declared, idempotent=True))
+        return self._name(tube.name, replace(tube, name=name), floor)
+
+    def _name(self, before: str, tube: Tube, floor: int = 0) -> bool:
+        declared = encode_declared(Declared(tube.name, tube.kind, encode_given(tube.given).decode(), floor))
+        return bool(self._runner.on_tag("rename_tube", TUBES, before, tube.name, tube.no, declared, idempotent=True))
 
     def sealed(self) -> list[Tube]:
         """All tubes that were moved away, by name."""

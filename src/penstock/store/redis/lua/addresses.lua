@@ -38,34 +38,22 @@ forget_expired = function(most)
   end
 end
 
--- script: find_address
--- Find the task of an address, or how the last one ended.
+-- script: find_outcome
+-- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.
 -- KEYS: meta tasks addresses outcomes kept
--- ARGV: now, address
--- Returns: now, id or 0, outcome or nil, id of the task that had the address last
--- WITH: now encode decode
--- FLAGS: no-writes
-if redis.call('HEXISTS', k_meta, 'last') == 0 then return { -1 } end
-local key = redis.call('HGET', k_addresses, ARGV[2])
-if not key then return { now, 0 } end
-if redis.call('HEXISTS', k_tasks, key) == 1 then return { now, id_of(key) } end
-local over = tonumber(redis.call('ZSCORE', k_kept, 'o' .. key .. ARGV[2]) or 0)
-return { now, 0, over > now and redis.call('HGET', k_outcomes, key), id_of(key) }
-
--- script: outcome_by_id
--- Find an addressed task by its id, or how it ended. A task that exists makes the caller a waiter for its end.
--- KEYS: meta tasks outcomes kept
--- ARGV: now, key
--- Returns: now, 1 if the task exists else 0, outcome or nil
+-- ARGV: now, address or '', key
+-- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil
 -- WITH: now
 -- FLAGS: allow-oom
 if redis.call('HEXISTS', k_meta, 'last') == 0 then return { -1 } end
-if redis.call('HEXISTS', k_tasks, ARGV[2]) == 1 then
-  redis.call('HSET', k_meta, 'awaited', '1')
-  return { now, 1 }
+local key = ARGV[2] == '' and ARGV[3] or redis.call('HGET', k_addresses, ARGV[2]) or ''
+if key == '' then return { now, 0, 0, false } end
+local id = struct.unpack('>I6', key)
+if redis.call('HEXISTS', k_tasks, key) == 1 then
+  if ARGV[2] == '' then redis.call('HSET', k_meta, 'awaited', '1') end
+  return { now, id, 1, false }
 end
-local stored = redis.call('HGET', k_outcomes, ARGV[2])
-if not stored then return { now, 0 } end
-local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
-local over = tonumber(redis.call('ZSCORE', k_kept, 'o' .. ARGV[2] .. address) or 0)
-return { now, 0, over > now and stored }
+local stored = redis.call('HGET', k_outcomes, key)
+local address = stored and struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+local over = stored and redis.call('ZSCORE', k_kept, 'o' .. key .. address)
+return { now, id, 0, over and tonumber(over) > now and stored }

@@ -45,28 +45,24 @@ local function save_groups()
   touched = {}
 end
 
--- script: open_group
--- Find the live group of a name, or open one.
--- ARGV: now, shape, limit, name, facts
--- Returns: now, number, record
--- WITH: now tube encode groups
--- FLAGS: allow-oom
-redis.call('HSETNX', k_meta, 'facts', ARGV[5])
-local _, no = open_group(ARGV[4])
-save_groups()
-return { now, no, redis.call('HGET', k_groups, 'g' .. key_of(no)) }
-
--- script: get_group
--- Read a group by its number. A group that has not ended makes the caller a waiter for its end.
--- ARGV: now, shape, limit, number
--- Returns: now, record or nothing
+-- script: find_group
+-- Find the live group of a name, or open one; or read a group by its number. Until a group has ended, that makes the caller a
+-- waiter for its end.
+-- ARGV: now, shape, limit, number or '', name, facts
+-- Returns: now, then number and record, if there is such a group
 -- WITH: now tube encode groups
 -- FLAGS: allow-oom
 local no = tonumber(ARGV[4])
-local group = group_of(no)
-if not group or (group.over > 0 and group.over <= now) then return { now } end
-if group.over == 0 then redis.call('HSET', k_meta, 'awaited', '1') end
-return { now, redis.call('HGET', k_groups, 'g' .. key_of(no)) }
+if no then
+  local group = group_of(no)
+  if not group or (group.over > 0 and group.over <= now) then return { now } end
+  if group.over == 0 then redis.call('HSET', k_meta, 'awaited', '1') end
+else
+  redis.call('HSETNX', k_meta, 'facts', ARGV[6])
+  no = select(2, open_group(ARGV[5]))
+  save_groups()
+end
+return { now, no, redis.call('HGET', k_groups, 'g' .. key_of(no)) }
 
 -- script: set_group_work
 -- Set the work that is put when a group ends, or after its cancel.

@@ -21,14 +21,14 @@ return 1
 
 -- script: reset_index
 -- Empty a tube's index and close it to all but those who load it, unless it is of a later epoch.
--- KEYS: meta tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions waits
--- KEYS: addresses outcomes kept groups members moving outbox inbox marks
 -- ARGV: epoch, field and value of meta, ...
 -- Returns: 1, or 0 if another client builds it or has built it
+-- WITH: contents
 -- FLAGS: allow-oom
 local there = string.match(redis.call('HGET', k_meta, 'epoch') or '', '^%d+')
 if there and tonumber(there) > tonumber(ARGV[1]) then return 0 end
-redis.call('UNLINK', unpack(KEYS))
+unlink_contents()
+redis.call('DEL', k_meta)
 if #ARGV > 1 then redis.call('HSET', k_meta, unpack(ARGV, 2)) end
 redis.call('HDEL', k_meta, 'taken', 'delayed', 'buried', 'take_waits', 'full')
 redis.call('HSETNX', k_meta, 'last', 0)
@@ -37,29 +37,19 @@ return 1
 
 -- script: load_relations
 -- Load outcomes and groups from the database, before the tasks. Whoever loads them recounts the groups afterwards.
--- KEYS: addresses outcomes kept groups
--- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, whose value begins with the time until
---   which it is kept; `g`, `e`, `c` and number of a group: its record, end work and cancel work
+-- KEYS: groups
+-- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, see load_outcome; `g`, `e`, `c` and number of a
+--   group: its record, end work and cancel work
 -- Returns: now
--- WITH: now tube
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations load
 for i = 4, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
-  local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
-  if letter == 'o' then
-    local over, stored = struct.unpack('>I6', value), string.sub(value, 7)
-    local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
-    redis.call('HSET', k_outcomes, key, stored)
-    redis.call('ZADD', k_kept, over, name .. address)
-    redis.call('HSET', k_addresses, address, key)
-  else
-    redis.call('HSET', k_groups, name, value)
-  end
+  local letter = string.sub(name, 1, 1)
+  if letter == 'o' then load_outcome(name, value) else redis.call('HSET', k_groups, name, value) end
   if letter == 'g' then
     local state, _, _, over, place = struct.unpack('>c1I6I6I6', value)
     if over > 0 then redis.call('ZADD', k_kept, over, name) end
-    if state == 'o' or state == 's' then
-      redis.call('HSET', k_groups, 'n' .. string.sub(value, place), (struct.unpack('>I6', key)))
-    end
+    if state == 'o' or state == 's' then redis.call('HSET', k_groups, 'n' .. string.sub(value, place), id_of(name)) end
   end
 end
 return { now }
@@ -68,38 +58,18 @@ return { now }
 -- Load tasks from the database. Nobody holds them: taken ones are released.
 -- ARGV: now, shape, limit, key, record, ...
 -- Returns: now
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased?
-local function release_loaded(rec)
-  if delivered then return end
-  if rec.state == 'q' then rec.state = 'r' end
-  if rec.state ~= 't' then return end
-  local to = lease_ended(rec, 'release', 0, false)
-  rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
-  if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
-end
-
-local function restore_relations(key, rec)
-  if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
-  local group = rec.group_no and group_of(rec.group_no)
-  if group then
-    redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key)
-    if rec.state == 'r' and group.state == 'o' then rec.state = 'g' end
-  end
-end
-
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? load
 for i = 4, #ARGV, 2 do
-  local key = ARGV[i]
-  local rec = redis.call('HEXISTS', k_tasks, key) == 0 and (decode(ARGV[i + 1]) or unreadable(ARGV[i + 1]))
-  if rec then
-    release_loaded(rec)
-    restore_relations(key, rec)
-    fetched[key] = rec
-    if update_lane and rec.state == 'r' then update_lane(key, rec) end
-    save(key, rec)
-    set_timer(key, nil, rec.at)
-    enter(key, rec)
-    last = math.max(last, id_of(key))
+  local rec = decode(ARGV[i + 1]) or unreadable(ARGV[i + 1])
+  local group = rec.group_no and group_of(rec.group_no)
+  if rec.state == 'q' then rec.state = 'r' end
+  if rec.state == 't' and not delivered then
+    local to = lease_ended(rec, 'release', 0, false)
+    rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
+    if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
   end
+  if rec.state == 'r' and group and group.state == 'o' then rec.state = 'g' end
+  load_task(ARGV[i], rec)
 end
 save_last()
 if save_lanes then save_lanes() end

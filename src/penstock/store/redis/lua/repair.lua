@@ -1,10 +1,13 @@
--- Writes that were worked out by the client: of penstock.store.redis.checks and penstock.store.redis.transfer.
+-- Writes that a check of the client worked out: see penstock.store.redis.checks.
 
--- part: write_items
+-- script: repair
 -- Write item by item, each unless something that it rests on has changed since.
 -- KEYS: tasks ready buried taken delivered due queue members lanes addresses outcomes kept groups waits
--- ARGV: from 4, of each item: number of guards, part, field, `=` and its value or '' for none, ...; number of writes,
---   number of words, command, part, word, ..., ...
+-- ARGV: now, shape, limit, then of each item: number of guards, part, field, `=` and its value or '' for none, ...; number of
+--   writes, number of words, command, part, word, ..., ...
+-- Returns: now, how many of them were written
+-- WITH: now tube
+-- FLAGS: allow-oom
 local MARKED, place, written = { tasks = 't', outcomes = 'o', groups = '' }, 3, 0
 
 local function next_word()
@@ -37,20 +40,6 @@ while place < #ARGV do
 end
 readied = written -- maybe
 finish()
-
--- script: repair
--- Write what a check found missing or wrong.
--- ARGV: now, shape, limit, items
--- Returns: now, how many of them were written
--- WITH: now tube write_items
--- FLAGS: allow-oom
-return { now, written }
-
--- script: import
--- Write tasks, outcomes and counters of another store.
--- ARGV: now, shape, limit, items
--- Returns: now, how many of them were written
--- WITH: now tube write_items
 return { now, written }
 
 -- script: repair_group

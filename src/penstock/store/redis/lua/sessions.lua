@@ -2,60 +2,42 @@
 
 -- part: session_registry
 -- ARGV[2] is how long a handle stays alive after a heartbeat.
--- total: last session number. sessions: number -> msgpack {id, ttr, host, pid, beat, handles, tubes, over}.
--- ids: id -> number. members: handle -> msgpack {session, host, pid, locus, beat}. lapses, ends: as in tubes.
+-- total: last session number. sessions: number -> msgpack {id, ttr, tubes, over, handles: {handle: {host, pid, locus, beat}};
+-- host, pid and beat of the last heartbeat}.
+-- ids: id -> number. members: handle -> session. lapses, ends: as in tubes.
 -- ended: number -> msgpack of the tubes that have yet to learn that the session ended.
 -- KEYS: total sessions ids members lapses ends ended
 local span = tonumber(ARGV[2])
 
 local function session_of(no)
-  local stored = redis.call('HGET', k_sessions, no)
+  local stored = no and redis.call('HGET', k_sessions, no)
   return stored and cmsgpack.unpack(stored)
 end
 
-local function member_of(handle)
-  local stored = redis.call('HGET', k_members, handle)
-  return stored and cmsgpack.unpack(stored)
+-- The session of a handle, and its number.
+local function find(handle)
+  local no = tonumber(redis.call('HGET', k_members, handle))
+  return session_of(no), no
 end
 
-local function save_session(no, session) redis.call('HSET', k_sessions, no, cmsgpack.pack(session)) end
-
--- When a session ends unless it is heard of again.
-local function end_of(session)
-  if #session.handles == 0 then return session.over end
-  local last = 0
-  for _, handle in ipairs(session.handles) do
-    last = math.max(last, tonumber(redis.call('ZSCORE', k_lapses, handle) or 0))
-  end
-  return last + session.ttr
+-- Returns when it ends unless it is heard of again: its ttr after its last handle.
+local function save_session(no, session)
+  local over = session.over
+  for _, handle in pairs(session.handles) do over = math.max(over or 0, handle.beat + span + session.ttr) end
+  redis.call('HSET', k_sessions, no, cmsgpack.pack(session))
+  redis.call('ZADD', k_ends, over, no)
+  return over
 end
 
-local function show_newest(session)
-  local newest
-  for _, handle in ipairs(session.handles) do
-    local found = member_of(handle)
-    if found and (not newest or found.beat > newest.beat) then newest = found end
-  end
-  if newest then session.host, session.pid, session.beat = newest.host, newest.pid, newest.beat end
-end
-
--- Remove a handle as of that time. The session ends its ttr after its last handle.
+-- Remove a handle as of that time. Returns its session, when that ends, and its tubes.
 local function remove_handle(handle, moment)
-  local found = member_of(handle)
+  local session, no = find(handle)
   redis.call('ZREM', k_lapses, handle)
   redis.call('HDEL', k_members, handle)
-  local session = found and session_of(found.session)
   if not session then return end
-  local rest = {}
-  for _, other in ipairs(session.handles) do
-    if other ~= handle then rest[#rest + 1] = other end
-  end
-  session.handles = rest
-  if #rest == 0 then session.over = moment + session.ttr else show_newest(session) end
-  save_session(found.session, session)
-  local over = end_of(session)
-  redis.call('ZADD', k_ends, over, found.session)
-  return found.session, over, session.tubes
+  session.handles[handle] = nil
+  if not next(session.handles) then session.over = moment + session.ttr end
+  return no, save_session(no, session), session.tubes
 end
 
 -- Remove lapsed handles, then end the sessions whose time has come: a bounded number, the rest at the next call.
@@ -65,12 +47,12 @@ local function expire()
   end
   for _, no in ipairs(redis.call('ZRANGEBYSCORE', k_ends, '-inf', now, 'LIMIT', 0, 1000)) do
     local session = session_of(no)
-    if session and #session.handles == 0 then
+    if session and not next(session.handles) then
       redis.call('HDEL', k_sessions, no)
       redis.call('HDEL', k_ids, session.id)
       if #session.tubes > 0 then redis.call('HSET', k_ended, no, cmsgpack.pack(session.tubes)) end
     end
-    if not session or #session.handles == 0 then redis.call('ZREM', k_ends, no) end
+    if not session or not next(session.handles) then redis.call('ZREM', k_ends, no) end
   end
 end
 
@@ -83,16 +65,14 @@ local function unfinished()
   return answer
 end
 
-local function record_heartbeat(handle, found, session)
-  found.beat = now
-  session.host, session.pid, session.beat, session.over = found.host, found.pid, now, nil
-  redis.call('HSET', k_members, handle, cmsgpack.pack(found))
+local function record_heartbeat(handle, no, session)
+  local found = session.handles[handle]
+  found.beat, session.beat, session.host, session.pid, session.over = now, now, found.host, found.pid, nil
   redis.call('ZADD', k_lapses, now + span, handle)
-  save_session(found.session, session)
-  local over = end_of(session)
-  redis.call('ZADD', k_ends, over, found.session)
-  return over
+  return save_session(no, session)
 end
+
+expire()
 
 -- script: join_session
 -- Start a session, or join the live one with an id.
@@ -100,43 +80,36 @@ end
 -- Returns: now, unfinished, session (0 if it does not exist), id, its end, its tubes
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-expire()
-local handle, no, session = ARGV[3], nil, nil
-local former = member_of(handle)
+local handle = ARGV[3]
+local _, no = find(handle) -- a retry: the answer to the first call was lost
 if ARGV[7] ~= '' then
-  no = tonumber(redis.call('HGET', k_ids, ARGV[7]) or 0)
-  if no == 0 then return { now, unfinished(), 0 } end
-  if former and former.session ~= no then remove_handle(handle, now) end
-elseif former then
-  no = former.session -- a retry: the answer to the first call was lost
-else
+  local former = no
+  no = tonumber(redis.call('HGET', k_ids, ARGV[7]))
+  if not no then return { now, unfinished(), 0 } end
+  if former and former ~= no then remove_handle(handle, now) end
+elseif not no then
   no = redis.call('INCR', k_total)
   redis.call('HSET', k_ids, ARGV[9], no)
-  save_session(no, { id = ARGV[9], ttr = tonumber(ARGV[8]), handles = {}, tubes = {} })
 end
-session = session_of(no)
-local known = false
-for _, other in ipairs(session.handles) do known = known or other == handle end
-if not known then session.handles[#session.handles + 1] = handle end
-local found = { session = no, host = ARGV[4], pid = tonumber(ARGV[5]), locus = ARGV[6] }
-local over = record_heartbeat(handle, found, session)
+local session = session_of(no) or { id = ARGV[9], ttr = tonumber(ARGV[8]), handles = {}, tubes = {} }
+session.handles[handle] = { host = ARGV[4], pid = tonumber(ARGV[5]), locus = ARGV[6] }
+redis.call('HSET', k_members, handle, no)
+local over = record_heartbeat(handle, no, session)
 expire()
 return { now, unfinished(), no, session.id, over, session.tubes }
 
 -- script: heartbeat
--- Keep handles alive.
+-- Keep handles alive. Without any, it ends the handles and sessions whose time has come.
 -- ARGV: now, span, handle, ...
 -- Returns: now, unfinished, then for each live handle: {handle, session, its lapse, the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-expire()
 local answer = { now, unfinished() }
 for i = 3, #ARGV do
-  local found = member_of(ARGV[i])
-  local session = found and session_of(found.session)
+  local session, no = find(ARGV[i])
   if session then
-    local over = record_heartbeat(ARGV[i], found, session)
-    answer[#answer + 1] = { ARGV[i], found.session, now + span, over, session.tubes }
+    local over = record_heartbeat(ARGV[i], no, session)
+    answer[#answer + 1] = { ARGV[i], no, now + span, over, session.tubes }
   end
 end
 return answer
@@ -147,13 +120,11 @@ return answer
 -- Returns: now, unfinished, then for each removed handle: {handle, session, the session's end, its tubes}
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-expire()
 local left = {}
 for i = 5, #ARGV do
-  local found = member_of(ARGV[i])
-  if found and (ARGV[3] == '0' or found.locus == ARGV[4]) then
-    local no, over, tubes = remove_handle(ARGV[i], now)
-    if no then left[#left + 1] = { ARGV[i], no, over, tubes } end
+  local session = find(ARGV[i])
+  if session and (ARGV[3] == '0' or session.handles[ARGV[i]].locus == ARGV[4]) then
+    left[#left + 1] = { ARGV[i], remove_handle(ARGV[i], now) }
   end
 end
 expire()
@@ -165,26 +136,12 @@ return { now, unfinished(), unpack(left) }
 -- Returns: now, session (0 if the handle is gone), the handle's lapse, the session's end
 -- WITH: now session_registry
 -- FLAGS: allow-oom
-expire()
-local found, tube = member_of(ARGV[3]), tonumber(ARGV[4])
-local session = found and session_of(found.session)
+local session, no = find(ARGV[3])
 if not session then return { now, 0 } end
-local known = false
+local tube, known = tonumber(ARGV[4]), false
 for _, other in ipairs(session.tubes) do known = known or other == tube end
-if not known then
-  session.tubes[#session.tubes + 1] = tube
-  save_session(found.session, session)
-end
-return { now, found.session, tonumber(redis.call('ZSCORE', k_lapses, ARGV[3])), end_of(session) }
-
--- script: expire_sessions
--- End the handles and sessions whose time has come.
--- ARGV: now, span
--- Returns: now, unfinished
--- WITH: now session_registry
--- FLAGS: allow-oom
-expire()
-return { now, unfinished() }
+if not known then session.tubes[#session.tubes + 1] = tube end
+return { now, no, session.handles[ARGV[3]].beat + span, save_session(no, session) }
 
 -- script: update_sessions
 -- In one tube, set the new deadlines of handles and sessions that the tube knows. The next advance ends a session whose time

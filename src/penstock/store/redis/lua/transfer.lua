@@ -35,14 +35,88 @@ redis.call('HSET', k_meta, 'last', sealed[1])
 return redis.call('HDEL', k_meta, 'sealed', 'sealed_in', 'moved')
 
 -- script: erase_tube
--- Delete the tasks of a tube that was moved away, or whose import failed, with everything that depends on them; the memory is
--- freed in the background. `erased` of meta says that nothing of a frozen tube is left.
--- KEYS: meta tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions
--- KEYS: addresses outcomes kept groups members moving marks
+-- Delete the tasks of a tube that was moved away, or whose import failed, with everything that depends on them. `erased` of
+-- meta says that nothing of a frozen tube is left.
+-- WITH: contents
 -- FLAGS: allow-oom
 if redis.call('HEXISTS', k_meta, 'sealed') == 1 then redis.call('HSET', k_meta, 'erased', 1) end
-local gone = {}
-for _, key in ipairs(KEYS) do
-  if key ~= k_meta then gone[#gone + 1] = key end
+unlink_contents(k_waits, k_outbox, k_inbox)
+return 1
+
+-- part: load
+-- Storing what comes from elsewhere: another store, or the database of a pool.
+-- An outcome: `o` and its key, and its bytes after the time until which it is kept.
+local function load_outcome(name, value)
+  local over, stored, key = struct.unpack('>I6', value), string.sub(value, 7), string.sub(name, 2)
+  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+  local newest = redis.call('HGET', k_addresses, address)
+  redis.call('HSET', k_outcomes, key, stored)
+  redis.call('ZADD', k_kept, over, name .. address)
+  if not newest or id_of(newest) < id_of(key) then redis.call('HSET', k_addresses, address, key) end
 end
-return redis.call('UNLINK', unpack(gone))
+
+-- A task, unless it is here already; its group comes before it.
+local function load_task(key, rec)
+  if redis.call('HEXISTS', k_tasks, key) == 1 then return false end
+  if rec.address then redis.call('HSET', k_addresses, rec.address, key) end
+  if rec.group_no then redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key) end
+  fetched[key] = rec
+  if update_lane and rec.state == 'r' then update_lane(key, rec) end
+  save(key, rec)
+  set_timer(key, nil, rec.at)
+  enter(key, rec)
+  last = math.max(last, id_of(key))
+  return true
+end
+
+-- script: import
+-- Store tasks and outcomes of another store under their own ids. What is here already is left as it is.
+-- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes, name, outcome, ..., key,
+--   record, ...
+-- Returns: now
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? load
+local before, added, related, split = last, 0, ARGV[6] ~= '0', 6 + ARGV[6]
+for i = 7, split, 2 do
+  load_outcome(ARGV[i], ARGV[i + 1])
+  if mark_changed then mark_changed(ARGV[i]) end
+end
+for i = split + 1, #ARGV, 2 do
+  local key, rec = ARGV[i], decode(ARGV[i + 1])
+  if load_task(key, rec) then
+    added = added + 1
+    if mark_changed then mark_changed('t' .. key) end
+    -- It stands for a ready task, see penstock.core.transfer.
+    if rec.state == '~' and rec.at and rec.at <= rec.created then count('delay', -1) end
+    local group = rec.group_no and group_of(rec.group_no)
+    if group then group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true end
+    if rec.reply_to then redis.call('HSETNX', k_meta, 'posted', 0) end
+    related = related or rec.address or rec.reply_to or rec.group_no
+  end
+end
+if related and not delivered then redis.call('HSETNX', k_meta, 'facts', ARGV[4]) end
+last = math.max(last, tonumber(ARGV[5]))
+count('skipped', last - before - added)
+commit()
+return { now }
+
+-- script: activate
+-- Take over the counters of a tube that was imported, once: `landed` of meta.
+-- ARGV: now, shape, limit, facts, ids that were never given or '' for all that were skipped, ms and seq of the last message
+--   id, calls: msgpack {counter: number, ...}, groups: msgpack [[number, total], ...]
+-- Returns: now
+-- WITH: now tube encode groups
+if redis.call('HSETNX', k_meta, 'landed', 1) == 0 then return { now } end
+local skipped, ms, seq = unpack(redis.call('HMGET', k_meta, 'skipped', 'ms', 'seq'))
+redis.call('HSET', k_meta, 'unput', ARGV[5] ~= '' and ARGV[5] or skipped or 0)
+for name, by in pairs(cmsgpack.unpack(ARGV[8])) do count(name, by) end
+if meta[5] then redis.call('HSET', k_meta, 'facts', ARGV[4]) end
+if tonumber(ARGV[6]) > tonumber(ms or 0) or (ARGV[6] == ms and tonumber(ARGV[7]) > tonumber(seq)) then
+  redis.call('HSET', k_meta, 'ms', ARGV[6], 'seq', ARGV[7])
+end
+for _, pair in ipairs(cmsgpack.unpack(ARGV[9])) do
+  local group = group_of(pair[1])
+  if group then group.total, touched[pair[1]] = pair[2], true end
+end
+save_groups()
+finish()
+return { now }

@@ -11,19 +11,10 @@ local schema = redis.call('HGET', k_store, 'schema')
 if not schema or tonumber(schema) < tonumber(ARGV[2]) then redis.call('HSET', k_store, 'schema', ARGV[2]) end
 return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
--- script: name_tube
--- Give a tube its name, unless the name is in use.
--- KEYS: names tubes
--- ARGV: name, number, declaration
--- Returns: number and declaration of the tube that has the name now
-if redis.call('HSETNX', k_names, ARGV[1], ARGV[2]) == 1 then redis.call('HSET', k_tubes, ARGV[2], ARGV[3]) end
-local no = redis.call('HGET', k_names, ARGV[1])
-return { tonumber(no), redis.call('HGET', k_tubes, no) }
-
 -- script: rename_tube
--- Give a tube another name, unless that is in use.
+-- Give a tube another name, or its first one, unless that is in use.
 -- KEYS: names tubes
--- ARGV: old name, new name, number, declaration
+-- ARGV: old name or '', new name, number, declaration
 -- Returns: 1, or 0 if another tube has the name
 redis.call('HSETNX', k_names, ARGV[2], ARGV[3])
 if redis.call('HGET', k_names, ARGV[2]) ~= ARGV[3] then return 0 end
@@ -53,27 +44,37 @@ else
 end
 return { now, redis.call('HINCRBY', k_meta, 'turn', 1) }
 
+-- part: contents
+-- The keys of a tube, but for meta. Their memory is freed in the background.
+-- KEYS: meta tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions waits
+-- KEYS: addresses outcomes kept groups members moving outbox inbox marks
+local function unlink_contents(...)
+  local kept, gone = { [k_meta] = true }, {}
+  for _, key in ipairs({ ... }) do kept[key] = true end
+  for _, key in ipairs(KEYS) do
+    if not kept[key] then gone[#gone + 1] = key end
+  end
+  redis.call('UNLINK', unpack(gone))
+end
+
 -- script: drop_tube
 -- Remove a tube, unless tasks are taken or a take is blocked on it. A tube whose tasks may have to reply keeps its tasks
 -- until read_outbox has made their replies; `ghost` of meta is then its name.
--- KEYS: tasks ready due buried taken delivered lanes queue idle lapses handles ends ended_sessions waits
--- KEYS: addresses outcomes kept groups members moving outbox inbox marks
 -- ARGV: now, name, 1 to remove a busy tube too
 -- Returns: now, taken, waiting, 1 if replies have yet to be made; the tube is gone if taken and waiting are 0
--- WITH: now tube
+-- WITH: now tube contents
 -- FLAGS: allow-oom
 local taken = redis.call('ZCARD', k_taken) + redis.call('ZCARD', k_delivered)
 local waiting, replies = redis.call('HLEN', k_waits), 0
 if ARGV[3] == '1' or (taken == 0 and waiting == 0) then
   replies = redis.call('HEXISTS', k_meta, 'posted')
-  local gone = {}
-  for _, key in ipairs(KEYS) do
-    if replies == 0 or (key ~= k_meta and key ~= k_tasks and key ~= k_outbox) then gone[#gone + 1] = key end
-  end
-  redis.call('UNLINK', unpack(gone))
   if replies == 1 then
+    unlink_contents(k_tasks, k_outbox)
     redis.call('HDEL', k_meta, 'last')
     redis.call('HSET', k_meta, 'ghost', ARGV[2])
+  else
+    unlink_contents()
+    redis.call('DEL', k_meta)
   end
   notify()
 end
