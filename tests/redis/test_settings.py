@@ -100,7 +100,7 @@ def test_settings_that_lose_tasks_are_warned_of(
 def test_the_store_describes_itself(broker: penstock.Broker) -> None:
     store = broker.runtime.store
     assert isinstance(store, RedisStore)
-    assert "last second" in store.durability()
+    assert "last second" in store.describe().durability
     seen = store.describe()
     assert (seen.store, seen.schema, seen.advice) == ("Redis", SCHEMA, [])
 

@@ -121,7 +121,9 @@ class Look:
         }
         self._values = dict(queries.scan(runner, tube, "tasks"))  # a scan may return a field twice
         self._tally = queries.tally(runner, tube)
-        self._waits = _stale_waits(runner, tube)
+        known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
+        waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
+        self._waits = [handle for handle in waiting if handle not in known]
         #: Tasks that are stored in another form than they should be, and what is said of them.
         self.changed: dict[int, list[Told]] = {}
         self.members: defaultdict[int, dict[int, str]] = defaultdict(dict)
@@ -361,12 +363,6 @@ class Look:
         yield "HINCRBY", "meta", "bury", buried
         if (mark := self._needed_mark) is not None:
             yield "HSET", "meta", "ms", mark[0], "seq", mark[1]
-
-
-def _stale_waits(runner: Runner, tube: Tube) -> list[bytes]:
-    waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
-    known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
-    return [handle for handle in waiting if handle not in known]
 
 
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:

@@ -96,7 +96,9 @@ def _decode(id: int, value: bytes) -> Record:
     if layout.more:
         utube, reason, callback, address, end = _texts(value, flags, end)
         if flags & _RELATED:
-            reply_to, group_no, group, end = _relations(value, end)
+            reply_to, end = _text(value, end, 1)
+            group_no = _int(value[end : end + 6], "big") or None
+            group, end = _text(value, end + 6, 1)
     if value[0] == _WITH_PROGRESS:
         progress, end = _double(value, end)[0], end + 8
     if end > len(value) or value[0] not in _STATES:
@@ -121,8 +123,8 @@ def _decode(id: int, value: bytes) -> Record:
         callback,
         value[end:],
         address,
-        reply_to,
-        group,
+        reply_to or None,
+        group or None,
         group_no,
         progress,
     )
@@ -192,13 +194,6 @@ def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None
         found.append(text)
     utube, reason, callback, address = found
     return utube, reason, callback, address, place
-
-
-def _relations(value: bytes, place: int) -> tuple[str | None, int | None, str | None, int]:
-    reply_to, place = _text(value, place, 1)
-    group_no = _int(value[place : place + 6], "big")
-    group, place = _text(value, place + 6, 1)
-    return reply_to or None, group_no or None, group or None, place
 
 
 def _text(value: bytes, place: int, width: int) -> tuple[str, int]:

@@ -22,32 +22,25 @@ _encode = msgspec.msgpack.Encoder().encode
 Spec = tuple[object, ...]
 
 
-def pack_entries(entries: Sequence[Entry]) -> list[bytes]:
-    """The arguments of a put: runs of consecutive entries that differ in their payload only, then the payloads."""
-    runs: list[list[object]] = []
-    last: Spec | None = None
+def pack_entries(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
+    """The arguments of a put: runs of entries that differ in their payload and micro-queue only; then the payloads."""
+    runs: list[tuple[Spec, list[str | None]]] = []
+    last, laned = None, tube.kind.per_utube
     for entry in entries:
-        spec = _spec(entry)
-        if spec == last:
-            runs[-1][1] += 1  # type: ignore[operator]
-        else:
-            runs.append([spec, 1])
+        spec = _spec(entry, None if laned else entry.utube)
+        if spec != last:
+            runs.append((spec, []))
             last = spec
-    return [_encode(runs), *[entry.payload for entry in entries]]
-
-
-def has_relations(entries: Sequence[Entry]) -> bool:
-    """Whether any of them has an address, a reply tube or a group."""
-    # Faster than any(), and every put calls it.
-    return True in [
-        entry.address is not None or entry.group is not None or entry.reply_to is not None for entry in entries
-    ]
+        runs[-1][1].append(entry.utube)
+    packed = [(spec, len(utubes), utubes if laned else None) for spec, utubes in runs]
+    return [_encode(packed), *[entry.payload for entry in entries]]
 
 
 def pack_related(tube: Tube, entries: Sequence[Entry]) -> list[bytes]:
     """The arguments of a put with addresses, reply tubes or groups: the tube's facts, entries, payloads."""
     packed = [
-        (_spec(entry), entry.address, entry.duplicate, entry.reply_to, entry.group, entry.group_no) for entry in entries
+        (_spec(entry, entry.utube), entry.address, entry.duplicate, entry.reply_to, entry.group, entry.group_no)
+        for entry in entries
     ]
     return [pack_facts(tube), _encode(packed), *[entry.payload for entry in entries]]
 
@@ -69,10 +62,10 @@ def pack_plain_spec(tube: Tube) -> bytes:
     return _encode(_spec(plain_entry(tube, b"")))
 
 
-def _spec(entry: Entry) -> Spec:
+def _spec(entry: Entry, utube: str | None = None) -> Spec:
     one, two = entry.rank1, entry.rank2
     return (
-        one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, entry.utube, entry.ttl, entry.ttr,
+        one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, utube, entry.ttl, entry.ttr,
         entry.delay, entry.max_attempts, entry.callback,
     )  # fmt: skip
 
@@ -80,12 +73,12 @@ def _spec(entry: Entry) -> Spec:
 def stored_records(tube: Tube, entries: Sequence[Entry], first: int, now: int, decided: list[Reply]) -> list[Record]:
     """The records that a put script stored, with ids from `first` on, and what else the script decided."""
     records = [new_record(entry, id, now) for id, entry in enumerate(entries, first)]
-    if tube.kind.per_utube:  # states and second ranks: which tasks are heads
+    if tube.kind.per_utube:  # states, and of fair tubes second ranks: which tasks are heads
         states, ranks = cast("tuple[bytes, list[bytes]]", tuple(decided))
-        return [
-            replace(record, state=chr(state), rank2=float(rank) if tube.fair else record.rank2)
-            for record, state, rank in zip(records, states, ranks, strict=True)
-        ]
+        if tube.fair:
+            records = [replace(one, rank2=float(rank)) for one, rank in zip(records, ranks, strict=True)]
+        both = zip(records, states.decode(), strict=True)
+        return [record if record.state == state else replace(record, state=state) for record, state in both]
     if not tube.kind.leased:  # the message id that theirs follow
         ms, seq = cast("list[int]", decided)
         return [replace(record, address=shown_mark((ms, place))) for place, record in enumerate(records, seq + 1)]
@@ -111,7 +104,11 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
         command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
         reply = runner.servers.run(Request(script, keys, (), command), idempotent=False)
         created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
-        return _plain_record(entry, id, created, payload)
+        expires = None if entry.ttl is None else created + entry.ttl
+        return Record(
+            id, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, created, None, expires, expires,
+            entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
+        )  # fmt: skip
 
     return put
 
@@ -122,11 +119,3 @@ def plain_words(runner: Runner, tube: Tube, entry: Entry) -> list[Argument]:
     head, middle, end = new_pieces(entry)
     ttl = "" if entry.ttl is None else entry.ttl
     return [head, middle, ttl, end, entry.rank1.base, sortable(entry.rank2.base) if second else b""]
-
-
-def _plain_record(entry: Entry, id: int, now: int, payload: bytes) -> Record:
-    expires = None if entry.ttl is None else now + entry.ttl
-    return Record(
-        id, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, now, None, expires, expires, entry.ttr,
-        entry.max_attempts, None, None, entry.callback, payload,
-    )  # fmt: skip

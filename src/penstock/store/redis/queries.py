@@ -26,17 +26,6 @@ _PLACE_BITS = 8
 _PLACES = (1 << _PLACE_BITS) - 1
 
 
-def some_keys(runner: Runner, tube: Tube, limit: int, upto: int) -> list[bytes]:
-    """The keys of any tasks up to an id, so many if there are."""
-    keys: dict[bytes, None] = {}  # a scan may return a field twice
-    for key, _ in scan(runner, tube, "tasks"):
-        if task_id(key) <= upto:
-            keys[key] = None
-            if len(keys) == limit:
-                break
-    return list(keys)
-
-
 def all_ids(runner: Runner, tube: Tube) -> set[int]:
     """The ids of all stored tasks, read in pages."""
     return {task_id(field) for field, _ in scan(runner, tube, "tasks")}

@@ -180,10 +180,6 @@ class Runner:
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
-    def is_plain(self, tube: Tube) -> bool:
-        """Whether the tube has leases and no micro-queues."""
-        return self.shape(tube).sort == PLAIN
-
     def _keys(self, script: Script, tag: str | int) -> tuple[bytes, ...]:
         names = self._names.get((script, tag))
         if names is None:

@@ -2,9 +2,10 @@
 
 A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
 a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
-In `WITH`, `micro_queues?` is included only for tubes with micro-queues, `unleased?` and `hand_over?` only for kinds
-without leases, `relations?` and `outcomes?` only for tubes whose tasks have addresses, replies or groups; `a|b|c` is a
-for plain tubes, b for tubes with micro-queues, c for kinds without leases.
+In `WITH`, `micro_queues?` is included only for tubes with micro-queues, and `lanes?` stands for all that these need;
+`unleased?` and `hand_over?` are only for kinds without leases, `relations?` and `outcomes?` only for tubes whose tasks
+have addresses, replies or groups; `a|b|c` is a for plain tubes, b for tubes with micro-queues, c for kinds without
+leases.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local band, fair, limit, update_lane, take_head, save_lanes, forget_idle, queue_member_of, lease, removals, "
-    "additions, save_last, apply_group, task_removed, cancelled, hold, unhold, follow_groups, groups_are_turning, "
-    "put_pending_work, finish_relations, forget_expired, key_named, delivered, message_names, name_reply, "
-    "next_hand_out, bury_unreadable, mark_changed, lease_floor = bit.band"
+    "local band, fair, limit, update_lane, take_head, ack_taken, save_lanes, forget_idle, queue_member_of, lease, "
+    "removals, additions, save_last, apply_group, task_removed, cancelled, hold, unhold, follow_groups, "
+    "groups_are_turning, put_pending_work, finish_relations, forget_expired, key_named, delivered, message_names, "
+    "name_reply, next_hand_out, bury_unreadable, mark_changed, lease_floor = bit.band"
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
@@ -120,6 +121,8 @@ def _parts(text: str, sort: str, related: bool) -> list[str]:
             parts += _RELATIONS
         elif word == "outcomes?" and related:
             parts += ["encode", "groups", "outcomes"]
+        elif word == "lanes?":
+            parts += ["encode", "decode", "tasks", "micro_queues"] if sort == MICRO_QUEUES else []
         elif word in ("relations?", "outcomes?"):
             parts += ["no_relations"] if sort != UNLEASED else []
         elif word.endswith("?"):
@@ -127,4 +130,4 @@ def _parts(text: str, sort: str, related: bool) -> list[str]:
         else:
             choices = word.split("|")
             parts.append(choices[_CHOICES.index(sort)] if len(choices) > 1 else word)
-    return parts
+    return list(dict.fromkeys(parts))

@@ -99,16 +99,12 @@ class Servers(Protocol):
 
 
 def _call_of(request: Request) -> Call:
-    return request.keys[0], command_of(request), request
-
-
-def command_of(request: Request) -> Command:
     """The EVALSHA command of a request."""
-    if request.packed is not None:
-        return request.packed
-    keys, arguments = tuple(request.keys), request.arguments
-    words = 3 + len(keys) + len(arguments)
-    return b"*%d\r\n%b%b" % (words, _head(request.script.digest, keys), packed(*arguments))
+    keys, arguments, command = tuple(request.keys), request.arguments, request.packed
+    if command is None:
+        words = 3 + len(keys) + len(arguments)
+        command = b"*%d\r\n%b%b" % (words, _head(request.script.digest, keys), packed(*arguments))
+    return keys[0], command, request
 
 
 @lru_cache(maxsize=1024)

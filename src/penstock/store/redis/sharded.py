@@ -152,7 +152,11 @@ class ShardedStore(RedisStore):
         homes = self._locate(tube, [move.id for move in moves])
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
-            own = [_move_in_shard(moves[place], homes[place][1]) for place in which]
+            own = [
+                replace(moves[place], id=id, seen=(seen := moves[place].seen) and replace(seen, id=id))
+                for place in which
+                for id in homes[place][1:]
+            ]
             try:
                 settled = super().settle(self._shards.of(tube)[home], own, brief=brief, now=now)
             except StoreError as error:
@@ -197,18 +201,15 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return super().get(tube, keys, now=now)
         if keys and isinstance(keys[0], str):
-            return [self._by_address(tube, str(key), now) for key in keys]
-        ids, found = cast("Sequence[int]", keys), dict[int, Record | None]()
+            found = [self.outcome(tube, key, now=now).id for key in keys]
+            return [None if id is None else self.get(tube, [id], now=now)[0] for id in found]
+        ids, records_at = cast("Sequence[int]", keys), dict[int, Record | None]()
         homes = self._locate(tube, ids)
         for home in dict(homes):
             which = [place for place, (at, _) in enumerate(homes) if at == home]
             records = super().get(self._shards.of(tube)[home], [homes[place][1] for place in which], now=now)
-            found.update(zip(which, self._public(tube, home, records), strict=True))
-        return [found[place] for place in range(len(ids))]
-
-    def _by_address(self, tube: Tube, address: str, now: int | None) -> Record | None:
-        found = self.outcome(tube, address, now=now).id
-        return None if found is None else self.get(tube, [found], now=now)[0]
+            records_at.update(zip(which, self._public(tube, home, records), strict=True))
+        return [records_at[place] for place in range(len(ids))]
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
         if tube.shards == 1 or isinstance(listing, Deliveries):
@@ -225,7 +226,11 @@ class ShardedStore(RedisStore):
     # addresses and groups
 
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
-        return self._outcome_of_id(tube, key, now) if isinstance(key, int) else self._newest(tube, key, now)
+        if isinstance(key, str):
+            return self._newest(tube, key, now)
+        [(home, own)] = self._locate(tube, [key], "outcomes")
+        found = super().outcome(self._shards.of(tube)[home], own, now=now)
+        return found if found.id is None else Sought(key)
 
     def _newest(self, tube: Tube, address: str, now: int | None) -> Sought:
         shards = self._shards.of(tube)
@@ -240,11 +245,6 @@ class ShardedStore(RedisStore):
             if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
                 ended, last = found, id
         return ended
-
-    def _outcome_of_id(self, tube: Tube, id: int, now: int | None) -> Sought:
-        [(home, own)] = self._locate(tube, [id], "outcomes")
-        found = super().outcome(self._shards.of(tube)[home], own, now=now)
-        return found if found.id is None else Sought(id)
 
     def groups(
         self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
@@ -291,10 +291,6 @@ class ShardedStore(RedisStore):
     def _translated(self, answer: A) -> A:
         self._shards.translate(answer.effects)
         return answer
-
-
-def _move_in_shard(move: Move, id: int) -> Move:
-    return replace(move, id=id, seen=None if move.seen is None else replace(move.seen, id=id))
 
 
 def open_redis(url: str, clock: Callable[[], int] | None) -> ShardedStore:

@@ -118,8 +118,12 @@ class RedisStep:
             case Taken(after, limit):
                 ids = self._taken_ids(tube, after)
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
-            case Page(_, limit, upto):
-                keys = queries.some_keys(self._runner, tube, limit, MAX_ID if upto is None else upto)
+            case Page(_, limit, upto):  # any of them
+                keys: set[bytes] = set()  # a scan may return a field twice
+                for key, _ in queries.scan(self._runner, tube, "tasks"):
+                    keys |= {key} if task_id(key) <= (MAX_ID if upto is None else upto) else set()
+                    if len(keys) == limit:
+                        break
                 return self._read(tube, "tasks", *sorted(keys))
             case Find(status, after, limit):
                 return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
@@ -222,21 +226,22 @@ class RedisStep:
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """As the port says, of all that can be acked; the short script acks those without reply tube and group."""
         session = moves[0].session
-        if session is None or not self._runner.is_plain(tube) or False in [_is_plain(move, session) for move in moves]:
+        short = tube.kind.leased and not tube.fair
+        if session is None or not short or False in [_is_plain(move, session) for move in moves]:
             return self._ack_tied(tube, moves)
         listed = b"".join([_pack(move.id >> 32, move.id & 0xFFFFFFFF, move.lease or 0) for move in moves])
         results = [move.result or b"" for move in moves]
         results = results if any(results) else []
         reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
-        _, _, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
+        _, readied, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
         keys = {move.id for move in moves}
         if missed or tied:
             keys.difference_update([moves[place - 1].id for place in (*missed, *tied)])
-        acked = Acked(keys, kept=[moves[place - 1].id for place in kept] if kept else (), judged=True)
+        acked = Acked(keys, readied, [moves[place - 1].id for place in kept] if kept else (), judged=True)
         if not tied:
             return acked
         more = self._ack_tied(tube, [moves[place - 1] for place in tied])
-        return msgspec.structs.replace(more, keys=keys | cast("set[int]", more.keys), kept=acked.kept)
+        return msgspec.structs.replace(acked, keys=keys | cast("set[int]", more.keys), beside=more.beside)
 
     def _ack_tied(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         results: list[bytes] = []

@@ -9,7 +9,7 @@ from typing import NoReturn, cast
 from uuid import uuid4
 
 from penstock.core import group as rules
-from penstock.core.address import duplicate
+from penstock.core.address import duplicate, linked
 from penstock.core.ending import Sought
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
@@ -147,10 +147,6 @@ class RedisStore(TransferCalls, EngineStore):
     def bind(self, connection: object) -> NoReturn:
         raise UnsupportedOption("redis has no transactions to bind to: sqlite://, postgresql:// and mysql:// have")
 
-    def durability(self) -> str:
-        """What a put that returned survives, by the server's current settings."""
-        return durability.overall(durability.read_settings(self._servers))
-
     def describe(self) -> Description:
         return durability.describe(
             durability.read_settings(self._servers), self._servers.label, self._keys.prefix, SCHEMA
@@ -212,11 +208,11 @@ class RedisStore(TransferCalls, EngineStore):
     # tasks
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
-        if puts.has_relations(entries) or tube.kind.hand_out == CLOCK:
+        if linked(entries) or True in [e.reply_to is not None for e in entries] or tube.kind.hand_out == CLOCK:
             return self._put_related(tube, entries, now)
         name = "put_micro_queues" if tube.kind.per_utube else "put"
         capacity = "" if tube.capacity is None else tube.capacity
-        reply = self._runner.on_tube(name, tube, capacity, *puts.pack_entries(entries), now=now)
+        reply = self._runner.on_tube(name, tube, capacity, *puts.pack_entries(tube, entries), now=now)
         moment, first = cast("list[int]", reply[:2])
         if first < 0:
             self._subscriber.interests.add(tube.no)
@@ -334,13 +330,11 @@ class RedisStore(TransferCalls, EngineStore):
         self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,
         now: int | None = None,
     ) -> Advanced | None:  # fmt: skip
-        if to is not None:
-            return self._turn_group(tube, no, to, now)
-        reply = self._runner.on_tube("set_group_work", tube, no, end or b"", cancel or b"", idempotent=True, now=now)
-        return Advanced(False, None, Effects()) if reply[1] else None
-
-    def _turn_group(self, tube: Tube, no: int, to: str, now: int | None) -> Advanced:
         effects, capacity = Effects(), "" if tube.capacity is None else tube.capacity
+        if to is None:
+            works = end or b"", cancel or b""
+            reply = self._runner.on_tube("set_group_work", tube, no, *works, idempotent=True, now=now)
+            return Advanced(False, None, effects) if reply[1] else None
         turn = (no, GROUP_LETTERS[to], capacity, ADVANCE_STEP)
         records, rest = self._steps.attempt("turn_group", tube, effects, *turn, now=now)
         if records is None:

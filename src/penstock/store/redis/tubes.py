@@ -101,7 +101,12 @@ class Shards:
         by_no = self._by_no
         if not by_no:
             return
-        effects.events = [self._event(event) if event.tube in by_no else event for event in effects.events]
+        effects.events = [
+            Event(by_no[event.tube].tube_no, event.name, self.public(event.tube, [event.record])[0])
+            if event.tube in by_no
+            else event
+            for event in effects.events
+        ]
         for counts in (effects.readied, effects.removed):
             for shard in [by_no[no] for no in counts if no in by_no]:
                 counts[shard.tube_no] = counts.get(shard.tube_no, 0) + counts.pop(shard.no)
@@ -109,10 +114,6 @@ class Shards:
             (what, by_no[no].tube_no, self.public_id(no, id)) if no in by_no else (what, no, id)
             for what, no, id in effects.ended
         ]
-
-    def _event(self, event: Event) -> Event:
-        [record] = self.public(event.tube, [event.record])
-        return Event(self._by_no[event.tube].tube_no, event.name, record)
 
 
 def _shard(tube: Tube, place: int, floor: int) -> Shard:

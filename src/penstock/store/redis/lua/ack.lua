@@ -4,9 +4,9 @@
 -- KEYS: tasks taken outcomes kept
 -- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 4 bytes (0: any), result, ...: of
 --   each task, '' for none; or no results at all
--- Returns: now, how many were acked, {places of those that cannot be}, {places of those that are left to apply: with
+-- Returns: now, readied, {places of those that cannot be}, {places of those that are left to apply: with
 --   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}
--- WITH: now tube layout outcomes?
+-- WITH: now tube layout lanes? outcomes?
 -- FLAGS: allow-oom
 local owner, listed, sub, byte = ARGV[4], ARGV[5], string.sub, string.byte
 local ANY, HANDED, ADDRESSED, TIED = '\0\0\0\0', 8 + 512, 16384, 32768
@@ -31,6 +31,7 @@ local function keep(place, value, flags)
   ends[2 * n + 2] = 'o' .. key .. sub(value, start + 1, stop) -- kept_name
 end
 
+if ack_taken then removals, additions = {}, {} end
 for first = 1, #keys, 1000 do
   local values = redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))
   for i, value in ipairs(values) do
@@ -50,10 +51,12 @@ for first = 1, #keys, 1000 do
       gone[#gone + 1] = keys[place]
       if deadline then timed[#timed + 1] = keys[place] end
       if flags >= ADDRESSED then keep(place, value, flags) end
+      if ack_taken then ack_taken(value, flags) end
     end
   end
 end
 
+if ack_taken then flush_gathered() end
 call_with('HDEL', k_tasks, gone)
 call_with('ZREM', k_taken, gone)
 call_with('ZREM', k_due, timed)
@@ -66,5 +69,6 @@ end
 removed = #gone
 count('taken', -removed)
 count('ack', removed)
+if ack_taken then save_lanes() end
 finish()
-return { now, removed, missed, tied, kept }
+return { now, readied, missed, tied, kept }

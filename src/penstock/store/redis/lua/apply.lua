@@ -95,18 +95,20 @@ local function decided(rec, row)
   return to
 end
 
-local rows, keys, missed, all_leave = cmsgpack.unpack(ARGV[4]), {}, {}, true
+local rows, keys, missed, all_leave, all_taken = cmsgpack.unpack(ARGV[4]), {}, {}, true, true
 for i, row in ipairs(rows) do
   keys[i] = type(row[1]) == 'string' and key_named(row[1]) or key_of(row[1])
   all_leave = all_leave and row[8] == '-'
+  all_taken = all_taken and row[2] == 't'
 end
 for i = 1, #keys, 1000 do
   prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
 end
 
--- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward.
+-- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward. These can be
+-- among those that leave, unless all are taken.
 if all_leave or not update_lane then removals = {} end
-if not update_lane then additions = {} end
+if not update_lane or (all_leave and all_taken) then additions = {} end
 
 for i, row in ipairs(rows) do
   local key = keys[i]

@@ -55,12 +55,11 @@ end
 local function write_additions()
   if additions then
     flush_gathered()
-    additions = {}
+    removals, additions = removals and {}, {}
   end
 end
 
 local function first_waiting(utube)
-  write_additions()
   return first_of('ZRANGEBYLEX', '[' .. lead(utube) .. 'w', '(' .. lead(utube) .. 'x')
 end
 
@@ -89,8 +88,7 @@ end
 
 local function promote(lane, key)
   local rec = fetch(key)
-  write_additions()
-  redis.call('ZREM', k_queue, queue_member(key, rec, 'w'))
+  write(additions and removals, 'ZREM', k_queue, queue_member(key, rec, 'w'))
   lane.waiting = lane.waiting - 1
   make_head(lane, key, rec)
   save(key, rec)
@@ -110,11 +108,32 @@ end
 
 local function free_slots(lane) return limit - lane.taken - lane.heads end
 
+-- Make the first waiting task a head; false if there is none. Unless the tube is fair, that changes the state alone, so the
+-- record is not decoded: its rank is in its member of the queue.
+local function promote_first(lane, utube)
+  local lead = lead(utube)
+  local found = redis.call('ZRANGEBYLEX', k_queue, '[' .. lead .. 'w', '(' .. lead .. 'x', 'LIMIT', 0, 1)[1]
+  local key = found and key_in(found)
+  local value = key and not fair and fetched[key] == nil and redis.call('HGET', k_tasks, key)
+  if not value or string.byte(value) ~= 113 then -- q
+    key = first_waiting(utube)
+    if key then promote(lane, key) end
+    return key ~= nil
+  end
+  local rest = string.sub(found, #lead + 2)
+  lane.waiting, lane.heads, lane.head = lane.waiting - 1, lane.heads + 1, limit == 1 and key or nil
+  write(additions and removals, 'ZREM', k_queue, found)
+  add_to('ZADD', k_queue, 0, lead .. 'h' .. rest)
+  add_to('HSET', k_tasks, key, 'r' .. string.sub(value, 2))
+  add_to('ZADD', k_ready, number_of(rest), string.sub(rest, 9))
+  readied = readied + 1
+  return true
+end
+
 local function fill(lane, utube)
   while lane.waiting > 0 and free_slots(lane) > 0 do
-    local first = first_waiting(utube)
-    if not first then break end
-    promote(lane, first)
+    if limit > 1 then write_additions() end
+    if not promote_first(lane, utube) then break end
   end
 end
 
@@ -122,6 +141,7 @@ end
 local function add_ready(lane, key, rec, was_empty, newest)
   if fair and was_empty then lane.turn = next_turn(lane) end
   local utube = rec.utube or ''
+  if lane.waiting > 0 and free_slots(lane) > 0 then write_additions() end
   if free_slots(lane) > 0 then
     local first = lane.waiting > 0 and first_waiting(utube)
     if not first or before(key, rec, first, fetch(first)) then return make_head(lane, key, rec) end
@@ -186,24 +206,37 @@ update_lane = function(key, rec, before_state, newest, old_member)
   end
 end
 
--- What update_lane does when a head is handed out, from its stored bytes and its member of the ready index. Not for fair
--- tubes.
+-- What update_lane does for a task that is handed out or acked, from its stored bytes. Not for fair tubes.
+local function lead_in(value, flags)
+  local at = layout_of(flags).texts
+  return band(flags, 1024) ~= 0 and string.sub(value, at, at + string.byte(value, at)) or '\0'
+end
+
+-- `name`: the task's member of the ready index.
 take_head = function(name, value)
   local high, low = string.byte(value, 2, 3)
   local flags, rank1 = high * 256 + low, 0
-  local at = layout_of(flags)
   if band(flags, 1) ~= 0 then
-    rank1 = struct.unpack('>d', value, at[1])
+    rank1 = struct.unpack('>d', value, layout_of(flags)[1])
   elseif band(flags, 8192) ~= 0 then
-    rank1 = struct.unpack('>I4', value, at[4])
+    rank1 = struct.unpack('>I4', value, layout_of(flags)[4])
   end
-  local utube = band(flags, 1024) ~= 0 and string.sub(value, at.texts, at.texts + string.byte(value, at.texts)) or '\0'
+  local utube = lead_in(value, flags)
   local lane = lane_of(string.sub(utube, 2))
   if lane then
     lane.heads, lane.taken, lane.head = lane.heads - 1, lane.taken + 1, nil
   end
   removals = removals or {}
   remove_from('ZREM', k_queue, utube .. 'h' .. sortable(rank1) .. name)
+end
+
+ack_taken = function(value, flags)
+  local utube = string.sub(lead_in(value, flags), 2)
+  local lane = lane_of(utube)
+  if lane then
+    lane.taken = lane.taken - 1
+    fill(lane, utube)
+  end
 end
 
 save_lanes = function()

@@ -41,7 +41,7 @@ return { now, id }
 -- script: put
 -- Store tasks in order, all or none. Messages of a reliable tube get their ids here.
 -- KEYS: tasks ready due
--- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many], ...], payload, ...
+-- ARGV: now, shape, limit, capacity or '', runs: msgpack [[spec, how many, their micro-queues or nil], ...], payload, ...
 -- Returns: now, first id, of messages also ms and seq that the first one's id follows; or now, -1, total if there is no room
 -- WITH: now tube encode new_record count_tasks put_entries unleased?
 local id, ms, seq = tonumber(meta[1]), nil, nil
@@ -90,15 +90,16 @@ return { now, first, ms, seq }
 -- script: put_micro_queues
 -- Store tasks of a tube with micro-queues in order, all or none.
 -- ARGV: as put
--- Returns: now, first id, the tasks' states as one string, {second rank, ...}; or now, -1, total if there is no room
+-- Returns: now, first id, the tasks' states as one string, in a fair tube {second rank, ...}; or now, -1, total if there is
+--   no room
 -- WITH: now tube encode layout new_record count_tasks put_entries decode tasks micro_queues add_task
 local first, recs = last + 1, {}
 additions = {} -- written by few commands
 for _, run in ipairs(runs) do
-  for _ = 1, run[2] do
+  for i = 1, run[2] do
     last = last + 1
     local rec = new_record(run[1], last)
-    rec.payload = ARGV[5 + last - first + 1]
+    rec.utube, rec.payload = run[3][i], ARGV[5 + last - first + 1]
     recs[#recs + 1] = rec
     add(rec)
   end
@@ -107,6 +108,6 @@ flush_gathered()
 commit()
 local states, ranks = {}, {}
 for i, rec in ipairs(recs) do
-  states[i], ranks[i] = rec.state, string.format('%.17g', rec.rank2)
+  states[i], ranks[i] = rec.state, fair and string.format('%.17g', rec.rank2) or nil
 end
 return { now, first, table.concat(states), ranks }
