@@ -50,8 +50,7 @@ from penstock.store.pool.vault import Database, Session, Vault
 from penstock.store.redis import durability
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.location import Location, locate
-from penstock.store.redis.store import SCHEMA, RedisStore
-from penstock.store.redis.takes import Takes, Wanted
+from penstock.store.redis.store import SCHEMA, RedisStore, Wanted
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -104,10 +103,6 @@ class PoolStore(RedisStore):
 
     def _make_outbox(self) -> PoolOutbox:
         return PoolOutbox(self._runner, self._tubes, self._mirror)
-
-    def _make_takes(self) -> Takes:
-        parts = (self._runner, self._steps, self._registry, self._outbox, self._subscriber)
-        return PoolTakes(*parts, hand_out=self._hand_out)
 
     def _warnings(self, settings: durability.Settings) -> list[str]:
         """What Redis forgets is built again, but not while it evicts keys by itself."""
@@ -318,6 +313,10 @@ class PoolStore(RedisStore):
             elif record is not None:
                 self._data.forget(tube.no, record.id)
 
+    def _take_from(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> Took:
+        call = partial(super()._take_from, tube, wanted, now, effects)
+        return call() if tube.kind.leased else self._hand_out(tube, call, lambda took: cast("list[int]", took[2][::2]))
+
     def _hand_out(self, tube: Tube, call: Callable[[], T], ids: Callable[[T], Sequence[int]]) -> T:
         """Hand out without a lease. Anyone may ack it at once: its data is read while nobody else can write."""
         done: list[T] = []
@@ -470,18 +469,6 @@ class PoolStore(RedisStore):
         if not self._vault.rename(session, tube.no, name, declared):
             raise name_in_use(name)
         return ()
-
-
-class PoolTakes(Takes):
-    """The takes of a pool; `hand_out` carries out those without a lease."""
-
-    def __init__(self, *parts: Any, hand_out: Callable[..., Took]) -> None:
-        super().__init__(*parts)
-        self._hand_out = hand_out
-
-    def _take(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> Took:
-        call = partial(super()._take, tube, wanted, now, effects)
-        return call() if tube.kind.leased else self._hand_out(tube, call, lambda took: took[2][::2])
 
 
 def _ids(settled: Settled) -> list[int]:

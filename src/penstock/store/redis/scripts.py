@@ -17,7 +17,7 @@ from importlib.resources import files
 
 # What parts may define for others; nil where the part is not included.
 _SHARED = (
-    "local band, fair, limit, update_lane, take_head, ack_taken, save_lanes, forget_idle, queue_member_of, lease, "
+    "local band, fair, limit, update_lane, take_head, ack_taken, save_lanes, forget_idle, queue_member, lease, "
     "removals, additions, save_last, apply_group, task_removed, cancelled, hold, unhold, follow_groups, "
     "groups_are_turning, put_pending_work, finish_relations, forget_expired, key_named, delivered, message_names, "
     "name_reply, next_hand_out, bury_unreadable, mark_changed, lease_floor = bit.band"

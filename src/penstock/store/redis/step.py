@@ -58,20 +58,6 @@ _AHEAD_LIMIT = 1000
 _STATES = {None: "rqtp~g!", "r": "rq", "t": "tp", "~": "~g"}
 
 
-class RedisDatabase:
-    """What `engine.store.EngineStore` asks for steps."""
-
-    def __init__(self, runner: Runner, steps: Steps) -> None:
-        self._runner = runner
-        self._steps = steps
-
-    def step(
-        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
-    ) -> RedisStep:
-        """As `engine.port.Database` says; of a Step there is what the verbs of this store need."""
-        return RedisStep(self._runner, self._steps, tubes[0], write, now)
-
-
 class RedisStep:
     """Reads and writes of one call on a stored tube."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import NoReturn, cast
+from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
 
 from penstock.core import group as rules
@@ -48,9 +48,8 @@ from penstock.store.redis.queries import Pages
 from penstock.store.redis.registry import Registry
 from penstock.store.redis.runner import TUBES, Keys, Runner, read_pairs
 from penstock.store.redis.servers import Cluster, OneServer, Servers
-from penstock.store.redis.step import RedisDatabase
+from penstock.store.redis.step import RedisStep
 from penstock.store.redis.subscriber import Subscriber
-from penstock.store.redis.takes import Takes, Wanted
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes
 from penstock.store.sql.migrations import Schema
@@ -59,6 +58,19 @@ log = logging.getLogger("penstock")
 
 # The layout of keys and records. An older penstock refuses a store of a later schema, which it would misread.
 SCHEMA = 8
+
+
+# Each tube is advanced first, up to a thousand tasks: more tubes in one script would block the server for others.
+MOST_TUBES = 16
+
+
+class Wanted(NamedTuple):
+    """What a take asks for, as script arguments: the highest first rank and blocked may be ''."""
+
+    handle: str
+    most: int
+    top: int | str
+    blocked: str
 
 
 class RedisStore(TransferCalls, EngineStore):
@@ -88,11 +100,10 @@ class RedisStore(TransferCalls, EngineStore):
         self._outbox = self._make_outbox()
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._repair_after_burial
-        self._db = cast(Database, RedisDatabase(self._runner, self._steps))
+        self._db = cast(Database, self)
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         self._listing = Pages(self._runner, self._shards)
-        self._takes = self._make_takes()
         reset_in_child(self)
 
     # The parts of the store; a pool has its own.
@@ -112,9 +123,6 @@ class RedisStore(TransferCalls, EngineStore):
     def _make_outbox(self) -> Outbox:
         return Outbox(self._runner, self._tubes)
 
-    def _make_takes(self) -> Takes:
-        return Takes(self._runner, self._steps, self._registry, self._outbox, self._subscriber)
-
     def _warnings(self, settings: durability.Settings) -> list[str]:
         return durability.warnings(settings)
 
@@ -132,6 +140,12 @@ class RedisStore(TransferCalls, EngineStore):
                 f"{self._servers.label} has schema {int(schema)}, this penstock knows {SCHEMA}: upgrade penstock"
             )
         return f"redis:{id.decode()}"
+
+    def step(
+        self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None
+    ) -> RedisStep:
+        """As `engine.port.Database` says; of a Step there is what the verbs of this store need."""
+        return RedisStep(self._runner, self._steps, tubes[0], write, now)
 
     def close(self) -> None:
         if not self._closed:
@@ -250,7 +264,77 @@ class RedisStore(TransferCalls, EngineStore):
         blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
-        return self._takes.take(tubes, wanted, now)
+        if blocked == "enter":  # before it finds nothing: the next put notifies it once
+            self._subscriber.interests.update(tube.no for tube in tubes)
+        if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
+            return self._take_at_once(tubes, wanted, now, Effects())
+        return self._take_in_turn(tubes, wanted, now, Effects())
+
+    def _take_at_once(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
+        """Take in one script; if a tube does not know the handle yet, one tube after the other."""
+        met, waits, came = self._steps.unreadable, list[int](), None
+        request = self._runner.take_from_many_request(tubes, *wanted, ADVANCE_STEP, now=now)
+        code, *rest = cast("list[int]", self._runner.servers.run(request, idempotent=False))
+        if code < 0:
+            self._runner.known(tubes[rest[0] - 1], [code])
+        if not code:
+            return self._take_in_turn(tubes, wanted, now, effects)
+        for place, answer in zip(rest[::2], cast("list[list[Reply]]", rest[1::2]), strict=True):
+            _, (alive, wait_ms, pairs) = cast(
+                "tuple[object, tuple[int, int, list[Reply]]]", self._steps.read(tubes[place - 1], answer, effects, now)
+            )
+            waits += [wait_ms] if wait_ms >= 0 else []
+            if not alive and came is None:
+                return self._take_in_turn(tubes, wanted, now, effects)
+            came = (tubes[place - 1], pairs) if pairs else came
+        if came is None and self._steps.unreadable > met:
+            return self._take_in_turn(tubes, _retry_of(wanted), now, effects)
+        return self._nothing_taken(waits, now, effects) if came is None else _taken(*came, waits, effects)
+
+    def _take_in_turn(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
+        """One call per tube, in order, until one has work."""
+        waits: list[int] = []
+        for place, tube in enumerate(tubes):
+            alive, wait_ms, pairs = self._take_from(tube, wanted, now, effects)
+            waits += [wait_ms] if wait_ms >= 0 else []
+            if not alive:
+                return Taken(None, [], None, False, effects)
+            if pairs:
+                self._unregister_others(tubes, place, wanted, now, effects)
+                return _taken(tube, pairs, waits, effects)
+        return self._nothing_taken(waits, now, effects)
+
+    def _nothing_taken(self, waits: list[int], now: int | None, effects: Effects) -> Taken:
+        if self._outbox.deliver_overdue(effects, now):
+            waits.append(0)  # look again: it may be what the caller wants
+        return Taken(None, [], min(waits, default=None), True, effects)
+
+    def _take_from(self, tube: Tube, wanted: Wanted, now: int | None, effects: Effects) -> tuple[int, int, list[Reply]]:
+        """Take from one tube. A handle that the tube does not know is registered there, if its session is alive."""
+        met = self._steps.unreadable
+        _, rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, now=now)
+        if not rest[0]:
+            found = self._registry.enlist(wanted.handle, tube, now)
+            if found is not None:
+                _, rest = self._steps.run("take", tube, effects, *wanted, ADVANCE_STEP, *found, now=now)
+        if self._steps.unreadable > met and rest[0] and not rest[2]:
+            _, rest = self._steps.run("take", tube, effects, *_retry_of(wanted), ADVANCE_STEP, now=now)
+        return cast("tuple[int, int, list[Reply]]", tuple(rest))
+
+    def _unregister_others(
+        self, tubes: Sequence[Tube], found: int, wanted: Wanted, now: int | None, effects: Effects
+    ) -> None:
+        """One of several tubes had work: unregister the caller from the others that registered it as waiting."""
+        blocked, others = wanted.blocked, list[Tube]()
+        if blocked in ("enter", "stay"):
+            others += tubes[:found]
+        if blocked in ("leave", "stay"):
+            others += tubes[found + 1 :]
+        for tube in others:
+            try:
+                self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", ADVANCE_STEP, now=now)
+            except StoreError:
+                pass  # the caller must get its tasks; there it seems to wait until its next take, or its end
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
         """As the contract says; a single ack, where microseconds show, goes straight to its script."""
@@ -377,6 +461,17 @@ class RedisStore(TransferCalls, EngineStore):
             for stored in self._shards.of(tube)
             for found in check(self._runner, self._steps, stored, self._registry, repair, now)
         ]
+
+
+def _retry_of(wanted: Wanted) -> Wanted:
+    """The retry after unreadable bytes were buried: tasks behind them may be taken now, and the wait is registered."""
+    return wanted._replace(blocked="stay" if wanted.blocked in ("enter", "stay") else "")
+
+
+def _taken(tube: Tube, pairs: list[Reply], waits: list[int], effects: Effects) -> Taken:
+    records = read_pairs(pairs)
+    effects.events += [Event(tube.no, "take", record) for record in records]
+    return Taken(tube, records, min(waits, default=None), True, effects)
 
 
 def look_at_redis(url: str) -> Schema:

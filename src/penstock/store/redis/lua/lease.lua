@@ -4,11 +4,6 @@
 -- ARGV: 4 handle, 5 count, 6 highest first rank or ''.
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
-local function hand_out(rec, session)
-  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, math.max(rec.lease, lease_floor or 0) + 1, now
-  rec.owner, rec.at = session, rec.ttr and now + rec.ttr or nil
-end
-
 -- Tasks past their ttl are skipped but keep their place; those of cancelled groups leave the ready index, and are removed
 -- later. The limits for each are some 3 ms of work; a take that finds nothing else is retried.
 local passed, withdrawn, MOST_PASSED, MOST_WITHDRAWN = 0, 0, 1000, 1000
@@ -122,8 +117,8 @@ local function handed_out_slowly(key, value, session)
   local skips, leaves = skipped(rec)
   if skips then return nil, not leaves end
   local due = rec.at ~= nil
-  rec.state = 't'
-  hand_out(rec, session)
+  rec.state, rec.owner, rec.at = 't', session, rec.ttr and now + rec.ttr or nil
+  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, math.max(rec.lease, lease_floor or 0) + 1, now
   if update_lane then update_lane(key, rec, 'r') end
   return encode(rec), rec.at, due
 end

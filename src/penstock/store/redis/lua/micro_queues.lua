@@ -27,13 +27,11 @@ local function next_turn(lane) return math.max(now, lane.turn + 1) end
 
 local function lead(utube) return string.char(#utube) .. utube end
 
-local function queue_member(key, rec, letter)
+queue_member = function(key, rec, letter)
   local place = sortable(rec.rank1)
   if second and not fair then place = place .. sortable(rec.rank2) end
   return lead(rec.utube or '') .. letter .. place .. key
 end
-
-queue_member_of = queue_member
 
 local function before(key, rec, other_key, other)
   if rec.rank1 ~= other.rank1 then return rec.rank1 < other.rank1 end

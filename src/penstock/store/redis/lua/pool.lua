@@ -102,23 +102,17 @@ return { now }
 local version = tonumber(redis.call('HGET', k_meta, 'version') or 0)
 local last = tonumber(ARGV[5]) or version
 
-local function outcome_of(key)
-  local stored = redis.call('HGET', k_outcomes, key)
-  if not stored then return '' end
-  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
-  local over = tonumber(redis.call('ZSCORE', k_kept, 'o' .. key .. address) or 0)
-  return struct.pack('>I6', over) .. stored
-end
-
-local function group_of(key)
-  local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
-  return { found[1] or '', found[2] or '', found[3] or '' }
-end
-
 local function stored_of(name)
   local letter, key = string.sub(name, 1, 1), string.sub(name, 2)
   if letter == 't' then return redis.call('HGET', k_tasks, key) or '' end
-  return letter == 'o' and outcome_of(key) or group_of(key)
+  if letter == 'g' then
+    local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
+    return { found[1] or '', found[2] or '', found[3] or '' }
+  end
+  local stored = redis.call('HGET', k_outcomes, key)
+  if not stored then return '' end
+  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+  return struct.pack('>I6', tonumber(redis.call('ZSCORE', k_kept, name .. address) or 0)) .. stored
 end
 
 local beside = {

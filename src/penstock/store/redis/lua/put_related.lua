@@ -88,7 +88,14 @@ local function store(new)
   rec.payload, rec.address, rec.reply_to, rec.group, rec.group_no = new.payload, address, reply_to, name, no
   if group and group.state == 'o' then rec.state = 'g' end
   if reply_to then redis.call('HSETNX', k_meta, 'posted', 0) end
-  add_relations(key_of(last), rec, group)
+  if address then
+    supersede(address)
+    add_to('HSET', k_addresses, address, key_of(last))
+  end
+  if group then
+    group.total, group.left, touched[no] = group.total + 1, group.left + 1, true
+    add_to('ZADD', k_members, 0, key_of(no) .. 'm' .. key_of(last))
+  end
   return add(rec)
 end
 
@@ -101,7 +108,7 @@ local function replace(key, rec, entry, payload)
   end
   local before, timer, new = rec.state, rec.at, new_record(entry[1], id_of(key))
   local letter = before == 'r' and 'h' or before == 'q' and 'w'
-  local old_member = letter and queue_member_of and queue_member_of(key, rec, letter)
+  local old_member = letter and queue_member and queue_member(key, rec, letter)
   leave(key, rec)
   if before == 'r' then readied = readied - 1 end
   for _, field in ipairs({ 'rank1', 'rank2', 'pri', 'created', 'expires', 'at' }) do rec[field] = new[field] end
@@ -113,7 +120,9 @@ local function replace(key, rec, entry, payload)
 end
 
 local noted = {}
+additions = {} -- written by few commands
 for i, new in ipairs(fresh) do new.key = store(new) end
+flush_gathered()
 for i, new in ipairs(fresh) do noted[i] = log_change('put', new.key, fetched[new.key]) end
 for _, key in ipairs(renewing) do
   local i = replaced[key]

@@ -61,17 +61,6 @@ local function end_group(no, group)
   ended[#ended + 1], notify_waiters = no, true
 end
 
-local function add_relations(key, rec, group)
-  if rec.address then
-    supersede(rec.address)
-    redis.call('HSET', k_addresses, rec.address, key)
-  end
-  if group then
-    group.total, group.left, touched[rec.group_no] = group.total + 1, group.left + 1, true
-    redis.call('ZADD', k_members, 0, key_of(rec.group_no) .. 'm' .. key)
-  end
-end
-
 local function send_reply(key, rec, ending)
   local text = reply_of(public_id(id_of(key), tube_facts()), rec, ending)
   if rec.reply_to == tube_facts()[2] then
