@@ -44,7 +44,7 @@ _LOOKS = 5
 _INDEXES = ("ready", "buried", "taken", "delivered", "due", "queue", "members")
 # Repairs in one script.
 _STEP = 200
-Told = tuple[int | str | None, str, str]
+Problem = tuple[int | str | None, str, str]
 # What must still be stored: part, field of a hash, value or None. What is written: command, part, words.
 Guard = tuple[str, bytes | str, bytes | None]
 Write = tuple[Argument, ...]
@@ -64,7 +64,7 @@ def check(runner: Runner, steps: Steps, tube: Tube, registry: Registry, repair: 
             early = [task_key(id) for id, state in seen.members[no].items() if state not in (UNSTARTED, "!")]
             for start in range(0, max(1, len(early)), ADVANCE_STEP):
                 steps.run("repair_group", tube, Effects(), no, *early[start : start + ADVANCE_STEP], now=now)
-    return [Finding(tube.name, *told) for told in found]
+    return [Finding(tube.name, *problem) for problem in found]
 
 
 def _words(items: Sequence[Item]) -> Iterator[Argument]:
@@ -78,9 +78,9 @@ def _words(items: Sequence[Item]) -> Iterator[Argument]:
             yield from (len(write) - 2, *write)
 
 
-def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look]:
+def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Problem], Look]:
     """What is found while nothing changes; in a busy tube, what each of several looks finds."""
-    agreed: list[Told] | None = None
+    agreed: list[Problem] | None = None
     looks = _LOOKS
     while True:
         looks -= 1
@@ -90,7 +90,7 @@ def _look(runner: Runner, tube: Tube, now: int | None) -> tuple[list[Told], Look
         seen.quiet = before == runner.command(tube.no, "meta", b"HGETALL")
         if seen.quiet:
             return found, seen
-        agreed = found if agreed is None else [told for told in agreed if told in found]
+        agreed = found if agreed is None else [problem for problem in agreed if problem in found]
         if not looks or not agreed:
             return agreed, seen
 
@@ -100,11 +100,11 @@ class Look:
 
     def __init__(self, runner: Runner, tube: Tube, now: int | None) -> None:
         self.tube = tube
-        #: Whether nothing changed meanwhile; else nothing can be said of counters.
+        #: Whether nothing changed during the look; else the counters are not compared.
         self.quiet = False
         self._now = runner.now(tube.no, now)
         self._second = "2" in runner.shape(tube).letters
-        # Outcomes may be forgotten meanwhile, which no counter shows: what is read first may contain more than others.
+        # Outcomes may be forgotten during the look, which no counter shows: what is read first may contain more.
         self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
         self._outcomes = {task_id(key): read_outcome(value)[0] for key, value in queries.scan(runner, tube, "outcomes")}
         self._addresses = {name.decode(): task_id(key) for name, key in queries.scan(runner, tube, "addresses")}
@@ -125,7 +125,7 @@ class Look:
         waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
         self._waits = [handle for handle in waiting if handle not in known]
         #: Tasks that are stored in another form than they should be, and what is said of them.
-        self.changed: dict[int, list[Told]] = {}
+        self.changed: dict[int, list[Problem]] = {}
         self.members: defaultdict[int, dict[int, str]] = defaultdict(dict)
         self.orphans: list[tuple[int, int]] = []
         lost = self._lost_relations()
@@ -136,6 +136,17 @@ class Look:
         self._indexes: dict[str, dict[bytes, float]] = {index: {} for index in _INDEXES}
         for record in self._records.values():
             self._place(record)
+        self._states = Counter(record.state for record in self._records.values())
+        self._needed_mark: Mark | None = None
+        if tube.kind.hand_out == DELIVER and self._records:
+            self._needed_mark = needed_mark(self._tally.mark, self._records[max(self._records)])
+        held = {id: record.address for id, record in self._records.items() if record.address is not None}
+        self._misled = [self._records[id] for id, name in held.items() if self._addresses.get(name) != id]
+        leads = self._addresses.items()
+        self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
+        self._early = [id for id in self._outcomes if id in self._records]
+        names = [(id, b"o" + task_key(id) + address.encode()) for id, address in self._outcomes.items()]
+        self._endless = [(id, name) for id, name in names if name not in self._kept and id not in self._records]
 
     # tasks as they should be
 
@@ -154,7 +165,7 @@ class Look:
         except StoreCorrupt:
             leased = self.tube.kind.leased
             what = "is stored in a form that penstock did not write"
-            self._tell(id, what, "bury it" if leased else "keep the bytes as its data")
+            self._report(id, what, "bury it" if leased else "keep the bytes as its data")
             record = unreadable(id, value, self._now, leased=leased)
         if record.reason == UNREADABLE or id in self.changed:
             address, group = lost.get(id, (None, None))
@@ -164,7 +175,7 @@ class Look:
         if not self.tube.kind.leased:
             record = self._sound_unleased(record)
         if record.group_no is not None and record.group_no not in self._groups:
-            self._tell(id, "its group is not there", "take it out of the group")
+            self._report(id, "its group is not there", "take it out of the group")
             waits = record.state == UNSTARTED  # it is ready when the clock is next looked at
             state, at = ("~", self._now) if waits else (record.state, record.at)
             record = replace(record, state=state, at=at, group=None, group_no=None)
@@ -173,7 +184,7 @@ class Look:
     def _sound_unleased(self, record: Record) -> Record:
         wrong = mended(self.tube, record)
         if wrong is not None:
-            self._tell(record.id, wrong[0], "put it right", shown=record.address)
+            self._report(record.id, wrong[0], "put it right", shown=record.address)
             record = wrong[1]
         if record.address is None and self.tube.kind.hand_out == CLOCK:
             return replace(record, address=f"reply-{record.id}")
@@ -182,7 +193,7 @@ class Look:
             return replace(record, address=shown_mark((max(ms, self._now), seq + record.id)))
         return record
 
-    def _tell(self, id: int, what: str, remedy: str, *, shown: int | str | None = None) -> None:
+    def _report(self, id: int, what: str, remedy: str, *, shown: int | str | None = None) -> None:
         self.changed.setdefault(id, []).append((id if shown is None else shown, what, remedy))
 
     def _set_heads(self) -> dict[str, QueueAudit]:
@@ -201,8 +212,8 @@ class Look:
             *numbers, turn = (0, 0, 0, 0) if stored is None else read_lane(stored)
             if stored is None:
                 turn = max((int(record.rank2) for record in heads), default=0) if fair else 0
-            told = cast("tuple[int, int, int]", tuple(numbers))
-            queue = QueueAudit(counted, told, turn, [(record.id, record.state) for record in ready])
+            kept = cast("tuple[int, int, int]", tuple(numbers))
+            queue = QueueAudit(counted, kept, turn, [(record.id, record.state) for record in ready])
             queues[utube] = queue
             wanted = heads_wanted(self.tube, queue)
             for place, record in enumerate(ready):
@@ -238,14 +249,12 @@ class Look:
 
     # findings
 
-    def findings(self) -> Iterator[Told]:
+    def findings(self) -> Iterator[Problem]:
         """Everything that is wrong."""
-        for told in self.changed.values():
-            yield from told
+        for found in self.changed.values():
+            yield from found
         for index, name, score in self._index_errors():
-            wrong = (
-                "stands in the {} index and must not" if score is None else "is not where it must be in the {} index"
-            )
+            wrong = "is in the {} index by mistake" if score is None else "is not where it must be in the {} index"
             yield task_id(name), wrong.format(index), "index it again"
         yield from queue_problems(self.tube, self._queues)
         yield from counter_problems(self._tally.counts, self._states)
@@ -261,40 +270,15 @@ class Look:
             for what, remedy in problems:
                 yield None, f"group {self._groups[no].name}: {what}", remedy
 
-    @property
-    def _states(self) -> Counter[str]:
-        return Counter(record.state for record in self._records.values())
-
-    @property
-    def _needed_mark(self) -> Mark | None:
-        if self.tube.kind.hand_out != DELIVER or not self._records:
-            return None
-        return needed_mark(self._tally.mark, self._records[max(self._records)])
-
-    def _address_findings(self) -> Iterator[Told]:
-        for record in self._misled():
+    def _address_findings(self) -> Iterator[Problem]:
+        for record in self._misled:
             yield record.id, f"address {record.address} is that of another task, or of none", "believe the task"
-        for address in self._dangling():
+        for address in self._dangling:
             yield None, f"address {address} leads to no task and to no outcome", "forget it"
-        for id in self._early():
+        for id in self._early:
             yield id, "has an outcome, but is still there", "forget the outcome"
-        for id, _ in self._endless():
+        for id, _ in self._endless:
             yield id, "its outcome has no end", "forget the outcome"
-
-    def _misled(self) -> list[Record]:
-        held = (record for record in self._records.values() if record.address is not None)
-        return [record for record in held if self._addresses.get(record.address or "") != record.id]
-
-    def _dangling(self) -> list[str]:
-        held = {(record.address, record.id) for record in self._records.values() if record.address is not None}
-        return [name for name, id in self._addresses.items() if (name, id) not in held and id not in self._outcomes]
-
-    def _early(self) -> list[int]:
-        return [id for id in self._outcomes if id in self._records]
-
-    def _endless(self) -> list[tuple[int, bytes]]:
-        names = ((id, b"o" + task_key(id) + address.encode()) for id, address in self._outcomes.items())
-        return [(id, name) for id, name in names if name not in self._kept and id not in self._records]
 
     def wrong_groups(self) -> dict[int, list[tuple[str, str]]]:
         """The problems of each group that contradicts its tasks."""
@@ -318,9 +302,9 @@ class Look:
         for index, name, score in self._index_errors():
             words = ("ZREM", index, name) if score is None else ("ZADD", index, repr(score), name)
             tasks[task_id(name)].append(words)
-        for record in self._misled():
+        for record in self._misled:
             tasks[record.id].append(("HSET", "addresses", record.address or "", task_key(record.id)))
-        for id in self._early():
+        for id in self._early:
             address = self._outcomes[id].encode()
             tasks[id] += [
                 ("HDEL", "outcomes", task_key(id)),
@@ -328,9 +312,9 @@ class Look:
             ]
         yield from self._by_queue(tasks)
         yield from (([self._is(id)], writes) for id, writes in tasks.items())
-        for dangling in self._dangling():
+        for dangling in self._dangling:
             yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
-        for id, name in self._endless():
+        for id, name in self._endless:
             yield [self._is(id)], [("ZADD", "kept", self._now, name)]
         if self.quiet:
             yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
@@ -359,7 +343,7 @@ class Look:
         for name in ("taken", "delayed", "buried"):
             yield "HINCRBY", "meta", name, there[name] - getattr(counts, name)
         yield "HINCRBY", "meta", "delete", counts.stored - len(self._records)
-        buried = sum(self._records[id].reason == UNREADABLE for id, told in self.changed.items() if told)
+        buried = sum(self._records[id].reason == UNREADABLE for id, found in self.changed.items() if found)
         yield "HINCRBY", "meta", "bury", buried
         if (mark := self._needed_mark) is not None:
             yield "HSET", "meta", "ms", mark[0], "seq", mark[1]

@@ -81,7 +81,7 @@ class Runner:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def guess_now(self, tube: Tube) -> int:
-        """The same, some milliseconds off, without asking where the server has told it before."""
+        """The same, some milliseconds off; the server is asked only if no script of the tube ran before."""
         ahead = None if self._clock else self._ahead.get(tube.no)
         return self.now(tube.no) if ahead is None else round(time.monotonic() * 1000 + ahead)
 

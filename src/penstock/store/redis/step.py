@@ -1,7 +1,7 @@
 """The engine's step on Redis: tasks are read by one script, and what was decided about them is written by another.
 
 The scripts keep indexes, counters, outcomes, replies and the counts of groups, as they do for puts, takes and what is
-due. Nothing is held between two of them: a row whose task has changed meanwhile is left out, and the engine reads it
+due. Nothing is locked between two of them: a row whose task has changed since is left out, and the engine reads it
 again.
 """
 
@@ -266,7 +266,7 @@ def _without(effects: Effects, tube: Tube, gone: int) -> Effects:
 def _packed(row: Row, results: list[bytes]) -> tuple[object, ...]:
     """A row of the script apply.
 
-    Whoever holds a lease may have touched the task since it was seen: any deadline will do that is not over, and a
+    The holder of a lease may have touched the task since it was read: any deadline in the future passes, and a
     touch is by how much it is later.
     """
     before, after, until = row.before, row.after, row.until

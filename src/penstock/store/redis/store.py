@@ -450,7 +450,7 @@ class RedisStore(TransferCalls, EngineStore):
         try:
             check(self._runner, self._steps, tube, self._registry, True, now)
         except StoreError as error:
-            log.warning("what hung on them is not put right yet (%s): run broker.check(repair=True)", error)
+            log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         return [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]

@@ -53,7 +53,7 @@ class TransferCalls:
     def seal_tube(self, tube: Tube, to: str) -> None:
         """As the contract says; the first shard is sealed last, which seals the tube.
 
-        A client that dies on the way leaves some shards sealed: whoever pauses or resumes the tube unseals them. That
+        A client that dies on the way leaves some shards sealed: the next pause or resume of the tube unseals them. That
         begins a new turn, and a call that tries to seal the tube in an earlier turn is refused.
         """
         first, *others = self._shards.of(tube)
@@ -63,7 +63,7 @@ class TransferCalls:
         self._seal(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube without leases; checked first, so that shards are rarely sealed in vain."""
+        """The turn of a sharded tube without leases; checked first, so that shards are rarely sealed for nothing."""
         shards = self._shards.of(tube)
         if any(self._runner.command_each(shards, "taken", b"EXISTS")):
             raise seal_refused(tube, True)
@@ -73,7 +73,7 @@ class TransferCalls:
         reply = self._runner.on_tag("freeze_tube", stored.no, to, turn, int(checked), idempotent=True)
         refused = self._runner.known(stored, cast("list[Reply]", reply))[1]
         if refused == _OTHER_TURN:
-            raise TubeBusy(f"tube {stored.name} was paused or resumed meanwhile: move it again")
+            raise TubeBusy(f"tube {stored.name} was paused or resumed during the move: move it again")
         if refused:
             raise seal_refused(stored, refused == 1)
 

@@ -18,7 +18,7 @@ for i = 1, #listed, 10 do
 end
 
 local gone, timed, missed, tied, kept = {}, {}, {}, {}, {}
--- A string: a number would be converted anew for each task.
+-- A string: a number would be converted again for each task.
 local outcomes, ends, over = {}, {}, meta[5] and string.format('%.0f', now + cmsgpack.unpack(meta[5])[1])
 
 -- As keep_outcome does, but many by one command.

@@ -1,6 +1,6 @@
 -- part: advance
 -- One bounded step of everything that is due in a tube.
--- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends unless it is heard of again.
+-- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends without further heartbeats.
 -- These mirror the registry of sessions, for the handles that took from this tube.
 -- KEYS: lapses handles ends waits
 -- Release up to `most` tasks of a session. Returns how many.
@@ -31,7 +31,7 @@ local function end_sessions(most)
   return done
 end
 
--- End sessions and handles, leases, delays and ttls, and let tasks follow their groups: at most so many. Returns true if
+-- End sessions and handles, leases, delays and ttls, and let tasks follow their groups: up to a limit. Returns true if
 -- more is due.
 local function advance(most, most_cancelled)
   local done = end_sessions(most)

@@ -105,7 +105,7 @@ for i = 1, #keys, 1000 do
   prefetch({ unpack(keys, i, math.min(i + 999, #keys)) })
 end
 
--- All are written by few commands; in micro-queues only what leaves, if all do, because others come forward. These can be
+-- All are written by few commands; in micro-queues only what leaves, if all do, because others are promoted. These can be
 -- among those that leave, unless all are taken.
 if all_leave or not update_lane then removals = {} end
 if not update_lane or (all_leave and all_taken) then additions = {} end

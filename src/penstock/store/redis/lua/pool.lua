@@ -36,7 +36,7 @@ redis.call('HSET', k_meta, 'epoch', ARGV[1] .. '~')
 return 1
 
 -- script: load_relations
--- Load outcomes and groups from the database, before the tasks. Whoever loads them recounts the groups afterwards.
+-- Load outcomes and groups from the database, before the tasks. The caller recounts the groups afterwards.
 -- KEYS: groups
 -- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, see load_outcome; `g`, `e`, `c` and number of a
 --   group: its record, end work and cancel work

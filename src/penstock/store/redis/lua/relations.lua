@@ -119,7 +119,7 @@ local function follow_group(no, group, most)
   return #found
 end
 
--- Apply the start or cancel of groups to at most so many tasks. Cancelled ones are in nobody's way, so fewer of these are
+-- Apply the start or cancel of groups to a limited number of tasks. Cancelled ones block nobody, so fewer of these are
 -- removed: two hundred take some 3 ms.
 follow_groups = function(most, most_cancelled)
   local done, place, going = 0, 0, most_cancelled or 200

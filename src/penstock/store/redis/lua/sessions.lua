@@ -20,7 +20,7 @@ local function find(handle)
   return session_of(no), no
 end
 
--- Returns when it ends unless it is heard of again: its ttr after its last handle.
+-- Returns when it ends without further heartbeats: its ttr after its last handle.
 local function save_session(no, session)
   local over = session.over
   for _, handle in pairs(session.handles) do over = math.max(over or 0, handle.beat + span + session.ttr) end
