@@ -140,13 +140,12 @@ class Look:
         self._needed_mark: Mark | None = None
         if tube.kind.hand_out == DELIVER and self._records:
             self._needed_mark = needed_mark(self._tally.mark, self._records[max(self._records)])
-        held = {id: record.address for id, record in self._records.items() if record.address is not None}
-        self._misled = [self._records[id] for id, name in held.items() if self._addresses.get(name) != id]
-        leads = self._addresses.items()
-        self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
-        self._early = [id for id in self._outcomes if id in self._records]
-        names = [(id, b"o" + task_key(id) + address.encode()) for id, address in self._outcomes.items()]
-        self._endless = [(id, name) for id, name in names if name not in self._kept and id not in self._records]
+        self._found: list[Problem] = []
+        self._writes: defaultdict[int, list[Write]] = defaultdict(list)  # by the task that they rest on
+        for id in self.changed:
+            self._writes[id].append(("HSET", "tasks", task_key(id), encode(self._records[id])))
+        self._compare_indexes()
+        self._compare_addresses()
 
     # tasks as they should be
 
@@ -240,12 +239,38 @@ class Look:
         group = None if record.group_no is None else self._groups.get(record.group_no)
         return group is not None and group.state == rules.CANCELLING and name not in self._stored["ready"]
 
-    def _index_errors(self) -> Iterator[tuple[str, bytes, float | None]]:
-        """The index, member and score of each wrong entry; no score: it must go."""
+    # what is stored against what should be
+
+    def _wrong(self, id: int, what: str, remedy: str, *writes: Write) -> None:
+        self._found.append((id, what, remedy))
+        self._writes[id] += writes
+
+    def _compare_indexes(self) -> None:
         for index, wanted in self._indexes.items():
             stored = self._stored[index]
-            yield from ((index, name, None) for name in stored.keys() - wanted.keys())
-            yield from ((index, name, score) for name, score in wanted.items() if stored.get(name) != score)
+            for name in stored.keys() - wanted.keys():
+                what = f"is in the {index} index by mistake"
+                self._wrong(task_id(name), what, "index it again", ("ZREM", index, name))
+            for name, score in wanted.items():
+                if stored.get(name) != score:
+                    what = f"is not where it must be in the {index} index"
+                    self._wrong(task_id(name), what, "index it again", ("ZADD", index, repr(score), name))
+
+    def _compare_addresses(self) -> None:
+        held = {id: record.address for id, record in self._records.items() if record.address is not None}
+        for id, address in held.items():
+            if self._addresses.get(address) != id:
+                what = f"address {address} is that of another task, or of none"
+                self._wrong(id, what, "believe the task", ("HSET", "addresses", address, task_key(id)))
+        for id, address in self._outcomes.items():
+            key, name = task_key(id), b"o" + task_key(id) + address.encode()
+            if id in self._records:  # forgotten with its time, else the address would be forgotten with it
+                forget = ("HDEL", "outcomes", key), ("ZREM", "kept", name)
+                self._wrong(id, "has an outcome, but is still there", "forget the outcome", *forget)
+            elif name not in self._kept:
+                self._wrong(id, "its outcome has no end", "forget the outcome", ("ZADD", "kept", self._now, name))
+        leads = self._addresses.items()
+        self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
 
     # findings
 
@@ -253,9 +278,7 @@ class Look:
         """Everything that is wrong."""
         for found in self.changed.values():
             yield from found
-        for index, name, score in self._index_errors():
-            wrong = "is in the {} index by mistake" if score is None else "is not where it must be in the {} index"
-            yield task_id(name), wrong.format(index), "index it again"
+        yield from self._found
         yield from queue_problems(self.tube, self._queues)
         yield from counter_problems(self._tally.counts, self._states)
         for id, owner in self.orphans:
@@ -265,20 +288,11 @@ class Look:
         if (mark := self._needed_mark) is not None:
             kept = shown_mark(self._tally.mark)
             yield None, f"the last id is kept as {kept}, there is {shown_mark(mark)}", "keep the newest"
-        yield from self._address_findings()
+        for address in self._dangling:
+            yield None, f"address {address} leads to no task and to no outcome", "forget it"
         for no, problems in self.wrong_groups().items():
             for what, remedy in problems:
                 yield None, f"group {self._groups[no].name}: {what}", remedy
-
-    def _address_findings(self) -> Iterator[Problem]:
-        for record in self._misled:
-            yield record.id, f"address {record.address} is that of another task, or of none", "believe the task"
-        for address in self._dangling:
-            yield None, f"address {address} leads to no task and to no outcome", "forget it"
-        for id in self._early:
-            yield id, "has an outcome, but is still there", "forget the outcome"
-        for id, _ in self._endless:
-            yield id, "its outcome has no end", "forget the outcome"
 
     def wrong_groups(self) -> dict[int, list[tuple[str, str]]]:
         """The problems of each group that contradicts its tasks."""
@@ -296,43 +310,27 @@ class Look:
 
     def repairs(self) -> Iterator[Item]:
         """What is to be written, but for leases and groups."""
-        tasks: defaultdict[int, list[Write]] = defaultdict(list)
-        for id in self.changed:
-            tasks[id].append(("HSET", "tasks", task_key(id), encode(self._records[id])))
-        for index, name, score in self._index_errors():
-            words = ("ZREM", index, name) if score is None else ("ZADD", index, repr(score), name)
-            tasks[task_id(name)].append(words)
-        for record in self._misled:
-            tasks[record.id].append(("HSET", "addresses", record.address or "", task_key(record.id)))
-        for id in self._early:
-            address = self._outcomes[id].encode()
-            tasks[id] += [
-                ("HDEL", "outcomes", task_key(id)),
-                ("ZREM", "kept", b"o" + task_key(id) + address),  # else the address would be forgotten with it
-            ]
-        yield from self._by_queue(tasks)
-        yield from (([self._is(id)], writes) for id, writes in tasks.items())
+        yield from self._by_queue()
+        yield from (([self._is(id)], writes) for id, writes in self._writes.items())
         for dangling in self._dangling:
             yield [("addresses", dangling, task_key(self._addresses[dangling]))], [("HDEL", "addresses", dangling)]
-        for id, name in self._endless:
-            yield [self._is(id)], [("ZADD", "kept", self._now, name)]
         if self.quiet:
             yield [], [*self._counter_writes(), *(("HDEL", "waits", handle) for handle in self._waits)]
 
     def _is(self, id: int) -> Guard:
         return "tasks", task_key(id), self._values.get(task_key(id))
 
-    def _by_queue(self, tasks: defaultdict[int, list[Write]]) -> Iterator[Item]:
-        """What depends on each other in micro-queues: their tasks, and their numbers. It is taken out of `tasks`."""
+    def _by_queue(self) -> Iterator[Item]:
+        """What depends on each other in micro-queues: their tasks, and their numbers. It is taken out of the writes."""
         ids: defaultdict[str, list[int]] = defaultdict(list)
         for record in self._records.values():
-            if record.id in tasks:
+            if record.id in self._writes:
                 ids[record.utube or ""].append(record.id)
         for utube, queue in self._queues.items():
             heads, stored = heads_wanted(self.tube, queue), self._lanes.get(utube.encode())
             numbers = queue.counted[0], heads, len(queue.ready) - heads
             if queue.stored != numbers or ids[utube]:
-                writes = [write for id in ids[utube] for write in tasks.pop(id)]
+                writes = [write for id in ids[utube] for write in self._writes.pop(id)]
                 writes.append(("HSET", "lanes", utube, pack_lane(*numbers, queue.turn)))
                 yield [("lanes", utube, stored), *map(self._is, ids[utube])], writes
 

@@ -210,8 +210,7 @@ class RedisStore(TransferCalls, EngineStore):
 
     def _pause(self, tube: Tube, paused: bool) -> int:
         """Pause or resume a stored tube. Returns how many times that was done."""
-        reply = self._runner.on_tag("pause_tube", tube.no, self._runner.moment(None), int(paused), idempotent=True)
-        return cast(int, self._runner.known(tube, cast("list[Reply]", reply))[1])
+        return cast(int, self._runner.on_tube("pause_tube", tube, int(paused), idempotent=True)[1])
 
     def paused(self, tube: Tube) -> bool:
         reply = self._runner.command(tube.no, "meta", b"HMGET", b"last", b"paused")
@@ -384,8 +383,7 @@ class RedisStore(TransferCalls, EngineStore):
         if isinstance(key, int):
             self._subscriber.interests.add(tube.no)  # before anybody may notify
             words = "", task_key(key) if 0 < key <= MAX_ID else b""
-        reply = self._runner.on_tag("find_outcome", tube.no, self._runner.moment(now), *words, idempotent=True)
-        found = self._runner.known(tube, cast("list[Reply]", reply))
+        found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         _, id, there, stored = cast("tuple[int, int, int, bytes | None]", tuple(found))
         if there:
             return Sought(id), id

@@ -40,17 +40,16 @@ end
 
 -- script: find_outcome
 -- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.
--- KEYS: meta tasks addresses outcomes kept
--- ARGV: now, address or '', key
+-- KEYS: tasks addresses outcomes kept
+-- ARGV: now, shape, limit, address or '', key
 -- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil
--- WITH: now
+-- WITH: now tube
 -- FLAGS: allow-oom
-if redis.call('HEXISTS', k_meta, 'last') == 0 then return { -1 } end
-local key = ARGV[2] == '' and ARGV[3] or redis.call('HGET', k_addresses, ARGV[2]) or ''
+local key = ARGV[4] == '' and ARGV[5] or redis.call('HGET', k_addresses, ARGV[4]) or ''
 if key == '' then return { now, 0, 0, false } end
 local id = struct.unpack('>I6', key)
 if redis.call('HEXISTS', k_tasks, key) == 1 then
-  if ARGV[2] == '' then redis.call('HSET', k_meta, 'awaited', '1') end
+  if ARGV[4] == '' then redis.call('HSET', k_meta, 'awaited', '1') end
   return { now, id, 1, false }
 end
 local stored = redis.call('HGET', k_outcomes, key)

@@ -32,11 +32,11 @@ return redis.call('HDEL', k_tubes, ARGV[2])
 
 -- script: pause_tube
 -- Pause a tube, or resume it and notify the waiting takes.
--- ARGV: now, 1 or 0
+-- ARGV: now, shape, limit, 1 or 0
 -- Returns: now, how many times this was called: `turn` of meta
 -- WITH: now tube
 -- FLAGS: allow-oom
-if ARGV[2] == '1' then
+if ARGV[4] == '1' then
   redis.call('HSET', k_meta, 'paused', '1')
 else
   redis.call('HDEL', k_meta, 'paused')
