@@ -271,15 +271,11 @@ class Tubes:
         return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:
-        declared = _decode(stored)
-        self.shards.learn(no, declared.floor)
-        return _made(no, declared)
+        self.shards.learn(no, _decode(stored).floor)
+        return make_declared(no, stored)
 
 
 def make_declared(no: int, stored: bytes) -> Tube:
     """The tube of that number, from its stored declaration."""
-    return _made(no, _decode(stored))
-
-
-def _made(no: int, declared: Declared) -> Tube:
+    declared = _decode(stored)
     return make_tube(no, declared.name, declared.kind, decode_given(declared.given))

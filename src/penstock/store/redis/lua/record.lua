@@ -28,6 +28,12 @@ local function encode(rec)
     flags, n = flags + flag, n + 1
     out[n] = value
   end
+  local function add_text(flag, text)
+    if text then
+      add(flag, #text)
+      add(0, text)
+    end
+  end
   if rec.rank1 ~= 0 then
     if rec.rank1 == rec.pri then flags = 8192 else add(1, rec.rank1) end
   end
@@ -45,28 +51,14 @@ local function encode(rec)
   if rec.ttr then add(128, rec.ttr) end
   if rec.max then add(256, rec.max) end
   if rec.owner then add(512, rec.owner) end
-  if rec.utube then
-    add(1024, #rec.utube)
-    add(0, rec.utube)
-  end
-  if rec.reason then
-    add(2048, #rec.reason)
-    add(0, rec.reason)
-  end
-  if rec.callback then
-    add(4096, #rec.callback)
-    add(0, rec.callback)
-  end
-  if rec.address then
-    add(16384, #rec.address)
-    add(0, rec.address)
-  end
+  add_text(1024, rec.utube)
+  add_text(2048, rec.reason)
+  add_text(4096, rec.callback)
+  add_text(16384, rec.address)
   if rec.reply_to or rec.group_no then
-    add(32768, #(rec.reply_to or ''))
-    add(0, rec.reply_to or '')
+    add_text(32768, rec.reply_to or '')
     add(0, rec.group_no or 0)
-    add(0, #(rec.group or ''))
-    add(0, rec.group or '')
+    add_text(0, rec.group or '')
   end
   out[1] = flags
   local fields = struct.pack(format_of(flags), unpack(out, 1, n))
