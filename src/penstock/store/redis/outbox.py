@@ -188,7 +188,12 @@ class Steps:
             groups, entries = cast("tuple[list[int], list[bytes]]", tuple(cast("list[Reply]", reply[4])))
             effects.ended += [("group", tube.no, no) for no in groups]
             self._outbox.deliver(tube.no, entries, effects, now)
-        if self.on_unreadable and UNREADABLE in [record.reason for record in records if record.state == "!"]:
+        if UNREADABLE in [record.reason for record in records if record.state == "!"]:
+            self.repair(tube, now)
+        return records, reply[5:]
+
+    def repair(self, tube: Tube, now: int | None) -> None:
+        """Repair what depended on tasks that a script buried because they could not be read."""
+        if self.on_unreadable is not None:
             self.unreadable += 1
             self.on_unreadable(tube, now)
-        return records, reply[5:]

@@ -219,7 +219,11 @@ class RedisStep:
         results = [move.result or b"" for move in moves]
         results = results if any(results) else []
         reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
-        _, readied, missed, tied, kept = cast("tuple[int, int, list[int], list[int], list[int]]", tuple(reply))
+        _, readied, missed, tied, kept, buried = cast(
+            "tuple[int, int, list[int], list[int], list[int], int]", tuple(reply)
+        )
+        if buried:
+            self._steps.repair(tube, self._given)
         keys = {move.id for move in moves}
         if missed or tied:
             keys.difference_update([moves[place - 1].id for place in (*missed, *tied)])

@@ -5,7 +5,8 @@
 -- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 4 bytes (0: any), result, ...: of
 --   each task, '' for none; or no results at all
 -- Returns: now, readied, {places of those that cannot be}, {places of those that are left to apply: with
---   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}
+--   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}, 0 unless tasks that
+--   could not be read were buried
 -- WITH: now tube layout lanes? outcomes?
 -- FLAGS: allow-oom
 local owner, listed, sub, byte = ARGV[4], ARGV[5], string.sub, string.byte
@@ -71,4 +72,4 @@ count('taken', -removed)
 count('ack', removed)
 if ack_taken then save_lanes() end
 finish()
-return { now, readied, missed, tied, kept }
+return { now, readied, missed, tied, kept, ack_taken and #log or 0 }
