@@ -120,18 +120,8 @@ class Pages:
 
     def _values(self, tube: Tube, part: str, entries: Sequence[int]) -> list[Found]:
         shards, floor = self._shards.of(tube), self._shards.floor(tube)
-        ids: dict[int, list[int]] = {}
-        for entry in entries:
-            ids.setdefault(entry & _PLACES, []).append(entry >> _PLACE_BITS)
-        owns = {place: [own_in(id, len(shards), floor) for id in here] for place, here in ids.items()}
-        keys = {place: self._runner.keys.name(shards[place].no, part) for place in ids}
-        replies = self._runner.servers.command_all(
-            [(key, (b"HMGET", key, *map(task_key, owns[place]))) for place, key in keys.items()]
-        )
-        found = [
-            Found(id, shards[place], own, value)
-            for place, values in zip(ids, cast("list[list[bytes | None]]", replies), strict=True)
-            for id, own, value in zip(ids[place], owns[place], values, strict=True)
-            if value is not None
-        ]
-        return sorted(found, key=lambda one: one.id)
+        ids = [(entry >> _PLACE_BITS, shards[entry & _PLACES]) for entry in entries]
+        wanted = [(id, shard, own_in(id, len(shards), floor)) for id, shard in ids]
+        keys = [(self._runner.keys.name(shard.no, part), task_key(own)) for _, shard, own in wanted]
+        values = self._runner.servers.command_all([(key, (b"HGET", key, field)) for key, field in keys])
+        return [Found(*one, cast(bytes, value)) for one, value in zip(wanted, values, strict=True) if value is not None]

@@ -25,23 +25,8 @@ from penstock.core.results import Effects, Lane
 from penstock.core.stepwise import stepwise
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
-from penstock.engine.port import (
-    Acked,
-    Buried,
-    ByIds,
-    ByNames,
-    Deliveries,
-    Delta,
-    Find,
-    Flushed,
-    Holders,
-    Loaded,
-    Page,
-    Row,
-    Select,
-    Step,
-    Taken,
-)
+from penstock.engine import port
+from penstock.engine.port import Acked, ByIds, Delta, Flushed, Loaded, Row, Select, Step
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import queries
 from penstock.store.redis.connection import Argument
@@ -95,25 +80,25 @@ class RedisStep:
         match select:
             case ByIds(ids):
                 return self._read(tube, "tasks", *(task_key(id) for id in ids if 0 < id <= MAX_ID))
-            case ByNames(names):
+            case port.ByNames(names):
                 return self._read(tube, "addresses", *names)
-            case Buried(limit):
+            case port.Buried(limit):
                 return self._read(tube, "buried", 0, limit) if limit else Loaded([], {})
-            case Deliveries(start, limit, delivered):
+            case port.Deliveries(start, limit, delivered):
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
-            case Taken(after, limit):
+            case port.Taken(after, limit):
                 ids = self._taken_ids(tube, after)
                 return self._read(tube, "tasks", *map(task_key, sorted(ids)[:limit]))
-            case Page(_, limit, upto):  # any of them
+            case port.Page(_, limit, upto):  # any of them
                 keys: set[bytes] = set()  # a scan may return a field twice
                 for key, _ in queries.scan(self._runner, tube, "tasks"):
                     keys |= {key} if task_id(key) <= (MAX_ID if upto is None else upto) else set()
                     if len(keys) == limit:
                         break
                 return self._read(tube, "tasks", *sorted(keys))
-            case Find(status, after, limit):
+            case port.Find(status, after, limit):
                 return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
-            case Holders(utube, limit):
+            case port.Holders(utube, limit):
                 held = [record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube]
                 return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
             case _:

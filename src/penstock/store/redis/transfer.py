@@ -22,13 +22,7 @@ from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.redis import puts, queries
 from penstock.store.redis.checks import unreadable
 from penstock.store.redis.connection import Reply
-from penstock.store.redis.encoding import (
-    decode,
-    encode,
-    pack_outcome,
-    read_outcome,
-    task_key,
-)
+from penstock.store.redis.encoding import decode, encode, pack_outcome, read_outcome, task_key
 from penstock.store.redis.outbox import Outbox
 from penstock.store.redis.queries import Pages
 from penstock.store.redis.runner import Runner
