@@ -42,7 +42,7 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
         ["s", "end"],
     ),
     "an early outcome": (
-        lambda store, no: run(store, no, "HSET", "outcomes", task_key(1), b"\x04done\x01a\0\0\0\0"),
+        lambda store, no: run(store, no, "HSET", "outcomes", task_key(1), bytes(6) + b"\x04done\x01a\0\0\0\0"),
         "still there",
         ["s", "end"],
     ),

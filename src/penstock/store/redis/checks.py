@@ -106,7 +106,8 @@ class Look:
         self._second = "2" in runner.shape(tube).letters
         # Outcomes may be forgotten during the look, which no counter shows: what is read first may contain more.
         self._kept = {name for name, _ in queries.scan(runner, tube, "kept")}
-        self._outcomes = {task_id(key): read_outcome(value)[0] for key, value in queries.scan(runner, tube, "outcomes")}
+        outcomes = queries.scan(runner, tube, "outcomes")
+        self._outcomes = {task_id(key): read_outcome(task_id(key), value) for key, value in outcomes}
         self._addresses = {name.decode(): task_id(key) for name, key in queries.scan(runner, tube, "addresses")}
         moving = {int(no) for no, _ in queries.scan(runner, tube, "moving")}
         live = queries.scan(runner, tube, "groups")
@@ -262,13 +263,14 @@ class Look:
             if self._addresses.get(address) != id:
                 what = f"address {address} is that of another task, or of none"
                 self._wrong(id, what, "believe the task", ("HSET", "addresses", address, task_key(id)))
-        for id, address in self._outcomes.items():
-            key, name = task_key(id), b"o" + task_key(id) + address.encode()
-            if id in self._records:  # forgotten with its time, else the address would be forgotten with it
-                forget = ("HDEL", "outcomes", key), ("ZREM", "kept", name)
-                self._wrong(id, "has an outcome, but is still there", "forget the outcome", *forget)
-            elif name not in self._kept:
-                self._wrong(id, "its outcome has no end", "forget the outcome", ("ZADD", "kept", self._now, name))
+        ending = {name[at : at + 6] for name in self._kept if name[:1] == b"o" for at in range(1, len(name), 6)}
+        for id, kept in self._outcomes.items():
+            key = task_key(id)
+            if id in self._records:
+                what = "has an outcome, but is still there"
+                self._wrong(id, what, "forget the outcome", ("HDEL", "outcomes", key))
+            elif key not in ending:
+                self._wrong(id, "its outcome has no end", "set its end", ("ZADD", "kept", kept.until, b"o" + key))
         leads = self._addresses.items()
         self._dangling = [name for name, id in leads if held.get(id) != name and id not in self._outcomes]
 

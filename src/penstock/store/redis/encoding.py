@@ -30,6 +30,7 @@ from penstock.core.entry import new_record
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Entry, Record
+from penstock.core.transfer import Kept
 from penstock.errors import StoreCorrupt
 
 GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
@@ -208,22 +209,24 @@ def read_group(no: int, stored: bytes) -> Group:
     return Group(no, stored[19:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None)
 
 
-def read_outcome(stored: bytes) -> tuple[str, Ending]:
-    """Decode an outcome: the address, and how its task ended."""
+def read_outcome(id: int, stored: bytes) -> Kept:
+    """Decode the outcome of the task of that id."""
     texts: list[str] = []
-    place = 0
+    place = 6
     for width in (1, 1, 2, 2):
         start = place + width
         place = start + _int(stored[place:start], "big")
         texts.append(stored[start:place].decode())
     status, address, error, code = texts
-    return address, Ending(status, stored[place:] or None, error if status == "failed" else error or None, code or None)
+    ending = Ending(status, stored[place:] or None, error if status == "failed" else error or None, code or None)
+    return Kept(id, address, ending, _int(stored[:6], "big"))
 
 
-def pack_outcome(address: str, ending: Ending) -> bytes:
+def pack_outcome(kept: Kept) -> bytes:
     """The bytes of an outcome."""
-    texts = (_packed_text(ending.status, 1), _packed_text(address, 1), _packed_text(ending.error or "", 2))
-    return b"".join(texts) + _packed_text(ending.code or "", 2) + (ending.result or b"")
+    ending = kept.ending
+    texts = ((ending.status, 1), (kept.address, 1), (ending.error or "", 2), (ending.code or "", 2))
+    return task_key(kept.until) + b"".join(_packed_text(*text) for text in texts) + (ending.result or b"")
 
 
 def read_lane(stored: bytes) -> tuple[int, int, int, int]:

@@ -387,7 +387,7 @@ class RedisStore(TransferCalls, EngineStore):
         _, id, there, stored = cast("tuple[int, int, int, bytes | None]", tuple(found))
         if there:
             return Sought(id), id
-        return Sought() if stored is None else Sought(ending=read_outcome(stored)[1]), id
+        return Sought() if stored is None else Sought(ending=read_outcome(id, stored).ending), id
 
     def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
         [group] = self._find_group(tube, "", name, puts.pack_facts(tube), now=now)

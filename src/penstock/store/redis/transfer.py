@@ -110,15 +110,8 @@ class TransferCalls:
 
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         for page in self._listing.pages(tube, "outcomes", after, limit):
-            read = [(found, *read_outcome(found.value)) for found in page]
-            keys = [self._runner.keys.name(found.shard.no, "kept") for found in page]
-            names = [b"o" + task_key(found.own) + address.encode() for found, address, _ in read]
-            untils = self._runner.servers.command_all(
-                [(key, (b"ZSCORE", key, name)) for key, name in zip(keys, names, strict=True)]
-            )
-            pairs = zip(read, cast("list[bytes | None]", untils), strict=True)
-            if kept := [Kept(one.id, address, ending, int(float(at))) for (one, address, ending), at in pairs if at]:
-                return kept
+            if page:
+                return [read_outcome(found.id, found.value) for found in page]
         return []
 
     def adopt(self, tube: Tube, parcel: Parcel) -> None:
@@ -127,10 +120,7 @@ class TransferCalls:
         for stored, part in zip(shards, [parcel] if len(shards) == 1 else _parts(tube, parcel), strict=True):
             if any(record.reply_to is not None for record in part.records):
                 self._outbox.register(stored)
-            words = [
-                word for kept in part.outcomes
-                for word in (b"o" + task_key(kept.id), task_key(kept.until) + pack_outcome(kept.address, kept.ending))
-            ]  # fmt: skip
+            words = [word for kept in part.outcomes for word in (b"o" + task_key(kept.id), pack_outcome(kept))]
             head = (puts.pack_facts(stored), part.upto, len(words))
             words += [word for record in part.records for word in (task_key(record.id), encode(record))]
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)

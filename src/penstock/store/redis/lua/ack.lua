@@ -19,17 +19,15 @@ for i = 1, #listed, 10 do
 end
 
 local gone, timed, missed, tied, kept = {}, {}, {}, {}, {}
--- A string: a number would be converted again for each task.
-local outcomes, ends, over = {}, {}, meta[5] and string.format('%.0f', now + cmsgpack.unpack(meta[5])[1])
+local outcomes, over = {}, meta[5] and now + cmsgpack.unpack(meta[5])[1]
+local lead = over and struct.pack('>I6', over) .. '\4done'
 
 -- As keep_outcome does, but many by one command.
 local function keep(place, value, flags)
-  local start, key, n = text_place(value, flags, ADDRESSED), keys[place], #kept
-  local stop = start + byte(value, start)
+  local start, n = text_place(value, flags, ADDRESSED), #kept
   kept[n + 1] = place
-  outcomes[2 * n + 1], ends[2 * n + 1] = key, over
-  outcomes[2 * n + 2] = '\4done' .. sub(value, start, stop) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
-  ends[2 * n + 2] = 'o' .. key .. sub(value, start + 1, stop) -- kept_name
+  outcomes[2 * n + 1] = keys[place]
+  outcomes[2 * n + 2] = lead .. sub(value, start, start + byte(value, start)) .. '\0\0\0\0' .. (ARGV[5 + place] or '')
 end
 
 if ack_taken then removals, additions = {}, {} end
@@ -64,7 +62,11 @@ call_with('ZREM', k_due, timed)
 if #kept > 0 then
   forget_expired(2 * #kept)
   call_with('HSET', k_outcomes, outcomes)
-  call_with('ZADD', k_kept, ends)
+  for first = 1, #kept, 100 do
+    local some = { 'o' }
+    for i = first, math.min(first + 99, #kept) do some[#some + 1] = keys[kept[i]] end
+    redis.call('ZADD', k_kept, over, table.concat(some))
+  end
   awaited = redis.call('HDEL', k_meta, 'awaited') == 1
 end
 removed = #gone

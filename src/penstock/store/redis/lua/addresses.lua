@@ -1,38 +1,53 @@
 -- Addresses and the outcomes of the tasks that had them.
 
 -- part: outcomes
--- addresses: address -> key of the task that has it, or had it last. outcomes: key -> status, address, error, code, each
--- after its length, then the result. kept: `o`, key and address of an outcome, or `g` and number of an ended group -> when it
--- is forgotten.
+-- addresses: address -> key of the task that has it, or had it last. outcomes: key -> until when it is kept, then status,
+-- address, error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and number of an ended
+-- group -> when to look whether they can be forgotten.
 -- KEYS: addresses outcomes kept
-local function kept_name(key, address) return 'o' .. key .. address end
+local function address_in(stored) return (struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))) end
 
 local function keep_outcome(key, address, ending, until_)
-  local error, code = ending.error or '', ending.code or ''
+  local error, code, result = ending.error or '', ending.code or '', ending.result or ''
+  local form, status = '>I6Bc0Bc0Hc0Hc0', ending.status
+  local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
   if mark_changed then mark_changed('o' .. key) end
-  local lead = struct.pack('>Bc0Bc0Hc0Hc0', #ending.status, ending.status, #address, address, #error, error, #code, code)
-  redis.call('HSET', k_outcomes, key, lead .. (ending.result or ''))
-  redis.call('ZADD', k_kept, until_, kept_name(key, address))
+  redis.call('HSET', k_outcomes, key, stored)
+  redis.call('ZADD', k_kept, until_, 'o' .. key)
 end
 
 -- The address is put again: its last outcome is forgotten within a minute; see SUPERSEDED_MS in penstock.core.ending.
 local function supersede(address)
   local key = redis.call('HGET', k_addresses, address)
-  if not key then return end
-  redis.call('ZADD', k_kept, 'XX', 'LT', now + 60000, kept_name(key, address))
+  local stored = key and redis.call('HGET', k_outcomes, key)
+  if not stored or struct.unpack('>I6', stored) <= now + 60000 then return end
+  redis.call('HSET', k_outcomes, key, struct.pack('>I6', now + 60000) .. string.sub(stored, 7))
+  redis.call('ZADD', k_kept, now + 60000, 'o' .. key)
   if mark_changed then mark_changed('o' .. key) end
+end
+
+local function forget_outcome(key)
+  local stored = redis.call('HGET', k_outcomes, key)
+  if not stored or struct.unpack('>I6', stored) > now then return end
+  local address = address_in(stored)
+  if mark_changed then mark_changed('o' .. key) end
+  redis.call('HDEL', k_outcomes, key)
+  if redis.call('HGET', k_addresses, address) == key then redis.call('HDEL', k_addresses, address) end
 end
 
 -- Forget some outcomes and groups whose time has passed.
 forget_expired = function(most)
+  local done = 0
   for _, name in ipairs(redis.call('ZRANGEBYSCORE', k_kept, '-inf', now, 'LIMIT', 0, most)) do
-    local key, address = string.sub(name, 2, 7), string.sub(name, 8)
-    if mark_changed then mark_changed(string.sub(name, 1, 7)) end
+    if done >= most then break end
     if string.sub(name, 1, 1) == 'g' then
+      if mark_changed then mark_changed(name) end
       redis.call('HDEL', k_groups, name)
-    else
-      redis.call('HDEL', k_outcomes, key)
-      if redis.call('HGET', k_addresses, address) == key then redis.call('HDEL', k_addresses, address) end
+      done = done + 1
+    end
+    for i = 2, string.sub(name, 1, 1) == 'o' and #name or 0, 6 do
+      forget_outcome(string.sub(name, i, i + 5))
+      done = done + 1
     end
     redis.call('ZREM', k_kept, name)
   end
@@ -40,7 +55,7 @@ end
 
 -- script: find_outcome
 -- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.
--- KEYS: tasks addresses outcomes kept
+-- KEYS: tasks addresses outcomes
 -- ARGV: now, shape, limit, address or '', key
 -- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil
 -- WITH: now tube
@@ -53,6 +68,4 @@ if redis.call('HEXISTS', k_tasks, key) == 1 then
   return { now, id, 1, false }
 end
 local stored = redis.call('HGET', k_outcomes, key)
-local address = stored and struct.unpack('>Bc0', stored, 2 + string.byte(stored))
-local over = stored and redis.call('ZSCORE', k_kept, 'o' .. key .. address)
-return { now, id, 0, over and tonumber(over) > now and stored }
+return { now, id, 0, stored and struct.unpack('>I6', stored) > now and stored }

@@ -92,10 +92,10 @@ return { now }
 
 -- script: collect_changes
 -- Read what the database has yet to learn, a page of marks at a time.
--- KEYS: tasks outcomes kept groups outbox inbox marks
+-- KEYS: tasks outcomes groups outbox inbox marks
 -- ARGV: now, shape, limit, version to begin after, version to end with or '', most
 -- Returns: now, the last version, {meta, outbox, inbox}; then for each mark its name, its version and what is stored
---   now: a task's record, an outcome after the time it is kept until, {record, end work, cancel work} of a group;
+--   now: a task's record, an outcome, {record, end work, cancel work} of a group;
 --   '' for what does not exist
 -- WITH: now tube
 -- FLAGS: no-writes
@@ -109,10 +109,7 @@ local function stored_of(name)
     local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
     return { found[1] or '', found[2] or '', found[3] or '' }
   end
-  local stored = redis.call('HGET', k_outcomes, key)
-  if not stored then return '' end
-  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
-  return struct.pack('>I6', tonumber(redis.call('ZSCORE', k_kept, name .. address) or 0)) .. stored
+  return redis.call('HGET', k_outcomes, key) or ''
 end
 
 local beside = {

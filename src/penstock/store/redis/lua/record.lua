@@ -112,6 +112,7 @@ end
 -- Where the text of a flag begins in a stored task: after its utube, reason, callback and address, if it has them.
 local function text_place(value, flags, wanted)
   local place, flag = layout_of(flags).texts, 1024
+  if wanted == 16384 and band(flags, 1024 + 2048 + 4096) == 0 then return place end
   while flag < wanted do
     if flag ~= 8192 and band(flags, flag) ~= 0 then
       local high, low = string.byte(value, place, place + 1)

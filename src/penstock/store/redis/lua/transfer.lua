@@ -45,13 +45,12 @@ return 1
 
 -- part: load
 -- Storing what comes from elsewhere: another store, or the database of a pool.
--- An outcome: `o` and its key, and its bytes after the time until which it is kept.
-local function load_outcome(name, value)
-  local over, stored, key = struct.unpack('>I6', value), string.sub(value, 7), string.sub(name, 2)
-  local address = struct.unpack('>Bc0', stored, 2 + string.byte(stored))
+-- An outcome: `o` and its key, and its bytes.
+local function load_outcome(name, stored)
+  local key, address = string.sub(name, 2), address_in(stored)
   local newest = redis.call('HGET', k_addresses, address)
   redis.call('HSET', k_outcomes, key, stored)
-  redis.call('ZADD', k_kept, over, name .. address)
+  redis.call('ZADD', k_kept, (struct.unpack('>I6', stored)), name)
   if not newest or id_of(newest) < id_of(key) then redis.call('HSET', k_addresses, address, key) end
 end
 
