@@ -118,40 +118,28 @@ class Registry:
             self._update({tube: ["", 0, no, _PAST] for tube in tubes}, now)
             self._runner.command(SESSIONS, "ended", b"HDEL", no)
 
-    def all(self, now: int | None) -> dict[int, StoredSession]:
-        """The live sessions by number, oldest first."""
+    def sessions(self, no: int | None, now: int | None) -> list[SessionRecord]:
+        """As the contract says."""
+        if no is not None:
+            stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
+            return [] if stored is None else [session_record(_session(stored), [], [])]
         self.beat((), now)
         pairs = cast("list[bytes]", self._runner.command(SESSIONS, "sessions", b"HGETALL"))
-        found = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
-        return dict(sorted(found.items()))
-
-    def find(self, no: int) -> SessionRecord | None:
-        """The session of that number, without held and waits."""
-        stored = cast("bytes | None", self._runner.command(SESSIONS, "sessions", b"HGET", no))
-        return None if stored is None else session_record(_session(stored), [], [])
-
-    def describe(self, now: int | None) -> list[SessionRecord]:
-        """All live sessions with what they hold and wait for."""
-        sessions = self.all(now)
+        sessions = {int(pairs[i]): _session(pairs[i + 1]) for i in range(0, len(pairs), 2)}
         of_handle = {handle: no for no, session in sessions.items() for handle in session.handles}
         held: dict[int, list[tuple[str, int]]] = {no: [] for no in sessions}
-        waits: dict[int, list[str]] = {no: [] for no in sessions}
-        tubes, shards = self._tubes.stored(), self._tubes.shards
-        for tube, taken, waiting in zip(tubes, self.taken(tubes), self.waiting(tubes), strict=True):
-            for owner, id in taken:
-                if owner in held:
-                    held[owner].append((tube.name, shards.public_id(tube.no, id)))
+        waits: dict[int, set[str]] = {no: set() for no in sessions}
+        tubes, public_id = self._tubes.stored(), self._tubes.shards.public_id
+        taken = cast("list[list[bytes]]", self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES"))
+        for tube, tasks, waiting in zip(tubes, taken, self.waiting(tubes), strict=True):
+            for member, owner in zip(tasks[::2], tasks[1::2], strict=True):
+                if int(float(owner)) in held:
+                    held[int(float(owner))].append((tube.name, public_id(tube.no, task_id(member))))
             for handle in waiting:
-                if handle in of_handle and tube.name not in waits[of_handle[handle]]:
-                    waits[of_handle[handle]].append(tube.name)
-        return [session_record(session, sorted(held[no]), sorted(waits[no])) for no, session in sessions.items()]
-
-    def taken(self, tubes: Sequence[Tube]) -> list[list[tuple[int, int]]]:
-        """For each tube, which session holds which task."""
-        replies = self._runner.command_each(tubes, "taken", b"ZRANGE", 0, -1, b"WITHSCORES")
+                if handle in of_handle:
+                    waits[of_handle[handle]].add(tube.name)
         return [
-            [(int(float(pairs[i + 1])), task_id(pairs[i])) for i in range(0, len(pairs), 2)]
-            for pairs in cast("list[list[bytes]]", replies)
+            session_record(session, sorted(held[no]), sorted(waits[no])) for no, session in sorted(sessions.items())
         ]
 
     def waiting(self, tubes: Sequence[Tube]) -> list[list[str]]:

@@ -435,10 +435,7 @@ class RedisStore(TransferCalls, EngineStore):
         return self._registry.leave(handles, locus, now)
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
-        if no is None:
-            return self._registry.describe(now)
-        found = self._registry.find(no)
-        return [] if found is None else [found]
+        return self._registry.sessions(no, now)
 
     # details
 
