@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.store.redis import store as module
-from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script, script_names
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script
 from tests.servers.redis import Redis, RedisCluster
 
 FOLDER = Path(module.__file__).parent / "lua"
@@ -18,7 +18,7 @@ SECTIONS = [
     for path in FOLDER.glob("*.lua")
     for text in re.split(r"^-- (?=(?:script|part): )", path.read_text(), flags=re.M)
 ]
-SCRIPTS = script_names()
+SCRIPTS = sorted(text.split(maxsplit=2)[1] for text in SECTIONS if text.startswith("script: "))
 SORTS = {"put_micro_queues": MICRO_QUEUES, "recover": UNLEASED}
 UNLEASED_TOO = "take apply advance_tube receive_replies put_related".split()
 

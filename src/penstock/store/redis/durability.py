@@ -78,14 +78,9 @@ def describe(nodes: dict[str, Settings], label: str, prefix: str, schema: int) -
         store += " Cluster"
     version = settings.get("valkey_version") or settings.get("redis_version", "")
     found = _merge_lines({node: advice(seen, label) for node, seen in nodes.items()})
-    return Description(store, version, f"{label} prefix {prefix}", overall(nodes), schema, found)
-
-
-def overall(nodes: dict[str, Settings]) -> str:
-    """The durability of all servers together."""
-    reachable = {node: settings for node, settings in nodes.items() if UNREACHABLE not in settings}
-    lines = _merge_lines({node: [durability_of(settings)] for node, settings in reachable.items()})
-    return "; ".join(lines) or "unknown: no server answers"
+    durable = _merge_lines({node: [durability_of(seen)] for node, seen in nodes.items() if UNREACHABLE not in seen})
+    survives = "; ".join(durable) or "unknown: no server answers"
+    return Description(store, version, f"{label} prefix {prefix}", survives, schema, found)
 
 
 def _merge_lines(by_node: dict[str, list[str]]) -> list[str]:

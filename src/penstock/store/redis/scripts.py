@@ -71,11 +71,6 @@ def load_take_from_many(sorts: tuple[tuple[str, bool], ...], *, modern: bool = T
     return Script("take_from_many", (), "\n".join([*lines, _section("take_from_many")]))
 
 
-def script_names() -> list[str]:
-    """The names of all scripts that servers run by themselves."""
-    return sorted(name for name, text in _sections().items() if text.startswith("-- script: "))
-
-
 def _body(name: str, sort: str, related: bool, epoch: str | None = None) -> tuple[tuple[str, ...], str]:
     """The keys of a script, and its text without the head."""
     own = _section(name)
