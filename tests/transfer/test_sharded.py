@@ -235,7 +235,7 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         assert (found.tube, found.what) == ("split", "a move that was broken off has sealed a part of it")
         tube.resume()
         assert seen(broker, "split") == before
-        with pytest.raises(penstock.TubeBusy, match="was paused or resumed meanwhile"):
+        with pytest.raises(penstock.TubeBusy, match="was paused or resumed during the move"):
             store._seal(shards[0], "sqlite:///elsewhere.db", 0, checked=True)
         store._seal(shards[2], "sqlite:///elsewhere.db", 7)
         store._runner.on_tag("unfreeze_tube", shards[2].no, 7)  # by one who was slow

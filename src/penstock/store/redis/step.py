@@ -197,13 +197,19 @@ class RedisStep:
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
         """As the port says, of all that can be acked; the short script acks those without reply tube and group."""
         session = moves[0].session
-        short = tube.kind.leased and not tube.fair
-        if session is None or not short or False in [_is_plain(move, session) for move in moves]:
+        # What the short script may ack, as far as is known: tasks of one session, without reply tube and group.
+        short = session is not None and tube.kind.leased and not tube.fair
+        if not short or False in [
+            move.session == session
+            and 0 < move.id <= MAX_ID
+            and ((seen := move.seen) is None or (seen.reply_to is None and seen.group_no is None))
+            for move in moves
+        ]:
             return self._ack_tied(tube, moves)
         listed = b"".join([_pack(move.id >> 32, move.id & 0xFFFFFFFF, move.lease or 0) for move in moves])
         results = [move.result or b"" for move in moves]
         results = results if any(results) else []
-        reply = self._runner.on_tube("ack", tube, session.to_bytes(6, "big"), listed, *results, now=self._given)
+        reply = self._runner.on_tube("ack", tube, task_key(session or 0), listed, *results, now=self._given)
         _, readied, missed, tied, kept, buried = cast(
             "tuple[int, int, list[int], list[int], list[int], int]", tuple(reply)
         )
@@ -232,13 +238,6 @@ class RedisStep:
         left = {moves[place - 1].shown for place in missed}
         keys = cast("set[int]", {move.shown for move in moves} - left)
         return Acked(keys, judged=True, beside=_without(effects, tube, len(keys)))
-
-
-def _is_plain(move: Move, session: int) -> bool:
-    """Whether the short script may ack the task, as far as is known: it is that session's, without reply and group."""
-    seen = move.seen
-    tied = seen is not None and (seen.reply_to is not None or seen.group_no is not None)
-    return not tied and move.session == session and 0 < move.id <= MAX_ID
 
 
 def _own_id(move: Move) -> int:

@@ -31,17 +31,20 @@ local function keep(place, value, flags)
 end
 
 if ack_taken then removals, additions = {}, {} end
+local seen, lease_at, owner_at, deadline
 for first = 1, #keys, 1000 do
   local values = redis.call('HMGET', k_tasks, unpack(keys, first, math.min(first + 999, #keys)))
   for i, value in ipairs(values) do
     local place = first + i - 1
     local state, high, low = byte(value or '', 1, 3)
     local flags = low and high * 256 + low or 0
-    local at, deadline = layout_of(flags), nil
-    local held = band(flags, HANDED) == HANDED and (state == 116 or state == 112) -- t or p
-      and sub(value, at[512], at[512] + 5) == owner
-      and (leases[place] == ANY or sub(value, at[8] + 4, at[8] + 7) == leases[place])
-    if held and band(flags, 96) ~= 0 then deadline = band(flags, 64) ~= 0 and at[16] or at[32] end
+    if flags ~= seen then -- mostly all have the same
+      local at = layout_of(flags)
+      seen, lease_at, owner_at = flags, at[8] + 4, band(flags, HANDED) == HANDED and at[512]
+      deadline = band(flags, 64) ~= 0 and at[16] or band(flags, 32) ~= 0 and at[32]
+    end
+    local held = owner_at and (state == 116 or state == 112) and sub(value, owner_at, owner_at + 5) == owner -- t or p
+      and (leases[place] == ANY or sub(value, lease_at, lease_at + 3) == leases[place])
     if flags >= TIED or (flags >= ADDRESSED and not held) then
       tied[#tied + 1] = place
     elseif not held or (deadline and struct.unpack('>I6', value, deadline) <= now) then
