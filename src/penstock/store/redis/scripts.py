@@ -2,10 +2,8 @@
 
 A file in lua/ consists of sections, each of which begins with `-- script: name` or `-- part: name`. The first lines of
 a section name the keys that it uses (`KEYS`), the parts that precede it (`WITH`) and the flags of the script (`FLAGS`).
-In `WITH`, `micro_queues?` is included only for tubes with micro-queues, and `lanes?` stands for all that these need;
-`unleased?` and `hand_over?` are only for kinds without leases, `relations?` and `outcomes?` only for tubes whose tasks
-have addresses, replies or groups; `a|b|c` is a for plain tubes, b for tubes with micro-queues, c for kinds without
-leases.
+In `WITH`, a part with a question mark is included only for some sorts of tubes: see `_OPTIONAL`. `lanes?` means all
+that micro-queues need; `relations?` and `outcomes?` are for tubes whose tasks have addresses, replies or groups.
 """
 
 from __future__ import annotations
@@ -24,8 +22,10 @@ _SHARED = (
 )
 # The sorts of tubes that scripts are built for.
 PLAIN, MICRO_QUEUES, UNLEASED = "plain", "micro_queues", "unleased"
-_CHOICES = (PLAIN, MICRO_QUEUES, UNLEASED)
-_OPTIONAL = {"micro_queues?": MICRO_QUEUES, "unleased?": UNLEASED, "hand_over?": UNLEASED}
+_OPTIONAL = {
+    "lease_leased?": (PLAIN, MICRO_QUEUES), "micro_queues?": (MICRO_QUEUES,),
+    "unleased?": (UNLEASED,), "hand_over?": (UNLEASED,), "lease_unleased?": (UNLEASED,),
+}  # fmt: skip
 # What `relations` stands for. A tube that never had any runs scripts without these parts, and pays nothing for them.
 _RELATIONS = ("new_record", "add_task", "replies", "outcomes", "groups", "relations")
 _SECTION = re.compile(r"^(?=-- (?:script|part): \w+$)", re.MULTILINE)
@@ -121,8 +121,7 @@ def _parts(text: str, sort: str, related: bool) -> list[str]:
         elif word in ("relations?", "outcomes?"):
             parts += ["no_relations"] if sort != UNLEASED else []
         elif word.endswith("?"):
-            parts += [word[:-1]] if sort == _OPTIONAL[word] else []
+            parts += [word[:-1]] if sort in _OPTIONAL[word] else []
         else:
-            choices = word.split("|")
-            parts.append(choices[_CHOICES.index(sort)] if len(choices) > 1 else word)
+            parts.append(word)
     return list(dict.fromkeys(parts))

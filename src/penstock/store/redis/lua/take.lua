@@ -5,8 +5,8 @@
 --   and, if the handle is new here: session, when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, follow_ups, 1 if the session is alive, ms until the next deadline or -1, {id,
 --   record, ...}
--- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance lease hand_over?
--- WITH: lease_leased|lease_leased|lease_unleased
+-- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance lease
+-- WITH: lease_leased? hand_over? lease_unleased?
 -- FLAGS: allow-oom
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 
