@@ -17,7 +17,8 @@ end
 -- The session of a handle, and its number.
 local function find(handle)
   local no = tonumber(redis.call('HGET', k_members, handle))
-  return session_of(no), no
+  local session = session_of(no)
+  return session, session and no
 end
 
 -- Returns when it ends without further heartbeats: its ttr after its last handle.
