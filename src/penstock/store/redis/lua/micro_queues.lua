@@ -52,8 +52,9 @@ end
 -- Write what was gathered before an index is read or a task is changed a second time.
 local function write_additions()
   if additions then
+    local gathered = removals and {}
     flush_gathered()
-    removals, additions = removals and {}, {}
+    removals, additions = gathered, {}
   end
 end
 
