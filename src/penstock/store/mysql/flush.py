@@ -33,13 +33,6 @@ def require(condition: str) -> str:
     return fill(Q.require, condition=Raw(condition))
 
 
-def keep_outcomes(outcomes: list[tuple[object, ...]], retention: int, guards: str) -> list[str]:
-    """Keep outcomes (pk, status, result in hexadecimal digits, error, code), and remove some old ones."""
-    values = {"retention": retention, "guards": Raw(guards)}
-    kept = [fill(Q.keep_outcomes, outcomes=part, **values) for part in listed(outcomes)]
-    return forget_old_outcomes(len(outcomes)) + kept
-
-
 def forget_old_outcomes(new: int) -> list[str]:
     """Remove some that are past their retention, for so many new ones."""
     return [fill(Q.old_outcomes, limit=_SWEPT_PER_OUTCOME * new), Q.forget_old_outcomes]
@@ -169,7 +162,8 @@ class Flush:
                 status, result, error, code = astuple(row.ending)
                 digits = None if result is None else result.hex()
                 ended.append((self._base | row.before.id, status, digits, error, code))
-        return keep_outcomes(ended, self._tube.retention, "k.call_no = @p_k") if ended else []
+        kept = [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]
+        return forget_old_outcomes(len(ended)) + kept if ended else []
 
     def _counters(self) -> list[str]:
         """Each class of rows has its weights; rows that were left out are not counted."""

@@ -254,33 +254,23 @@ WHERE pk IN $ids AND :guards AND at > $now AND state = 't' AND reply_to IS NULL;
 UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND state = 'started' AND remaining > :count;
 -- name: add_outcomes
 INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
--- name: count_acks
-INSERT INTO penstock_delta (tube, taken, done, ack_calls)
-SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
--- name: groups_to_count
--- Groups that cannot end with these acks, locked in the order of their numbers.
-SELECT GROUP_CONCAT(x.no) INTO @p_groups FROM (SELECT g.no FROM (SELECT DISTINCT group_no AS n FROM penstock_task
-FORCE INDEX (PRIMARY) WHERE pk IN $ids AND group_no IS NOT NULL ORDER BY n) d
-STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = d.n
-WHERE g.state = 'started' AND g.remaining > :count FOR UPDATE) x;
--- name: lock_acks
+-- name: lock_named
 SELECT CONCAT('[', GROUP_CONCAT(x.pk), ']'), COUNT(*) INTO @p_ids, @p_got FROM (SELECT pk FROM penstock_task
-FORCE INDEX (:index) WHERE :rows AND state = 't' AND :guards FOR UPDATE) x;
--- name: count_down_groups
-UPDATE (SELECT group_no AS n, COUNT(*) AS c FROM $chosen WHERE group_no IS NOT NULL GROUP BY group_no) s
-STRAIGHT_JOIN penstock_group g FORCE INDEX (PRIMARY) ON g.no = s.n SET g.remaining = g.remaining - s.c;
--- name: show_acks
-SELECT pk & 1099511627775, address FROM $chosen;
--- name: delete_acks
+FORCE INDEX (penstock_address) WHERE tube = :tube AND address IN $texts AND state = 't' AND owner = 0 FOR UPDATE) x;
+-- name: count_named
+INSERT INTO penstock_delta (tube, taken, done, ack_calls) SELECT @p_t, -@p_got, @p_got, @p_got FROM DUAL WHERE @p_got > 0;
+-- name: show_named
+SELECT address FROM $chosen;
+-- name: delete_named
 DELETE penstock_task FROM $chosen;
 -- name: keep_outcomes
--- Of the tasks that this packet has locked and removes.
+-- Of the tasks that this packet removes.
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
 SELECT k.pk, k.tube, k.address, r.status, UNHEX(r.result), r.error, r.code, @p_now + :retention
 FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
 result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
-STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.address IS NOT NULL AND :guards;
+STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = r.i WHERE k.call_no = @p_k;
 -- name: old_outcomes
 -- penstock_outcome_until. With each new outcome some old ones are removed, so that they never outnumber what the
 -- retention asks for, even in a tube that nobody ever advances.
@@ -305,7 +295,7 @@ FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
 -- name: lock_queues
 SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
 -- name: leave_queues
-UPDATE (SELECT utube AS u, COUNT(*) AS n FROM $chosen GROUP BY utube) s
+UPDATE (SELECT utube AS u, COUNT(*) AS n FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids GROUP BY utube) s
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken - s.n;
 -- name: nth
 -- A task of a micro-queue by its place: of those that wait counted from the first, of its heads from the last (:way DESC).

@@ -25,7 +25,7 @@ from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed,
 from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues
 from penstock.store.mysql.connection import Answer, Link
-from penstock.store.mysql.flush import Flush, forget_old_outcomes, keep_outcomes, require
+from penstock.store.mysql.flush import Flush, forget_old_outcomes, require
 from penstock.store.mysql.prepared import PreparedCalls
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
@@ -38,8 +38,6 @@ from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, fi
 if TYPE_CHECKING:
     from penstock.store.mysql.database import MysqlDatabase
 
-# By session and lease, either of which may be any: the keys of the tasks.
-_Guards = Mapping[tuple[int | None, int | None], list[int]]
 _REPEATABLE = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 _IMPORTED = ", ".join(COLUMNS[field] for field in COLUMNS if field != "id")
 
@@ -279,102 +277,74 @@ class MysqlStep(SqlStep):
     # ack
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
+        """Ack all of these tasks or none, which leaves them to the engine.
+
+        What their end does to outcomes and groups is known from `Move.seen`.
+        """
         if not tube.kind.leased:
-            rows = f"tube = {tube.no} AND address IN {literal([str(move.name) for move in moves])}"
-            marked, _ = self._ack_locked(tube, rows, "owner = 0", "penstock_address")
-            return Acked({str(address) for _, address in marked})
-        base = first_pk(tube)
+            return self._ack_named(tube, [str(move.name) for move in moves])
+        base, laned = first_pk(tube), tube.kind.per_utube
         guards: dict[tuple[int | None, int | None], list[int]] = {}
         for move in moves:
             if 0 < move.id <= ID_MASK:
                 guards.setdefault((move.session, move.lease), []).append(base | move.id)
         if not guards:
             return Acked(set())
-        acked = None if tube.kind.per_utube else self._ack_all(tube, moves, guards)
-        return self._ack_held(tube, moves, guards) if acked is None else acked
-
-    def _ack_all(self, tube: Tube, moves: Sequence[Move], guards: _Guards) -> Acked | None:
-        """Ack all of these tasks or none. What their end does to outcomes and groups is known from `Move.seen`."""
-        base, total, done = first_pk(tube), sum(map(len, guards.values())), None
+        pks = sorted(pk for group in guards.values() for pk in group)
         seen = [(move, move.seen) for move in moves if move.seen is not None]
         ended = [(move, task.address) for move, task in seen if task.address is not None]
         groups = Counter(task.group_no for _, task in seen if task.group_no is not None)
+        (session, lease), *_ = guards
+        plain = not (laned or ended or groups) and self._given is None and self._link is None
+        if plain and len(pks) == 1 and lease is not None:
+            one = partial(PreparedCalls.ack, tube=tube.no, pk=pks[0], session=session or -1, lease=lease)
+            done = self._server.run_prepared(one, again=False)
+            if done is not None:
+                return self._acked(pks if done else [])
         statements: list[str] = []
+        if laned or ended or groups:
+            statements = [f"SET @p_t={tube.no},@p_now={self.moment}", fill(Q.require_tube, tube=tube.no)]
         for no, count in sorted(groups.items()):
             statements += [fill(Q.count_down, no=no, count=count), require("ROW_COUNT() = 1")]
         if ended:
             until = Raw(f"@p_now+{tube.retention}")
             rows = (literal((base | move.id, tube.no, name, "done", move.result, until)) for move, name in ended)
-            setting = f"SET @p_t={tube.no},@p_now={self.moment}"
-            statements = [setting, *statements, *forget_old_outcomes(len(ended))]
+            statements += forget_old_outcomes(len(ended))
             statements += [f"{Q.add_outcomes} VALUES {part}" for part in joined(rows)]
-        (session, lease), (first, *_) = next(iter(guards.items()))
-        if not statements and total == 1 and lease is not None and self._given is None and self._link is None:
-            one = partial(PreparedCalls.ack, tube=tube.no, pk=first, session=session or -1, lease=lease)
-            done = self._server.run_prepared(one, again=False)
-        if done is None:
-            unlinked = "" if len(seen) == len(moves) else " AND group_no IS NULL AND address IS NULL"
-            for guard, pks in guards.items():
-                statements.append(self.sql(Q.ack, ids=sorted(pks), guards=Raw(_held(*guard) + unlinked)))
-                statements.append(require(f"ROW_COUNT() = {len(pks)}"))
-            numbers = Raw(f"{-total},{total},{total}")
-            statements.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
-            try:
-                done = bool(self.send(*statements))
-            except Refused:
-                done = False
-        if not done:
-            return None
-        self.counted()
-        return Acked({pk & ID_MASK for pks in guards.values() for pk in pks}, 0, [move.id for move, _ in ended])
+        if laned:
+            statements += [queues.setting(tube, None), fill(Q.queues_of, ids=pks), Q.lock_queues]
+            statements.append(fill(Q.leave_queues, ids=pks))
+        unlinked = "" if len(seen) == len(moves) else " AND group_no IS NULL AND address IS NULL"
+        for guard, held in guards.items():
+            statements.append(self.sql(Q.ack, ids=sorted(held), guards=Raw(_held(*guard) + unlinked)))
+            statements.append(require(f"ROW_COUNT() = {len(held)}"))
+        if laned:
+            statements += queues.make_heads(tube, len(pks), overtaking=tube.utube_limit > 1)
+            statements += [Q.forget_empty_queues, "SELECT @p_gained"]
+        numbers = Raw(f"{-len(pks)},{len(pks)},{len(pks)}")
+        statements.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
+        try:
+            results = self.send(*statements).results
+        except Refused:
+            return Acked(set())
+        return self._acked(pks, int(results[0][0][0]) if laned else 0, [move.id for move, _ in ended])
 
-    def _ack_held(self, tube: Tube, moves: Sequence[Move], guards: _Guards) -> Acked:
-        """Ack those that are held. Without a lease, an outcome is for the engine to keep."""
-        addressed = all(lease is not None for _, lease in guards)
-        pks = sorted(pk for group in guards.values() for pk in group)
-        one = len(guards) == 1
-        held = " OR ".join(
-            _held(*guard) if one else f"({_held(*guard)} AND pk IN {literal(group)})" for guard, group in guards.items()
-        )
-        linked = "" if addressed else " AND address IS NULL"
-        held = (
-            f"({held}) AND at > @p_now AND reply_to IS NULL{linked} AND "
-            "(group_no IS NULL OR FIND_IN_SET(group_no, @p_groups))"
-        )
-        before, after = [fill(Q.groups_to_count, ids=pks, count=len(pks))], [Q.count_down_groups]
-        if addressed:
-            results = {move.id: None if move.result is None else move.result.hex() for move in moves}
-            outcomes: list[tuple[object, ...]] = [(pk, "done", results[pk & ID_MASK], None, None) for pk in pks]
-            after += keep_outcomes(outcomes, tube.retention, f"k.state = 't' AND {held}")
-        heads: list[str] = []
-        if tube.kind.per_utube:
-            before += [queues.setting(tube, None), fill(Q.queues_of, ids=pks), Q.lock_queues]
-            after.append(Q.leave_queues)
-            heads = [*queues.make_heads(tube, len(pks), overtaking=tube.utube_limit > 1), Q.forget_empty_queues]
-        rows = f"pk IN {literal(pks)}"
-        marked, gained = self._ack_locked(tube, rows, held, "PRIMARY", before, after, heads)
-        kept = [int(id) for id, address in marked if address is not None]
-        return Acked({int(id) for id, _ in marked}, gained, kept)
-
-    def _ack_locked(
-        self, tube: Tube, rows: str, held: str, index: str, before: Sequence[str] = (), after: Sequence[str] = (),
-        heads: Sequence[str] = (),
-    ) -> tuple[list[Row], int]:  # fmt: skip
-        """Lock the tasks that are held, do what follows from their end, and remove them."""
-        with self._refusals(tube):
-            marked, ((gained,),) = self.send(
-                f"SET @p_t={tube.no},@p_now={self.moment},@p_gained=0,@p_groups=''",
-                fill(Q.require_tube, tube=tube.no),
-                *before,
-                fill(Q.lock_acks, rows=Raw(rows), guards=Raw(held), index=Raw(index)),
-                *after,
-                *(Q.count_acks, Q.show_acks, Q.delete_acks),
-                *heads,
-                "SELECT @p_gained",
-            ).results
-        if marked:
+    def _acked(self, pks: Sequence[int], gained: int = 0, kept: Sequence[int] = ()) -> Acked:
+        if pks:
             self.counted()
-        return marked, int(gained)
+        return Acked({pk & ID_MASK for pk in pks}, gained, kept)
+
+    def _ack_named(self, tube: Tube, names: list[str]) -> Acked:
+        with self._refusals(tube):
+            removed = self.send(
+                f"SET @p_t={tube.no}",
+                fill(Q.require_tube, tube=tube.no),
+                fill(Q.lock_named, tube=tube.no, texts=names),
+                *(Q.count_named, Q.show_named, Q.delete_named),
+            ).results[0]
+        if removed:
+            self.counted()
+        return Acked({str(name) for (name,) in removed})
 
     # changes
 
