@@ -295,8 +295,9 @@ FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
 -- name: lock_queues
 SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
 -- name: leave_queues
-UPDATE (SELECT utube AS u, COUNT(*) AS n FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids GROUP BY utube) s
-STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken - s.n;
+UPDATE (SELECT utube AS u, COUNT(*) AS n FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids
+GROUP BY utube ORDER BY NULL) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
+ON l.tube = @p_t AND l.utube = s.u SET l.taken = l.taken - s.n;
 -- name: nth
 -- A task of a micro-queue by its place: of those that wait counted from the first, of its heads from the last (:way DESC).
 (SELECT k.pk FROM penstock_task k FORCE INDEX (penstock_queued) WHERE k.tube = @p_t AND k.place = CONCAT(:state, l.utube)
