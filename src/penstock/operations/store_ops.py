@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from penstock.core.ending import Sought
-from penstock.core.entry import make_entry
+from penstock.core.entry import encode_payload, make_entry
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions
@@ -75,7 +77,7 @@ def put_items(
     feed = iter(several("items", items))
     # Items of a list are all checked before any of them is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
-    while entries := [_entry(tube, item, shared) for item in islice(feed, ahead)]:
+    while entries := list(_entries(tube, islice(feed, ahead), shared)):
         if bind is not None:
             entries = [bind(entry) for entry in entries]
         for first in range(0, len(entries), CHUNK):
@@ -98,11 +100,17 @@ def put_entries(
     return records
 
 
-def _entry(tube: StoredTube, item: object, shared: PutOptions) -> Entry:
-    if not (isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)):
-        return make_entry(tube, item, shared)
-    own = {option: value for option, value in item[1].items() if value is not None}
-    return make_entry(tube, item[0], {**shared, **own})
+def _entries(tube: StoredTube, items: Iterable[object], shared: PutOptions) -> Iterator[Entry]:
+    first: Entry | None = None  # without options of its own: others of this sort only differ in their data
+    for item in items:
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict):
+            own = {option: value for option, value in item[1].items() if value is not None}
+            yield make_entry(tube, item[0], {**shared, **own})
+        elif first is None:
+            first = make_entry(tube, item, shared)
+            yield first
+        else:
+            yield replace(first, payload=encode_payload(tube, "data", item))
 
 
 class SettleOp(StoreOp):
