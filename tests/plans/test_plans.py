@@ -53,6 +53,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "to_lease": ((TUBE, 2**62, NOW, 1, 1), (f"{_READY} AND rank1<?)",)),
     "to_lease_not_cancelled": ((TUBE, 2**62, NOW, 1, 1), (f"{_READY} AND rank1<?)", "penstock_moving_group")),
     "lease": ((KEY | 1, NOW, 1), (_PK,)),
+    "lease_many": ((f"[{KEY | 1}]", NOW, 1), (_PK,)),
     "to_hand_out": ((TUBE, 0, NOW, 1), (f"{_READY} AND rank1<?)",)),
     "hand_out": ((KEY | 1, "t", 1, NOW), (_PK,)),
     "first_rank": ((TUBE,), (f"{_READY})",)),
@@ -166,11 +167,12 @@ def test_a_flush_finds_each_task_by_its_key(database: apsw.Connection, query: st
     assert plan(database, query, (None,) * query.count("?")) == [f"SEARCH {_PK}"]
 
 
-@pytest.mark.parametrize("names", [COUNTERS, ("taken", "take"), ("taken", "done", "ack")])
+@pytest.mark.parametrize("names", [COUNTERS, ("taken", "done", "ack")])
 def test_counter_updates_touch_no_other_row(database: apsw.Connection, names: tuple[str, ...]) -> None:
     query = add_counts(*names)
     assert plan(database, query, (0,) * query.count("?")) == [f"SEARCH {_COUNTER}"]
     assert plan(database, Q.count_deliveries, (TUBE, 0, 0)) == [f"SEARCH {_COUNTER}"]
+    assert plan(database, Q.count_takes, (TUBE, 0)) == [f"SEARCH {_COUNTER}"]
 
 
 def test_every_query_is_either_hot_or_named_as_rare() -> None:
@@ -180,7 +182,7 @@ def test_every_query_is_either_hot_or_named_as_rare() -> None:
 
 # Of one row, by its primary key, or a new one.
 COUNTED = {
-    "count_deliveries", "set_queue", "tube_lives", "keep_outcome", "add_group", "add_waiter",
+    "count_takes", "count_deliveries", "set_queue", "tube_lives", "keep_outcome", "add_group", "add_waiter",
 }  # fmt: skip
 # At open, at tube and session changes, in transfers and in check: not on the way of a task.
 RARE = {

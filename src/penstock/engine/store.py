@@ -293,13 +293,12 @@ class EngineStore:
             effects.readied[tube.no] = acked.readied
         if acked.kept:
             effects.ended += [("task", tube.no, id) for id in acked.kept]
-        gone, keys = acked.keys, [move.id if move.name is None else move.name for move in moves]
-        if tube.kind.leased:
-            records[:] = [GONE if key in gone else None for key in keys]
-        else:
-            records[:] = [replace(GONE, address=key) if key in gone else None for key in keys]
-        done = acked.judged or len(gone) == len(keys)
-        return () if done else [place for place, record in enumerate(records) if record is None]
+        if tube.kind.leased and len(acked.keys) == len(moves):
+            records[:] = [GONE] * len(moves)
+            return ()
+        gone = {key: GONE if tube.kind.leased else replace(GONE, address=str(key)) for key in acked.keys}
+        records[:] = [gone.get(move.shown) for move in moves]
+        return () if acked.judged else [place for place, record in enumerate(records) if record is None]
 
     def _settle(
         self, step: Step, tube: Tube, moves: Sequence[Move], places: Iterable[int], records: list[Record | None],

@@ -26,6 +26,8 @@ SELECT last_id, (SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIM
 FROM penstock_counter WHERE tube = ?1;
 -- name: counts
 SELECT last_ms, last_seq, $counters FROM penstock_counter WHERE tube = ?1;
+-- name: count_takes
+UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?2 WHERE tube = ?1;
 -- name: count_deliveries
 -- The number of hand-outs is also the serial of the last one.
 UPDATE penstock_counter SET taken = taken + ?2, take_calls = take_calls + ?3 WHERE tube = ?1 RETURNING take_calls;
@@ -69,9 +71,13 @@ SELECT $leased FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMI
 SELECT $leased FROM penstock_task WHERE $takeable AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, pk LIMIT ?4;
--- name: lease
+-- fragment: set_lease
 UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
-progress = NULL WHERE pk = ?1;
+progress = NULL
+-- name: lease
+$set_lease WHERE pk = ?1;
+-- name: lease_many
+$set_lease WHERE pk IN (SELECT value FROM json_each(?1));
 -- name: to_hand_out
 -- penstock_ready, in a kind without leases
 SELECT $record FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;

@@ -41,7 +41,6 @@ _SWEPT_PER_OUTCOME = 2
 _new = attrgetter(*NEW_FIELDS)
 _changed = attrgetter(*CHANGED)
 _rewritten = attrgetter(*MUTABLE, "payload")
-_ADD_TAKES = add_counts("taken", "take")
 _ADD_ACKS = add_counts("taken", "done", "ack")
 _encode = msgspec.json.Encoder().encode
 
@@ -81,11 +80,6 @@ class SqliteStep(SqlStep):
     def change(self, query: str, **values: Any) -> int:
         self.rows(query, **values)
         return self.db.changes()
-
-    def _records(self, query: str, *values: Any, **named: object) -> list[Record]:
-        if values:
-            return [Record(*row) for row in self.execute(query, values)]
-        return [Record(*row) for row in self.rows(query, **named)]
 
     # tubes and counters
 
@@ -226,31 +220,38 @@ class SqliteStep(SqlStep):
         turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
         leased: list[Record] = []
         for _ in range(turns):
-            records = self._records(query, tube.no, top, self.now, batch, session)
+            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, batch, session))]
             if not records:
                 break
             self._lease(tube, records, session)
             leased += records
         if leased:
-            self.execute(_ADD_TAKES, (0, len(leased), len(leased), tube.no))
+            self.execute(Q.count_takes, (tube.no, len(leased)))
         return leased
 
     def _lease(self, tube: Tube, records: list[Record], session: int) -> None:
         base, now = first_pk(tube), self.now
-        self._write(Q.lease, [(base | record.id, now, session) for record in records])
-        labels = [record.utube or NO_UTUBE for record in records] if tube.kind.per_utube else []
-        if tube.fair:
-            queues = Queues(self.db, tube, now)
-            queues.know(set(labels))
-            for label in labels:
-                queues.serve(label)
-            queues.settle()
-        else:
+        if len(records) == 1:
+            self.execute(Q.lease, (base | records[0].id, now, session))
+        else:  # one statement: a take of 100 with one for each task took 1.5 times as long
+            self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session))
+        if tube.kind.per_utube:
+            self._serve(tube, [record.utube or NO_UTUBE for record in records])
+
+    def _serve(self, tube: Tube, labels: list[str]) -> None:
+        if not tube.fair:
             self._write(Q.serve_queue, [(tube.no, label) for label in labels])
+            return
+        queues = Queues(self.db, tube, self.now)
+        queues.know(set(labels))
+        for label in labels:
+            queues.serve(label)
+        queues.settle()
 
     def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
         is_clock, now = tube.kind.hand_out == CLOCK, self.now
-        found = self._records(Q.to_hand_out, tube.no, clock_limit(tube, now) if is_clock else 0, now, count)
+        top = clock_limit(tube, now) if is_clock else 0
+        found = [Record(*row) for row in self.execute(Q.to_hand_out, (tube.no, top, now, count))]
         if not is_clock:
             return self._deliver(tube, found, new=True)
         handed = [clocked(record, now) for record in found]
