@@ -83,7 +83,7 @@ def test_a_put_that_waits_while_its_tube_is_dropped_says_so(broker: penstock.Bro
     tube = broker.tube("work")
     tube.put("x")
     with psycopg.connect(locate(url).conninfo) as other:
-        EngineStore(database_of(broker).bind(other)).drop_tube(tube._stored)
+        EngineStore(database_of(broker).bind(other)).drop_tube(tube.stored)
         putting = begin(lambda: tube.put("y"))
         until(lambda: waits(url))
     with pytest.raises(penstock.NoSuchTube, match="work"):
