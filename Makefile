@@ -1,4 +1,4 @@
-# The only commands to know: make demo, make test, make check, make bench.
+# The commands to know: make demo, make quick, make test, make check, make bench.
 # Needs Python 3.11 or later; another one than python3: make PYTHON=python3.12 test
 
 PYTHON ?= python3
@@ -8,10 +8,16 @@ READY := $(VENV)/.installed
 PEERS := $(VENV)/peers
 SOURCES := src tests $(wildcard bench examples)
 
-.PHONY: demo test check bench clean
+.PHONY: demo quick test check bench clean
 
 demo: $(READY)
 	$(RUN) -m penstock demo
+
+# Memory and SQLite only, without the tests that start servers or many processes: under 90 seconds on two cores.
+QUICK := $(addprefix tests/,core engine behaviour aio app schedule sqlite wire testing test_layers.py test_liveness.py \
+    test_operation.py test_public_names.py test_session_handle.py test_subscriber.py test_take_op.py test_wait_queue.py)
+quick: $(READY)
+	$(RUN) -m pytest --numprocesses 2 --quick --quiet --deselect tests/aio/test_outage.py $(QUICK)
 
 # The tests start hundreds of processes: all is compiled once for them, beside the tools and not among the sources.
 test: export PYTHONDONTWRITEBYTECODE :=

@@ -28,7 +28,7 @@ from tests.support.fault_injection import seed as nemesis_seed
 from tests.support.leak_check import leaves_no_trace as leaves_no_trace
 from tests.support.process_pauses import Pauses
 from tests.support.scratch_dir import settle_in_memory
-from tests.support.xdist_schedule import Units, place
+from tests.support.xdist_schedule import Units, is_quick, place
 
 Connect = Callable[[], penstock.Broker]
 
@@ -70,6 +70,7 @@ _RESTART = "--restart-servers"
 _ONE_OF = 4
 _NEMESIS = pytest.StashKey[Nemesis]()
 _PAUSE = "--pauses"
+_QUICK = "--quick"
 _PAUSES = pytest.StashKey[Pauses]()
 
 
@@ -77,6 +78,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     help = f"kill the store's server, with -9, under one of N tests (default {_ONE_OF}): between calls, or inside one"
     parser.addoption(_RESTART, nargs="?", const=_ONE_OF, type=int, metavar="N", help=help)
     parser.addoption(_PAUSE, action="store_true", help="stop processes and servers of the run for moments, at random")
+    parser.addoption(_QUICK, action="store_true", help="run no test that needs a server or declares that it is long")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -126,7 +128,11 @@ def _endured(node: pytest.Item | pytest.Collector) -> Generator[None, object, ob
     pytest.skip(f"cut short by {told[0]}")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(_QUICK):
+        slow = [item for item in items if not is_quick(item)]
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if is_quick(item)]
     items.sort(key=place)
 
 

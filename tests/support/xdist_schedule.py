@@ -29,6 +29,12 @@ def unit(nodeid: str) -> str:
     return _TOGETHER.get(folder) or f"{module} {store[1] if store else ''}"
 
 
+def is_quick(item: pytest.Item) -> bool:
+    """Whether a test needs no server and does not declare, by a time limit of its own, that it is long."""
+    store = _STORE.search(item.nodeid)
+    return (store is None or store[1] in ("memory", "sqlite")) and item.get_closest_marker("timeout") is None
+
+
 def place(item: pytest.Item) -> int:
     """What is long starts first, so that the workers end together. A time limit of its own says that a test is long."""
     folder = item.path.parent.name
