@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.broker import admin as operating
+from penstock.broker import admin
 from penstock.core.results import Event
 from penstock.core.task import Status
 from tests.behaviour.looks import calls, tasks
@@ -30,7 +30,7 @@ def tube(broker: penstock.Broker) -> penstock.Tube:
 def test_one_buried_task_is_kicked(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("mail", kind)
     task = buried(tube)
-    operating.kick_one(tube, task.id)
+    admin.kick_one(tube, task.id)
     assert tasks(tube) == {"ready": 1, "buried": 2, "total": 3}
     assert calls(tube) == {"put": 3, "bury": 3, "kick": 1}
     assert take(tube).id == task.id
@@ -43,7 +43,7 @@ def test_a_kicked_task_still_waits_for_the_start_of_its_group(broker: penstock.B
     group = tube.group("g")
     task = group.put("x")
     tube.bury(task.id)
-    operating.kick_one(tube, task.id)
+    admin.kick_one(tube, task.id)
     assert tasks(tube) == {"delayed": 1, "total": 1}
     assert tube.take(0) is None
     group.start()
@@ -54,9 +54,9 @@ def test_what_is_not_buried_is_not_kicked(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
     task = tube.put(1)
     with pytest.raises(penstock.NotFound, match="is not buried"):
-        operating.kick_one(tube, task.id)
+        admin.kick_one(tube, task.id)
     with pytest.raises(penstock.NotFound, match="is not in tube"):
-        operating.kick_one(tube, 99)
+        admin.kick_one(tube, 99)
     assert calls(tube) == {"put": 1}
     assert tasks(tube) == {"ready": 1, "total": 1}
 
@@ -65,11 +65,11 @@ def test_a_task_of_another_session_is_released(broker: penstock.Broker, connect:
     tube = broker.tube("mail")
     tube.put(1)
     held = take(connect().tube("mail"))
-    operating.release_one(tube, held.id)
+    admin.release_one(tube, held.id)
     with pytest.raises(penstock.NotTaken):
         held.ack()
     with pytest.raises(penstock.NotTaken, match="is not taken"):
-        operating.release_one(tube, held.id)
+        admin.release_one(tube, held.id)
     assert take(tube).id == held.id
 
 
@@ -77,21 +77,21 @@ def test_retry_kicks_releases_or_ends_a_delay(broker: penstock.Broker, connect: 
     tube = broker.tube("mail")
     tube.put(1)
     held = take(connect().tube("mail"))
-    operating.retry(tube, held.id)
+    admin.retry(tube, held.id)
     assert tube.peek(held.id).status is Status.READY
     tube.bury(held.id)
-    operating.retry(tube, held.id)
+    admin.retry(tube, held.id)
     assert tube.peek(held.id).status is Status.READY
     again = take(tube)
     tube.release(again, delay=60)
-    operating.retry(tube, again.id)
+    admin.retry(tube, again.id)
     assert (tube.peek(again.id).status, tube.peek(again.id).attempts) == (Status.READY, 0)
     with pytest.raises(penstock.NotTaken, match="is ready already"):
-        operating.retry(tube, again.id)
+        admin.retry(tube, again.id)
 
 
 def test_each_status_has_its_verbs() -> None:
-    assert {status.name: operating.verbs_for(status) for status in Status} == {
+    assert {status.name: admin.verbs_for(status) for status in Status} == {
         "READY": ["bury", "delete"],
         "TAKEN": ["retry", "release", "bury", "delete"],
         "DONE": [],
@@ -104,7 +104,7 @@ def test_the_busiest_micro_queue_comes_first(broker: penstock.Broker) -> None:
     tube = broker.tube("mail", "utube")
     tube.put_many([(n, {"utube": "busy"}) for n in range(3)] + [(9, {"utube": "calm"})])
     taken = take(tube)
-    lanes = operating.lanes(tube)
+    lanes = admin.lanes(tube)
     assert [(lane.utube, lane.taken, lane.heads + lane.waiting) for lane in lanes] == [("busy", 1, 2), ("calm", 0, 1)]
     assert taken.utube == "busy"
 
@@ -115,9 +115,9 @@ def test_the_hosts_of_callbacks_are_counted(broker: penstock.Broker) -> None:
     tube.put(2, callback="https://b.example:8443/y")
     tube.put(3)
     tube.bury(2, "status 500")
-    assert operating.callbacks(tube) == [
-        operating.Callback("hooks", "b.example:8443", 0, 0, 1, "status 500"),
-        operating.Callback("hooks", "a.example", 1, 0, 0, None),
+    assert admin.callbacks(tube) == [
+        admin.Callback("hooks", "b.example:8443", 0, 0, 1, "status 500"),
+        admin.Callback("hooks", "a.example", 1, 0, 0, None),
     ]
 
 
@@ -126,19 +126,19 @@ def test_live_groups_are_listed_by_name(tube: penstock.Tube) -> None:
         tube.group(name).put_many([1, 2])
     tube.group("over").cancel()
     tube.group("a").start()
-    listed = [(group.name, group.state, group.total) for group in operating.live_groups(tube)]
+    listed = [(group.name, group.state, group.total) for group in admin.live_groups(tube)]
     assert listed == [("a", "started", 2), ("b", "open", 2), ("c", "open", 2)]
-    assert [group.name for group in operating.live_groups(tube, "a", 1)] == ["b"]
+    assert [group.name for group in admin.live_groups(tube, "a", 1)] == ["b"]
 
 
 def test_a_live_group_is_found_and_not_begun(tube: penstock.Tube) -> None:
     for name in ("a", "a.b", "aa", "b"):
         tube.group(name).put(name)
-    assert operating.live_group(tube, "aa").total == 1
+    assert admin.live_group(tube, "aa").total == 1
     for name in ("a.", "ab", "A", "0"):
         with pytest.raises(penstock.NotFound, match="is not live"):
-            operating.live_group(tube, name)
-    assert [group.name for group in operating.live_groups(tube)] == ["a", "a.b", "aa", "b"]
+            admin.live_group(tube, name)
+    assert [group.name for group in admin.live_groups(tube)] == ["a", "a.b", "aa", "b"]
 
 
 def test_the_tap_hears_every_event_of_every_tube(broker: penstock.Broker) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock import errors
 from penstock.core.options import PutOptions, TubeOptions
-from penstock.server.resp import command_args as arguments
+from penstock.server.resp import command_args
 from penstock.server.resp.dispatch import COMMANDS
 from tests.docs.pages import ROOT
 
@@ -19,11 +19,11 @@ def test_a_command_is_there_with_its_arguments(name: str) -> None:
 
 
 def test_the_options_of_puts_and_tubes_are_those_of_python() -> None:
-    assert set(arguments.PUT) == {*PutOptions.__annotations__, "timeout"}
-    assert set(arguments.TUBE) == set(TubeOptions.__annotations__)
+    assert set(command_args.PUT) == {*PutOptions.__annotations__, "timeout"}
+    assert set(command_args.TUBE) == set(TubeOptions.__annotations__)
 
 
-@pytest.mark.parametrize("option", sorted({*arguments.PUT, *arguments.TUBE}))
+@pytest.mark.parametrize("option", sorted({*command_args.PUT, *command_args.TUBE}))
 def test_an_option_is_there(option: str) -> None:
     assert option.upper() in PAGE
 

@@ -9,7 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
 from penstock.testing import Clock
@@ -34,8 +34,8 @@ def test_workers_leave_one_card_of_each_schedule(app: App, clock: Clock) -> None
     def tick() -> None: ...
 
     for _ in range(2):
-        scheduler(app)._lay_cards()
-    found = cards.listed(app.broker.tube(SCHEDULE_TUBE))
+        scheduler(app)._save_schedules()
+    found = schedule_status.listed(app.broker.tube(SCHEDULE_TUBE))
     assert [(each.schedule.rpartition(".")[2], each.plan, each.tube, each.catch_up, each.paused) for each in found] == [
         ("report", "cron 30 2 * * * in Europe/Berlin", "nightly", "one", False),
         ("tick", "every 2 s", SCHEDULE_TUBE, "none", False),
@@ -51,21 +51,22 @@ def test_a_paused_schedule_puts_nothing_and_others_go_on(app: App, clock: Clock)
     @app.every(3)
     def tock() -> None: ...
 
-    desk, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
-    working._lay_cards()
+    schedule_tube, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    working._save_schedules()
     for _ in range(2):
-        cards.pause(desk, app.schedules[0].key)
-    scheduler(app)._lay_cards()  # a worker that starts meanwhile changes nothing
-    assert [(each.paused, each.next is None) for each in cards.listed(desk)] == [(True, True), (False, False)]
+        schedule_status.pause(schedule_tube, app.schedules[0].key)
+    scheduler(app)._save_schedules()  # a worker that starts meanwhile changes nothing
+    listed = schedule_status.listed(schedule_tube)
+    assert [(each.paused, each.next is None) for each in listed] == [(True, True), (False, False)]
     for schedule in app.schedules:
         working._look(schedule)
     clock.advance(5)
-    assert {tick % 3000 for tick in runs(desk)} == {0}
-    cards.resume(desk, app.schedules[0].key)
+    assert {tick % 3000 for tick in runs(schedule_tube)} == {0}
+    schedule_status.resume(schedule_tube, app.schedules[0].key)
     working._look(app.schedules[0])
     clock.advance(5)
-    assert len(runs(desk)) >= 2
-    assert not any(each.paused for each in cards.listed(desk))
+    assert len(runs(schedule_tube)) >= 2
+    assert not any(each.paused for each in schedule_status.listed(schedule_tube))
 
 
 def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Clock) -> None:
@@ -73,10 +74,10 @@ def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Cloc
     def tick() -> str:
         return "kept"
 
-    desk, [schedule] = app.broker.tube(SCHEDULE_TUBE), app.schedules
-    scheduler(app)._lay_cards()
-    cards.pause(desk, schedule.key)
-    cards.run_now(desk, schedule.key)
+    schedule_tube, [schedule] = app.broker.tube(SCHEDULE_TUBE), app.schedules
+    scheduler(app)._save_schedules()
+    schedule_status.pause(schedule_tube, schedule.key)
+    schedule_status.run_now(schedule_tube, schedule.key)
     task = app.broker.tube("slow").take(0)
     assert task is not None
     assert task.data == {"task": schedule.handler.name, "args": {}, "tick": clock()}
@@ -90,30 +91,30 @@ def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
     @app.every(3)
     def tick() -> None: ...
 
-    desk = app.broker.tube(SCHEDULE_TUBE)
+    schedule_tube = app.broker.tube(SCHEDULE_TUBE)
     for key in ("0123456789abcdef", "", "\0", "x" * 5000, app.schedules[0].key):
-        for verb in (cards.run_now, cards.pause, cards.resume, cards.forget):
+        for verb in (schedule_status.run_now, schedule_status.pause, schedule_status.resume, schedule_status.forget):
             with pytest.raises(penstock.NotFound, match="^schedule .* is not known"):
-                verb(desk, key)
-    scheduler(app)._lay_cards()
+                verb(schedule_tube, key)
+    scheduler(app)._save_schedules()
     with pytest.raises(penstock.BadValue, match="has 2 schedules: name one of them by its key"):
-        cards.key_of(desk, app.schedules[0].handler.name)
-    cards.forget(desk, app.schedules[0].key)
-    assert cards.key_of(desk, app.schedules[0].handler.name) == app.schedules[1].key
-    assert len(cards.listed(desk)) == 1
+        schedule_status.key_of(schedule_tube, app.schedules[0].handler.name)
+    schedule_status.forget(schedule_tube, app.schedules[0].key)
+    assert schedule_status.key_of(schedule_tube, app.schedules[0].handler.name) == app.schedules[1].key
+    assert len(schedule_status.listed(schedule_tube)) == 1
 
 
 def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
     @app.every(2)
     def tick() -> None: ...
 
-    desk, key = app.broker.tube(SCHEDULE_TUBE), app.schedules[0].key
-    scheduler(app)._lay_cards()
-    good = desk.tasks("~")[0].data
+    schedule_tube, key = app.broker.tube(SCHEDULE_TUBE), app.schedules[0].key
+    scheduler(app)._save_schedules()
+    good = schedule_tube.tasks("~")[0].data
     assert isinstance(good, dict)
     for number, broken in enumerate(({"when": {"cron": "x"}}, {"when": {"every": "x"}}, {"key": "other"}, {"data": 1})):
-        desk.put({"card": good["card"] | broken}, address=f"card #{number:016x}", delay=60)
-    desk.put({"card": None}, delay=60)
-    assert [each.key for each in cards.listed(desk)] == [key]
-    desk.drop()
-    assert not cards.is_paused(desk, key)
+        schedule_tube.put({"card": good["card"] | broken}, address=f"card #{number:016x}", delay=60)
+    schedule_tube.put({"card": None}, delay=60)
+    assert [each.key for each in schedule_status.listed(schedule_tube)] == [key]
+    schedule_tube.drop()
+    assert not schedule_status.is_paused(schedule_tube, key)

@@ -14,10 +14,10 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Settled
 from penstock.transfer.move import Move as Moving
-from penstock.worker.fetcher import Feeder
-from penstock.worker.running_task import Item
+from penstock.worker.fetcher import Fetcher
+from penstock.worker.running_task import RunningTask
 from penstock.worker.settings import Settings
-from penstock.worker.settlement import Verdict
+from penstock.worker.settlement import Settlement
 from penstock.worker.worker import Worker
 from tests.behaviour.looks import calls, tasks
 from tests.support.threads import until
@@ -192,7 +192,7 @@ def test_an_error_that_cannot_be_told_is_a_failure_like_others(app: App, executo
     worker.start()
     until(lambda: tube.stats().tasks.buried == 1)
     assert tube.peek(1).reason == "Mute"
-    until(lambda: worker.work.hand.held == set())  # it is let go of after it was settled
+    until(lambda: worker.state.in_flight.held == set())  # it is let go of after it was settled
     worker.stop(0)
 
 
@@ -201,18 +201,18 @@ def test_what_is_settled_before_it_is_started_is_not_held_on_to(app: App, monkey
     def work() -> None: ...
 
     tube, worker = app.broker.tube("default"), Worker(app)
-    settler, add = worker.work.settler, worker.work.settler.add
+    settler, add = worker.state.settler, worker.state.settler.add
 
-    def add_and_settle(item: Item, verdict: Verdict) -> None:
+    def add_and_settle(item: RunningTask, verdict: Settlement) -> None:
         add(item, verdict)
-        until(lambda: worker.work.tally.retried >= 1)
+        until(lambda: worker.state.stats.retried >= 1)
 
     monkeypatch.setattr(settler, "add", add_and_settle)
     tube.put("names no handler", max_attempts=5)
     worker.start()
     until(lambda: tube.stats().tasks.delayed == 1)
     worker.stop()
-    assert worker.work.hand.held == set()
+    assert worker.state.in_flight.held == set()
 
 
 def test_a_tube_dropped_under_a_worker_is_opened_anew(app: App) -> None:
@@ -265,9 +265,9 @@ def test_a_mistake_inside_the_worker_is_told(app: App, monkeypatch: pytest.Monke
     @app.task
     def work() -> None: ...
 
-    monkeypatch.setattr(Feeder, "_take", lambda self: 1 / 0)
+    monkeypatch.setattr(Fetcher, "_take", lambda self: 1 / 0)
     worker, crashed = Worker(app), threading.Event()
-    worker.work.on_crash = crashed.set
+    worker.state.on_crash = crashed.set
     worker.start()
     assert crashed.wait(60)
     worker.stop()

@@ -129,7 +129,7 @@ def test_a_process_that_cannot_be_started_is_a_failure_like_others(app: App, mon
     with pytest.raises(penstock.TaskFailed, match="FileNotFoundError"):
         handle.wait(PATIENCE)
     worker.stop()
-    assert worker.work.slots.running == 0
+    assert worker.state.slots.running == 0
 
 
 def test_one_killed_while_it_waits_leaves_the_slots_as_they_were(app: App, start: Start) -> None:

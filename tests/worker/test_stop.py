@@ -130,7 +130,7 @@ def test_a_lost_lease_is_told_and_its_result_dropped(app: App, start: Start, hea
         assert isinstance(said, list)
         newest = max(newest, said[1])
     assert newest < task.lease
-    worker.await_log("is not held any more")
+    worker.await_log("lost the lease of")
     task.ack("mine")
     assert handle.wait(PATIENCE).result == "mine"
     assert worker.stop() == 0

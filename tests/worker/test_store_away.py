@@ -48,7 +48,7 @@ def test_a_result_is_settled_when_the_server_is_back(server: Redis, url: str, ap
         taken = tube.stats().calls.take
         server.kill()
         fifo.write_text("go on")
-        worker.await_log("finished tasks wait for the store")
+        worker.await_log("retrying to settle")
         server.start()
         until(lambda: tube.stats().tasks.done == 1, PATIENCE)
         assert (tube.stats().calls.take, tube.stats().calls.ack) == (taken, 1)
@@ -65,9 +65,9 @@ def test_a_worker_that_cannot_settle_stops_all_the_same(server: Redis, url: str,
         assert hear(app) == "reading"
         server.kill()
         fifo.write_text("go on")
-        worker.await_log("finished tasks wait for the store")
+        worker.await_log("retrying to settle")
         worker.signal()
-        worker.await_log("could not be settled and will run again")
+        worker.await_log("which will run again")
         assert worker.wait() == 0
     server.start()
     tube = app.broker.tube("slow")

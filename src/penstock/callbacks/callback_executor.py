@@ -11,10 +11,10 @@ from penstock.callbacks.host_limits import Hosts
 from penstock.callbacks.refusal import Refused
 from penstock.callbacks.settings import Settings
 from penstock.callbacks.target import parse
-from penstock.worker import settlement as verdict
-from penstock.worker.async_executor import Loop
-from penstock.worker.running_task import Item
-from penstock.worker.state import Work
+from penstock.worker import settlement
+from penstock.worker.async_executor import AsyncExecutor
+from penstock.worker.running_task import RunningTask
+from penstock.worker.state import WorkerState
 
 # The time limit of a call whose task has no ttr.
 DEFAULT_SECONDS = 60.0
@@ -26,13 +26,13 @@ PARKED_SECONDS = 5.0
 POSTPONED_SECONDS = 1.0
 
 
-class Calls(Loop):
+class Calls(AsyncExecutor):
     """A loop whose handlers are HTTP calls. A host gets so many at once; the others wait, or go back into the tube."""
 
-    def __init__(self, work: Work, settings: Settings, client: Client | None = None) -> None:
+    def __init__(self, state: WorkerState, settings: Settings, client: Client | None = None) -> None:
         self._client = client or Client(settings)
-        self._hosts: Hosts[Item] = Hosts(settings.per_host)
-        super().__init__(work)
+        self._hosts: Hosts[RunningTask] = Hosts(settings.per_host)
+        super().__init__(state)
 
     def room(self) -> int | None:
         """As many as the busiest host has room for, beside those that the loop has not yet looked at."""
@@ -44,27 +44,27 @@ class Calls(Loop):
             host = _host(self._buffer[0])
             if self._hosts.full(host):
                 self._set_aside(host, self._buffer.popleft())
-            elif self._work.slots.acquire():
+            elif self._state.slots.acquire():
                 self._begin(self._buffer.popleft())
             else:
                 return
 
-    def _set_aside(self, host: str, item: Item) -> None:
-        if not self._work.hand.claim(item):
+    def _set_aside(self, host: str, item: RunningTask) -> None:
+        if not self._state.in_flight.claim(item):
             return  # it waited too long, and was given back
         now = time.monotonic()
         if self._hosts.park(host, item, now):
-            self._work.hand.unstarted[item] = now + PARKED_SECONDS
+            self._state.in_flight.unstarted[item] = now + PARKED_SECONDS
         else:
-            self._work.settler.add(item, verdict.postponed(item, POSTPONED_SECONDS))
+            self._state.settler.add(item, settlement.postponed(item, POSTPONED_SECONDS))
 
-    def _begin(self, item: Item) -> bool:
+    def _begin(self, item: RunningTask) -> bool:
         begun = super()._begin(item)
         if begun:
             self._hosts.begin(_host(item))
         return begun
 
-    async def _run(self, item: Item) -> object:
+    async def _run(self, item: RunningTask) -> object:
         try:
             return await self._answer(item)
         finally:
@@ -75,11 +75,11 @@ class Calls(Loop):
     def _unpark(self, host: str) -> None:
         """The next one of the host begins when the slot of this one is free; those given back since are passed over."""
         while (parked := self._hosts.unpark(host)) is not None:
-            if parked in self._work.hand.unstarted:
+            if parked in self._state.in_flight.unstarted:
                 self._buffer.appendleft(parked)
                 return
 
-    async def _answer(self, item: Item) -> object:
+    async def _answer(self, item: RunningTask) -> object:
         """What the callback answers within the time of the task; Bury or Retry where it is not done."""
         record = item.task._record
         limit = DEFAULT_SECONDS if item.ttr is None else item.ttr
@@ -100,7 +100,7 @@ class Calls(Loop):
         await self._client.close()
 
 
-def _host(item: Item) -> str:
+def _host(item: RunningTask) -> str:
     """The host of its callback, or "" for one that will be refused."""
     assert item.task._record.callback is not None
     try:

@@ -10,14 +10,14 @@ from penstock.app.app import App
 from penstock.callbacks.settings import Settings
 from penstock.errors import UnsupportedOption
 from penstock.worker.settings import Settings as WorkerSettings
-from penstock.worker.state import Executor, Work
+from penstock.worker.state import Executor, WorkerState
 from penstock.worker.worker import Worker
 
 # Calls at once, by default.
 CONCURRENCY = 64
 
 
-def calls_by(settings: Settings) -> Callable[[Work], Executor]:
+def calls_by(settings: Settings) -> Callable[[WorkerState], Executor]:
     """Makes the part of a worker that calls callbacks."""
     try:
         from penstock.callbacks.callback_executor import Calls

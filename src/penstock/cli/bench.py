@@ -14,8 +14,7 @@ import msgspec
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import DEFAULT_KIND
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 
 _BATCH = 100
 # What is put in a hurry must also be taken away again: enough for a rate, and a few seconds' work for any store.
@@ -33,12 +32,12 @@ class Phase(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@click.option("--seconds", type=given.Seconds(0.1, 3600), default=8, show_default=True, help="About how long to run.")
+@click.option("--seconds", type=params.Seconds(0.1, 3600), default=8, show_default=True, help="About how long to run.")
 @click.option(
     "--size", type=click.IntRange(1, 1024 * 1024), default=100, show_default=True, help="Size of a task in bytes."
 )
 @click.option("--kind", default=DEFAULT_KIND, show_default=True, help="The kind of the temporary tube.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None:
     """Measure how many tasks per second this store puts, takes and acks.
@@ -55,10 +54,10 @@ def bench(url: str, seconds: float, size: int, kind: str, as_json: bool) -> None
         with _scratch(broker, kind) as tube:
             phases = list(measured(tube, seconds, b"x" * size))
     if as_json:
-        return shown.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
+        return output.as_json({"store": about.store, "durability": about.durability, "size": size, "phases": phases})
     click.echo(f"{about.store} {about.version}: {about.durability}")
     rows = [[p.work, f"{p.tasks:,}", f"{p.per_second:,.0f}", f"{p.call_ms:.3f}"] for p in phases]
-    return shown.table(("work", "tasks", "per second", "ms a call"), rows)
+    return output.table(("work", "tasks", "per second", "ms a call"), rows)
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def _scratch(broker: penstock.Broker, kind: str) -> Iterator[Tube]:
     try:
         yield tube
     finally:
-        with shown.working("dropping the scratch tube"):
+        with output.working("dropping the scratch tube"):
             tube.truncate()  # after Ctrl-C tasks may be taken, which a drop respects
             tube.drop()
 
@@ -82,7 +81,7 @@ def measured(tube: Tube, seconds: float, data: bytes) -> Iterator[Phase]:
         f"take_many and ack_many of {_BATCH}": lambda: _take_and_ack(tube, _BATCH),
     }
     for work, call in works.items():
-        with shown.working(work):
+        with output.working(work):
             if work.startswith("take") and not len(tube):  # puts that were held up left less than takes need
                 tube.put_many(batch)
             yield _phase(work, call, seconds / len(works))

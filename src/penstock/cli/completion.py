@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
-from penstock.cli import output as shown
+from penstock.cli import output
 
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@shown.json_option
+@output.json_option
 @click.pass_context
 def completion(context: click.Context, shell: str, as_json: bool) -> None:
     """Print the completion script of a shell.
@@ -24,6 +24,6 @@ def completion(context: click.Context, shell: str, as_json: bool) -> None:
     assert made is not None
     script = made(context.find_root().command, {}, "penstock", "_PENSTOCK_COMPLETE").source()
     if as_json:
-        shown.as_json({"shell": shell, "script": script})
+        output.as_json({"shell": shell, "script": script})
     else:
         click.echo(script)

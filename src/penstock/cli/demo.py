@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Table
 
 import penstock
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.cli.demo_roles import (
     FEEDS,
     KINDS,
@@ -231,7 +231,7 @@ def facts(play: Play, wrong: list[str], seconds: float) -> dict[str, object]:
 
 
 @click.command()
-@shown.json_option
+@output.json_option
 def demo(as_json: bool) -> None:
     """Show penstock at work: producers, workers and a kill -9, every task counted.
 
@@ -249,7 +249,7 @@ def demo(as_json: bool) -> None:
     console.print(summary(play))
     wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)
     if as_json:
-        shown.as_json(facts(play, wrong, time.monotonic() - began))
+        output.as_json(facts(play, wrong, time.monotonic() - began))
     for line in wrong:
         console.print(f"[red]wrong:[/red] {line}")
     if wrong:

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from penstock.broker.stats import make_stats
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.core.results import Description
 from penstock.store.contract import Store, load_tube
 from penstock.store.open import open_store
@@ -45,7 +45,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 @click.command()
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def doctor(url: str, as_json: bool) -> None:
     """Examine the store: version, durability, speed, backlog, what to fix.
@@ -59,7 +59,7 @@ def doctor(url: str, as_json: bool) -> None:
     with _once(), closing(open_store(url)) as store:
         report = examine(store)
     if as_json:
-        shown.as_json(report)
+        output.as_json(report)
     else:
         _show(report)
     if report.store.advice:
@@ -99,7 +99,7 @@ def _round_trip(store: Store) -> float:
 
 def _show(report: Report) -> None:
     store = report.store
-    shown.sheet(
+    output.sheet(
         {
             "store": f"{store.store} {store.version}".rstrip(),
             "at": store.where,
@@ -113,7 +113,7 @@ def _show(report: Report) -> None:
     if report.tubes:
         click.echo()
         rows = [[each.name, each.kind, *(f"{getattr(each, name):,}" for name in _COUNTS)] for each in report.tubes]
-        shown.table(("tube", "kind", *_COUNTS), rows)
+        output.table(("tube", "kind", *_COUNTS), rows)
     click.echo()
     for advice in store.advice:
         click.echo(f"fix: {advice}")

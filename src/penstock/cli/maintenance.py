@@ -7,14 +7,14 @@ import sys
 import click
 
 import penstock
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.store.open import look_at_schema, open_store, rebuild_index
 from penstock.store.sql.migrations import Schema
 
 
 @click.command()
 @click.option("--repair", is_flag=True, help="Repair what is found.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def check(url: str, repair: bool, as_json: bool) -> None:
     """Cross-check everything stored; --repair fixes it.
@@ -25,11 +25,11 @@ def check(url: str, repair: bool, as_json: bool) -> None:
 
     Exit code 1 if something is wrong and was not repaired.
     """
-    with penstock.connect(url) as broker, shown.working("checking"):
+    with penstock.connect(url) as broker, output.working("checking"):
         findings = broker.check(repair)
         left = broker.check() if repair and findings else findings
     if as_json:
-        shown.as_json({"findings": findings, "left": left})
+        output.as_json({"findings": findings, "left": left})
     else:
         _show(findings, left, repair)
     if left:
@@ -38,7 +38,7 @@ def check(url: str, repair: bool, as_json: bool) -> None:
 
 @click.command()
 @click.option("--check", "only_look", is_flag=True, help="Only report missing updates; exit code 1 if there are any.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def migrate(url: str, only_look: bool, as_json: bool) -> None:
     """Update the store's schema and report the changes.
@@ -55,7 +55,7 @@ def migrate(url: str, only_look: bool, as_json: bool) -> None:
     after = before if only_look else look_at_schema(url)
     applied = [name for name in before.pending if name not in after.pending]
     if as_json:
-        shown.as_json({"schema": after.stored, "newest": after.newest, "applied": applied, "pending": after.pending})
+        output.as_json({"schema": after.stored, "newest": after.newest, "applied": applied, "pending": after.pending})
     else:
         _show_schema(before, after, applied)
     if after.pending:
@@ -80,7 +80,7 @@ def _show_schema(before: Schema, after: Schema, applied: list[str]) -> None:
 def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair: bool) -> None:
     for finding in findings:
         task = "" if finding.id is None else f" task {finding.id}"
-        click.echo(shown.as_text(f"{finding.tube or 'store'}{task}: {finding.what}; {finding.remedy}"))
+        click.echo(output.as_text(f"{finding.tube or 'store'}{task}: {finding.what}; {finding.remedy}"))
     if not findings:
         click.echo("everything fits together")
     elif repair:
@@ -88,7 +88,7 @@ def _show(findings: list[penstock.Finding], left: list[penstock.Finding], repair
 
 
 @click.command()
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def rebuild(url: str, as_json: bool) -> None:
     """Rebuild the index of a pool from its database.
@@ -105,9 +105,9 @@ def rebuild(url: str, as_json: bool) -> None:
         tell(done - loaded)
         loaded = done
 
-    with shown.counting("rebuilding") as tell:
+    with output.counting("rebuilding") as tell:
         rebuild_index(url, told)
     if as_json:
-        shown.as_json({"tasks": loaded})
+        output.as_json({"tasks": loaded})
     else:
         click.echo(f"the index is whole, {loaded:,} tasks")

@@ -10,8 +10,7 @@ import click
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, TubeMismatch
 
@@ -45,7 +44,7 @@ def mq() -> None:
 @key_argument
 @click.argument("elements", metavar="DATA...", nargs=-1, required=True)
 @click.option("--bytes", "raw", is_flag=True, help="Push raw bytes instead of JSON or text.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool) -> None:
     """Put messages at the end of a queue and print their ids.
@@ -55,7 +54,7 @@ def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool
 
     Creates a missing queue.
     """
-    items: list[object] = [(given.data(element, raw=raw), {}) for element in elements]
+    items: list[object] = [(params.data(element, raw=raw), {}) for element in elements]
     with _queue(url, key, create=True) as queue:
         assert queue is not None
         _show_ids([task.id for task in queue.put_many(items)], as_json)
@@ -64,7 +63,7 @@ def push(url: str, key: str, elements: tuple[str, ...], raw: bool, as_json: bool
 @mq.command()
 @click.argument("count", type=int)
 @key_argument
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def pop(url: str, count: int, key: str, as_json: bool) -> None:
     """Deliver up to COUNT messages, oldest first.
@@ -79,7 +78,7 @@ def pop(url: str, count: int, key: str, as_json: bool) -> None:
 @mq.command()
 @key_argument
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
     """Remove delivered messages and print the removed ids.
@@ -95,7 +94,7 @@ def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
 @key_argument
 @click.argument("count", type=int)
 @click.argument("elapsed", type=int)
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None:
     """Deliver messages again that nobody acked in time.
@@ -113,7 +112,7 @@ def recover(url: str, key: str, count: int, elapsed: int, as_json: bool) -> None
 @mq.command(context_settings={"ignore_unknown_options": True})
 @key_argument
 @click.argument("words", metavar="[PENDING] [START COUNT]", nargs=-1)
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
     """Read COUNT messages from START without delivering them.
@@ -153,15 +152,15 @@ def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]
 
 def _show(tasks: list[Task], as_json: bool) -> None:
     if as_json:
-        shown.as_json([shown.task_facts(task) for task in tasks])
+        output.as_json([output.task_facts(task) for task in tasks])
     elif tasks:
-        rows = [[task.id, task.attempts, shown.as_text(task.data, shown.wide())] for task in tasks]
-        shown.table(("id", "deliveries", "data"), rows)
+        rows = [[task.id, task.attempts, output.as_text(task.data, output.wide())] for task in tasks]
+        output.table(("id", "deliveries", "data"), rows)
 
 
 def _show_ids(ids: list[object], as_json: bool) -> None:
     if as_json:
-        return shown.as_json(ids)
+        return output.as_json(ids)
     for id in ids:
         click.echo(id)
     return None

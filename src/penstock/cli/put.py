@@ -13,8 +13,7 @@ import click
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_for_put
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions
 from penstock.errors import BadValue
@@ -24,7 +23,7 @@ _BATCH = 1000
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.argument("data", required=False)
 @click.option("--lines", is_flag=True, help="Put one task per line of DATA, which is - or @FILE.")
 @click.option("--bytes", "raw", is_flag=True, help="Put raw bytes instead of JSON or text.")
@@ -42,7 +41,7 @@ _BATCH = 1000
 @click.option("--reply-to", metavar="TUBE", help="The tube that gets its outcome.")
 @click.option("--max-attempts", type=int, help="Bury it after this many attempts.")
 @click.option("--timeout", type=float, default=0, help="Seconds to wait for room in a full tube.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def put(
     url: str, /, tube: str, data: str | None, lines: bool, raw: bool, timeout: float, as_json: bool, **options: object
@@ -70,12 +69,12 @@ def put(
                 total, feed = _lines_of(source), (_item(line, raw) for line in source)
                 first = list(islice(feed, _BATCH))
                 opened = _opened(broker, tube, [content for content, _ in first], chosen)
-                with shown.counting("putting", total) as tell:
+                with output.counting("putting", total) as tell:
                     count = _put_all(opened, chain(first, feed), timeout, chosen, tell)
-            return shown.counted("put", opened, count, as_json)
-        content = given.data(data, raw=raw)
+            return output.counted("put", opened, count, as_json)
+        content = params.data(data, raw=raw)
         task = _opened(broker, tube, [content], chosen).put_many([(content, {})], timeout=timeout, **chosen)[0]
-        return shown.as_json(shown.task_facts(task)) if as_json else click.echo(task.id)
+        return output.as_json(output.task_facts(task)) if as_json else click.echo(task.id)
 
 
 def _opened(broker: penstock.Broker, tube: str, data: list[object], options: PutOptions) -> Tube:
@@ -119,4 +118,4 @@ def _lines_of(source: BinaryIO) -> int | None:
 
 def _item(line: bytes, raw: bool) -> tuple[object, dict[str, object]]:
     content = line.rstrip(b"\r\n")
-    return (content if raw else given.parsed(content)), {}
+    return (content if raw else params.parsed(content)), {}

@@ -11,8 +11,7 @@ from penstock.broker.group import Group
 from penstock.broker.stats import TaskCounts
 from penstock.broker.tube import MAX_PAGE
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.numbers import whole
 from penstock.core.task import Status
 from penstock.errors import BadValue
@@ -33,7 +32,7 @@ class TubeLook(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.argument("tube", required=False)
-@shown.json_option
+@output.json_option
 @click.pass_context
 def ls(context: click.Context, tube: str | None, as_json: bool) -> None:
     """List the tubes, or the tasks of one.
@@ -49,7 +48,7 @@ def ls(context: click.Context, tube: str | None, as_json: bool) -> None:
 
 
 @click.command()
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def tubes(url: str, as_json: bool) -> None:
     """List the tubes and what is in them.
@@ -60,12 +59,12 @@ def tubes(url: str, as_json: bool) -> None:
     with penstock.connect(url) as broker:
         found = [_looked_at(broker, info) for info in broker.tubes()]
     if as_json:
-        return shown.as_json(found)
+        return output.as_json(found)
     rows = [
         [each.name, each.kind, *(f"{getattr(each.tasks, name):,}" for name in _COUNTS), "paused" if each.paused else ""]
         for each in found
     ]
-    return shown.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
+    return output.listed(("tube", "kind", *_COUNTS, ""), rows, "no tubes yet: penstock put TUBE DATA makes one")
 
 
 def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
@@ -74,11 +73,11 @@ def _looked_at(broker: penstock.Broker, info: penstock.TubeInfo) -> TubeLook:
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.option("--status", help="ready, taken, delayed or buried; or its letter.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="ID", help="Continue after this one.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None, as_json: bool) -> None:
     """List the tasks of a tube.
@@ -87,19 +86,19 @@ def tasks(url: str, tube: str, status: str | None, limit: int, after: str | None
     penstock tasks mail --status buried
     penstock tasks mail --limit 1000 --after 1000
     """
-    with given.opened(url, tube) as opened:
-        last = None if after is None else given.task_id(opened, after)
+    with params.opened(url, tube) as opened:
+        last = None if after is None else params.task_id(opened, after)
         found = opened.tasks(_status(status), limit=limit, after=last)
     if as_json:
-        shown.as_json([shown.task_facts(task) for task in found])
+        output.as_json([output.task_facts(task) for task in found])
     else:
-        shown.listed(shown.TASK_HEADINGS, list(map(shown.task_row, found)), f"no such tasks in {tube}")
+        output.listed(output.TASK_HEADINGS, list(map(output.task_row, found)), f"no such tasks in {tube}")
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
-@shown.json_option
+@params.tube_argument
+@params.id_argument
+@output.json_option
 @click.pass_obj
 def peek(url: str, tube: str, id: str, as_json: bool) -> None:
     """Show one task.
@@ -107,15 +106,15 @@ def peek(url: str, tube: str, id: str, as_json: bool) -> None:
     \b
     penstock peek mail 1
     """
-    with given.opened(url, tube) as opened:
-        facts = shown.task_facts(opened.peek(given.task_id(opened, id)))
-    (shown.as_json if as_json else shown.sheet)(facts)
+    with params.opened(url, tube) as opened:
+        facts = output.task_facts(opened.peek(params.task_id(opened, id)))
+    (output.as_json if as_json else output.sheet)(facts)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
-@shown.json_option
+@params.tube_argument
+@params.id_argument
+@output.json_option
 @click.pass_obj
 def why(url: str, tube: str, id: str, as_json: bool) -> None:
     """Explain why a task is not running.
@@ -123,17 +122,17 @@ def why(url: str, tube: str, id: str, as_json: bool) -> None:
     \b
     penstock why mail 1
     """
-    with given.opened(url, tube) as opened:
-        sentence = opened.why(given.task_id(opened, id))
+    with params.opened(url, tube) as opened:
+        sentence = opened.why(params.task_id(opened, id))
     if as_json:
-        shown.as_json({"why": sentence})
+        output.as_json({"why": sentence})
     else:
-        click.echo(shown.as_text(sentence))
+        click.echo(output.as_text(sentence))
 
 
 @click.command()
-@given.tube_argument
-@shown.json_option
+@params.tube_argument
+@output.json_option
 @click.pass_obj
 def stats(url: str, tube: str, as_json: bool) -> None:
     """Show the counters of a tube.
@@ -144,10 +143,10 @@ def stats(url: str, tube: str, as_json: bool) -> None:
     Under tasks: what is in it now, and how many ever left it (done). Under calls: the number of tasks for each verb and
     each deadline since the tube was created.
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         found = opened.stats()
     if as_json:
-        return shown.as_json(found)
+        return output.as_json(found)
     for section in ("tasks", "calls"):
         click.echo(section)
         for name, count in msgspec.structs.asdict(getattr(found, section)).items():
@@ -156,12 +155,12 @@ def stats(url: str, tube: str, as_json: bool) -> None:
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.option("--start", metavar="GROUP", help="Start this group: its work can be taken.")
 @click.option("--cancel", metavar="GROUP", help="Cancel this group: remove all its work, including taken tasks.")
 @click.option("--limit", type=int, default=100, show_default=True, help="The most to list.")
 @click.option("--after", metavar="NAME", default="", help="Continue after this one.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: int, after: str, as_json: bool) -> None:
     """List the live groups of a tube; start or cancel one.
@@ -172,22 +171,22 @@ def groups(url: str, tube: str, start: str | None, cancel: str | None, limit: in
 
     After a start or cancel it lists the remaining groups.
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         for name, verb in ((start, Group.start), (cancel, Group.cancel)):
             if name is not None:
                 live_group(opened, name)  # else it would be begun
                 verb(opened.group(name))
         found = live_groups(opened, after, whole("limit", limit, 1, MAX_PAGE))
     if as_json:
-        return shown.as_json(
+        return output.as_json(
             [{"name": g.name, "state": g.state, "done": g.total - g.left, "total": g.total} for g in found]
         )
     rows = [[group.name, group.state, group.total - group.left, group.total] for group in found]
-    return shown.listed(("group", "state", "done", "total"), rows, f"no live groups in {tube}")
+    return output.listed(("group", "state", "done", "total"), rows, f"no live groups in {tube}")
 
 
 @click.command()
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def sessions(url: str, as_json: bool) -> None:
     """List who takes tasks and what they hold.
@@ -199,12 +198,12 @@ def sessions(url: str, as_json: bool) -> None:
         found = broker.sessions()
         now = broker.runtime.store.now() / 1000
     if as_json:
-        return shown.as_json(found)
+        return output.as_json(found)
     rows = [
         [info.id, info.host, info.pid, f"{max(0.0, now - info.heartbeat):.1f} s ago", _held(info), " ".join(info.waits)]
         for info in found
     ]
-    return shown.listed(("session", "host", "pid", "last beat", "holds", "waits for"), rows, "no sessions")
+    return output.listed(("session", "host", "pid", "last beat", "holds", "waits for"), rows, "no sessions")
 
 
 def _held(info: penstock.SessionInfo, most: int = 3) -> str:

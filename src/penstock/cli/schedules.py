@@ -10,9 +10,9 @@ import click
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.errors import NoSuchTube
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 
 _NONE = "no schedules: a worker that has one brings it"
 
@@ -22,7 +22,7 @@ _NONE = "no schedules: a worker that has one brings it"
 @click.option("--pause", metavar="NAME", help="Stop its ticks.")
 @click.option("--resume", metavar="NAME", help="Resume after a pause.")
 @click.option("--forget", metavar="NAME", help="Remove it from the list, if no worker has it any more.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
     """List the schedules that workers run; run or pause one.
@@ -36,23 +36,24 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
     started with it.
     """
     verbs: dict[str, Callable[[Tube, str], object]] = {
-        "run": cards.run_now, "pause": cards.pause, "resume": cards.resume, "forget": cards.forget,
+        "run": schedule_status.run_now, "pause": schedule_status.pause, "resume": schedule_status.resume,
+        "forget": schedule_status.forget,
     }  # fmt: skip
     with penstock.connect(url) as broker:
         chosen = [(verb, name) for verb, name in names.items() if name is not None]
         try:
-            desk = find_tube(broker.runtime, broker.session_handle, cards.SCHEDULE_TUBE)
+            schedule_tube = find_tube(broker.runtime, broker.session_handle, schedule_status.SCHEDULE_TUBE)
         except NoSuchTube:
             if chosen:
                 raise penstock.NotFound("there is no schedule in this store: start a worker that has one") from None
-            return shown.as_json([]) if as_json else shown.listed((), [], _NONE)
+            return output.as_json([]) if as_json else output.listed((), [], _NONE)
         for verb, name in chosen:
-            verbs[verb](desk, cards.key_of(desk, name))
-        found = cards.listed(desk)
+            verbs[verb](schedule_tube, schedule_status.key_of(schedule_tube, name))
+        found = schedule_status.listed(schedule_tube)
     if as_json:
-        return shown.as_json(found)
+        return output.as_json(found)
     rows = [[each.schedule, each.plan, _next(each.next), each.tube, each.key] for each in found]
-    return shown.listed(("schedule", "when", "next", "tube", "key"), rows, _NONE)
+    return output.listed(("schedule", "when", "next", "tube", "key"), rows, _NONE)
 
 
 def _next(moment: float | None) -> str:

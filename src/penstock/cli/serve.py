@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
 
 
@@ -22,7 +22,7 @@ from penstock.cli.callback_options import callback_options, callback_settings
 @click.option("--tls-key", type=click.Path(path_type=Path), help="Its key, if not in the same file.")
 @click.option("--proxies", default="", metavar="ADDRESSES", help="HTTP: proxies whose X-Forwarded-For is trusted.")
 @callback_options
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def serve(
     url: str, http: str | None, resp: str | None, token_file: Path | None, hosts: tuple[str, ...],
@@ -64,4 +64,4 @@ def _announce(urls: list[str]) -> None:
 
 
 def _announce_json(urls: list[str]) -> None:
-    shown.as_json({"serves": urls})
+    output.as_json({"serves": urls})

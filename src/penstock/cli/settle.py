@@ -10,17 +10,16 @@ import click
 
 from penstock.broker.admin import kick_one
 from penstock.broker.admin import retry as run_again
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.errors import BadValue, NotTaken
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
+@params.tube_argument
+@params.id_argument
 @click.option("--result", metavar="DATA", help="Its result, kept if it has an address: JSON, else a string.")
-@given.session_option
-@shown.json_option
+@params.session_option
+@output.json_option
 @click.pass_obj
 def ack(url: str, tube: str, id: str, result: str | None, session: str | None, as_json: bool) -> None:
     """Acknowledge a taken task: it is done and leaves its tube.
@@ -29,20 +28,20 @@ def ack(url: str, tube: str, id: str, result: str | None, session: str | None, a
     penstock ack mail 1 --session ID
     penstock ack mail 1 --session ID --result '{"sent": true}'
     """
-    value = None if result is None else given.data(result)
-    with given.opened(url, tube, session) as opened, _held(session):
-        number = given.task_id(opened, id)
+    value = None if result is None else params.data(result)
+    with params.opened(url, tube, session) as opened, _held(session):
+        number = params.task_id(opened, id)
         opened.ack(number, value)
-        shown.settled(opened, number, "ack", as_json)
+        output.settled(opened, number, "ack", as_json)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
+@params.tube_argument
+@params.id_argument
 @click.argument("error")
 @click.option("--code", help="An error code: a short text or a number.")
-@given.session_option
-@shown.json_option
+@params.session_option
+@output.json_option
 @click.pass_obj
 def fail(url: str, tube: str, id: str, error: str, code: str | None, session: str | None, as_json: bool) -> None:
     """Fail a taken task for good: it leaves its tube.
@@ -50,19 +49,19 @@ def fail(url: str, tube: str, id: str, error: str, code: str | None, session: st
     \b
     penstock fail mail 1 "no such user" --code 550 --session ID
     """
-    with given.opened(url, tube, session) as opened, _held(session):
-        number = given.task_id(opened, id)
+    with params.opened(url, tube, session) as opened, _held(session):
+        number = params.task_id(opened, id)
         opened.fail(number, error, _code(code))
-        shown.settled(opened, number, "fail", as_json)
+        output.settled(opened, number, "fail", as_json)
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.argument("id", required=False)
 @click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
 @click.option("--all", "everything", is_flag=True, help="Every taken task, whichever session holds it.")
-@given.session_option
-@shown.json_option
+@params.session_option
+@output.json_option
 @click.pass_obj
 def release(
     url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, as_json: bool
@@ -78,20 +77,20 @@ def release(
         raise BadValue("release needs the ID of a task, or --all: give one of them")
     if everything and delay:
         raise BadValue("--all releases at once: leave --delay out")
-    with given.opened(url, tube, session) as opened, _held(session):
+    with params.opened(url, tube, session) as opened, _held(session):
         if id is None:
-            return shown.counted("release", opened, opened.release_all(), as_json)
-        number = given.task_id(opened, id)
+            return output.counted("release", opened, opened.release_all(), as_json)
+        number = params.task_id(opened, id)
         opened.release(number, delay)
-        return shown.settled(opened, number, "release", as_json)
+        return output.settled(opened, number, "release", as_json)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
+@params.tube_argument
+@params.id_argument
 @click.argument("seconds", type=float)
-@given.session_option
-@shown.json_option
+@params.session_option
+@output.json_option
 @click.pass_obj
 def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_json: bool) -> None:
     """Give a taken task more time.
@@ -99,17 +98,17 @@ def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_
     \b
     penstock touch mail 1 30 --session ID      30 seconds more
     """
-    with given.opened(url, tube, session) as opened, _held(session):
-        number = given.task_id(opened, id)
+    with params.opened(url, tube, session) as opened, _held(session):
+        number = params.task_id(opened, id)
         opened.touch(number, seconds)
-        shown.settled(opened, number, "touch", as_json)
+        output.settled(opened, number, "touch", as_json)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
+@params.tube_argument
+@params.id_argument
 @click.option("--reason", help="Shown with the task.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def bury(url: str, tube: str, id: str, reason: str | None, as_json: bool) -> None:
     """Set a task aside until it is kicked.
@@ -117,17 +116,17 @@ def bury(url: str, tube: str, id: str, reason: str | None, as_json: bool) -> Non
     \b
     penstock bury mail 1 --reason "asks for a refund"
     """
-    with given.opened(url, tube) as opened:
-        number = given.task_id(opened, id)
+    with params.opened(url, tube) as opened:
+        number = params.task_id(opened, id)
         opened.bury(number, reason)
-        shown.settled(opened, number, "bury", as_json)
+        output.settled(opened, number, "bury", as_json)
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.argument("count", type=int, required=False)
 @click.option("--id", help="Only this task.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) -> None:
     """Make buried tasks ready again.
@@ -139,18 +138,18 @@ def kick(url: str, tube: str, count: int | None, id: str | None, as_json: bool) 
     """
     if id is not None and count is not None:
         raise BadValue("kick takes a COUNT of tasks or the --id of one: give one of them")
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         if id is None:
-            return shown.counted("kick", opened, opened.kick(1 if count is None else count), as_json)
-        number = given.task_id(opened, id)
+            return output.counted("kick", opened, opened.kick(1 if count is None else count), as_json)
+        number = params.task_id(opened, id)
         kick_one(opened, number)
-        return shown.settled(opened, number, "kick", as_json)
+        return output.settled(opened, number, "kick", as_json)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
-@shown.json_option
+@params.tube_argument
+@params.id_argument
+@output.json_option
 @click.pass_obj
 def retry(url: str, tube: str, id: str, as_json: bool) -> None:
     """Make a task ready now, in any state.
@@ -160,16 +159,16 @@ def retry(url: str, tube: str, id: str, as_json: bool) -> None:
 
     A buried task is kicked, a delay ends, and a taken task is released: its holder's ack is refused.
     """
-    with given.opened(url, tube) as opened:
-        number = given.task_id(opened, id)
+    with params.opened(url, tube) as opened:
+        number = params.task_id(opened, id)
         run_again(opened, number)
-        shown.settled(opened, number, "retry", as_json)
+        output.settled(opened, number, "retry", as_json)
 
 
 @click.command()
-@given.tube_argument
-@given.id_argument
-@shown.json_option
+@params.tube_argument
+@params.id_argument
+@output.json_option
 @click.pass_obj
 def delete(url: str, tube: str, id: str, as_json: bool) -> None:
     """Remove a task, in any state.
@@ -177,10 +176,10 @@ def delete(url: str, tube: str, id: str, as_json: bool) -> None:
     \b
     penstock delete mail 1
     """
-    with given.opened(url, tube) as opened:
-        number = given.task_id(opened, id)
+    with params.opened(url, tube) as opened:
+        number = params.task_id(opened, id)
         opened.delete(number)
-        shown.settled(opened, number, "delete", as_json)
+        output.settled(opened, number, "delete", as_json)
 
 
 def _code(text: str | None) -> int | str | None:

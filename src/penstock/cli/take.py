@@ -8,8 +8,7 @@ from contextlib import suppress
 import click
 
 import penstock
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.numbers import span_ms
 
 EXIT_NOTHING = 3
@@ -21,7 +20,7 @@ EXIT_NOTHING = 3
 @click.option("--hold", type=float, default=60, show_default=True, help="Seconds to keep its session.")
 @click.option("--max-pri", type=int, help="Only tasks of this priority or more urgent.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {EXIT_NOTHING} if nothing came.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def take(
     url: str, tubes: tuple[str, ...], timeout: float | None, hold: float, max_pri: int | None, exit_code: bool,
@@ -42,14 +41,14 @@ def take(
         task = None
         try:
             task = session.take(tubes, timeout, max_pri=max_pri)
-            facts = None if task is None else {**shown.task_facts(task), "session": session.id}
+            facts = None if task is None else {**output.task_facts(task), "session": session.id}
         finally:
             if task is None:
                 _end_now(session, hold_ms)
     if as_json:
-        shown.as_json(facts)
+        output.as_json(facts)
     elif facts is not None:
-        shown.sheet(facts)
+        output.sheet(facts)
     elif sys.stderr.isatty():  # for people; a script sees it by the empty output
         click.echo("nothing came", err=True)
     if facts is None and exit_code:
@@ -65,10 +64,10 @@ def _end_now(session: penstock.Session, hold_ms: int) -> None:
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.argument("address")
 @click.option("--timeout", type=float, help="Seconds to wait; default: no limit.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool) -> None:
     """Wait until the task with an address has ended.
@@ -79,12 +78,12 @@ def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool
 
     Prints the outcome with its result or error. Exit code 1 unless it is done.
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         outcome = opened.wait(address, timeout)
     facts = {"status": outcome.status, "error": outcome.error, "code": outcome.code}
     if as_json:
-        shown.as_json(facts | shown.value_facts("result", outcome.result))
+        output.as_json(facts | output.value_facts("result", outcome.result))
     else:
-        shown.sheet(facts | {"result": outcome.result})
+        output.sheet(facts | {"result": outcome.result})
     if outcome.status != "done":
         sys.exit(1)

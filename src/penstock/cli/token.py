@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.errors import BadValue
 from penstock.server.auth import Role, make_token, read_tokens, token_line
 
@@ -18,7 +18,7 @@ ROLES = [role.name.lower() for role in Role]
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="Its role.")
 @click.option("--name", default="", help="A name that shows which line to remove.")
-@shown.json_option
+@output.json_option
 def token(file: Path, role: str, name: str, as_json: bool) -> None:
     """Make a token, add its hash to FILE, and print it.
 
@@ -41,6 +41,6 @@ def token(file: Path, role: str, name: str, as_json: bool) -> None:
     except OSError as error:
         raise BadValue(f"{file} cannot be written ({error.strerror}): choose another FILE") from None
     if as_json:
-        shown.as_json({"token": made, "role": role, "name": name, "file": str(file)})
+        output.as_json({"token": made, "role": role, "name": name, "file": str(file)})
     else:
         click.echo(made)

@@ -16,8 +16,7 @@ from rich.text import Text
 import penstock
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube_factory import find_tube
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 
 _COUNTS = ("ready", "taken", "delayed", "buried")
 _RATES = ("put", "take", "ack", "release", "bury")
@@ -35,10 +34,10 @@ class Row(msgspec.Struct, frozen=True):
 
 @click.command()
 @click.option(
-    "--interval", type=given.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between updates."
+    "--interval", type=params.Seconds(0.1, 3600), default=1, show_default=True, help="Seconds between updates."
 )
 @click.option("--looks", type=click.IntRange(1), metavar="N", help="Stop after N updates; default: at Ctrl-C.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def top(url: str, interval: float, looks: int | None, as_json: bool) -> None:
     """Watch depths and rates of the tubes, every second.
@@ -54,7 +53,7 @@ def top(url: str, interval: float, looks: int | None, as_json: bool) -> None:
         views = islice(watch(broker, interval), looks)
         if as_json:
             for rows in views:
-                shown.as_json(rows)
+                output.as_json(rows)
             return
         _show(views)
 

@@ -13,8 +13,7 @@ from typing import BinaryIO
 import click
 
 import penstock
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.numbers import span_ms
 from penstock.errors import BadValue
 from penstock.transfer.export_import import Import
@@ -27,9 +26,9 @@ _WAIT_SECONDS = 60.0
 
 
 @click.command(name="export")
-@given.tube_argument
+@params.tube_argument
 @click.option("--out", default="-", metavar="FILE", help="The file; - (default) is standard output.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
     """Write a tube to a file.
@@ -43,12 +42,12 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
     complete.
     """
     with (
-        given.opened(url, tube) as opened, _written(out) as file,
-        shown.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
+        params.opened(url, tube) as opened, _written(out) as file,
+        output.counting(f"exporting {tube}", opened.stats().tasks.total) as tell,
     ):  # fmt: skip
         count = write_out(opened.runtime.store, opened.stored, file, tell)
     if as_json and out != "-":
-        shown.as_json({"tube": tube, "tasks": count, "file": out})
+        output.as_json({"tube": tube, "tasks": count, "file": out})
     else:
         click.echo(f"exported {_tasks(count)} of {tube}", err=out == "-")
 
@@ -57,7 +56,7 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
 @click.argument("file")
 @click.option("--tube", metavar="NAME", help="Its new name; default: its own name.")
 @click.option("--anew", is_flag=True, help="First remove what a killed import has left.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool) -> None:
     """Read a tube from a file.
@@ -71,12 +70,12 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
     """
     with (
         penstock.connect(url) as broker, _source(file) as source,
-        shown.counting("importing", tasks_in(source)) as tell,
+        output.counting("importing", tasks_in(source)) as tell,
     ):  # fmt: skip
         arriving = Import(broker.runtime.store, source, "standard input" if file == "-" else file, tube)
         count = arriving.run(tell, anew=anew)
     if as_json:
-        shown.as_json({"tube": arriving.name, "tasks": count})
+        output.as_json({"tube": arriving.name, "tasks": count})
     else:
         click.echo(f"imported {_tasks(count)} into {arriving.name}")
 
@@ -89,7 +88,7 @@ def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool
     "--wait", type=float, default=_WAIT_SECONDS, show_default=True, metavar="SECONDS",
     help="How long holders have to finish their tasks.",
 )  # fmt: skip
-@shown.json_option
+@output.json_option
 def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json: bool) -> None:
     """Move tubes to another store while programs use them.
 
@@ -107,10 +106,10 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
     with penstock.connect(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
-        with shown.counting("moving", task_count(old.runtime.store, chosen)) as tell:
+        with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:
             moved = Move(old.runtime, new.runtime.store, target, wait=seconds, tell=tell).run(chosen)
     if as_json:
-        shown.as_json({"to": shown_url(target), "moved": moved})
+        output.as_json({"to": shown_url(target), "moved": moved})
         return
     for each in moved:
         paused = "; it is paused there, as it was: penstock resume ends that" if each.paused else ""

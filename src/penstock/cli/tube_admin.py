@@ -9,8 +9,7 @@ import click
 
 import penstock
 from penstock.broker.tube_factory import DEFAULT_KIND
-from penstock.cli import output as shown
-from penstock.cli import params as given
+from penstock.cli import output, params
 from penstock.core.options import TubeOptions
 from penstock.errors import BadValue
 
@@ -18,7 +17,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @click.argument("kind", default=DEFAULT_KIND)
 @click.option("--ttl", type=float, help="Seconds until a task expires.")
 @click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
@@ -35,7 +34,7 @@ yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmati
 @click.option("--retention", type=float, help="Seconds to keep outcomes.")
 @click.option("--max-payload", type=int, help="The most bytes of a task's data.")
 @click.option("--shards", type=int, help="Parts to spread over the nodes of a Redis Cluster.")
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool, **options: object) -> None:
     """Create a tube.
@@ -53,14 +52,14 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
     with penstock.connect(url) as broker:
         made = broker.create_tube(tube, kind, **cast(TubeOptions, chosen))
     if as_json:
-        shown.as_json({"name": made.name, "kind": made.kind, "options": chosen})
+        output.as_json({"name": made.name, "kind": made.kind, "options": chosen})
     else:
         click.echo(f"created {made.name} of kind {made.kind}")
 
 
 @click.command()
-@given.tube_argument
-@shown.json_option
+@params.tube_argument
+@output.json_option
 @click.pass_obj
 def pause(url: str, tube: str, as_json: bool) -> None:
     """Pause a tube: takes get nothing, puts still work.
@@ -68,14 +67,14 @@ def pause(url: str, tube: str, as_json: bool) -> None:
     \b
     penstock pause mail
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         opened.pause()
-    shown.steered(tube, "pause", as_json)
+    output.steered(tube, "pause", as_json)
 
 
 @click.command()
-@given.tube_argument
-@shown.json_option
+@params.tube_argument
+@output.json_option
 @click.pass_obj
 def resume(url: str, tube: str, as_json: bool) -> None:
     """Resume after a pause.
@@ -83,15 +82,15 @@ def resume(url: str, tube: str, as_json: bool) -> None:
     \b
     penstock resume mail
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         opened.resume()
-    shown.steered(tube, "resume", as_json)
+    output.steered(tube, "resume", as_json)
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @yes_option
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def truncate(url: str, tube: str, yes: bool, as_json: bool) -> None:
     """Remove every task of a tube.
@@ -99,17 +98,17 @@ def truncate(url: str, tube: str, yes: bool, as_json: bool) -> None:
     \b
     penstock truncate mail --yes
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         _agree(f"Remove all {opened.stats().tasks.total:,} tasks of {tube}?", yes)
-        with shown.working(f"removing the tasks of {tube}"):
+        with output.working(f"removing the tasks of {tube}"):
             count = opened.truncate()
-        shown.counted("truncate", opened, count, as_json)
+        output.counted("truncate", opened, count, as_json)
 
 
 @click.command()
-@given.tube_argument
+@params.tube_argument
 @yes_option
-@shown.json_option
+@output.json_option
 @click.pass_obj
 def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
     """Remove a tube with all its tasks.
@@ -119,11 +118,11 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
 
     Refused while tasks are taken or someone waits in take.
     """
-    with given.opened(url, tube) as opened:
+    with params.opened(url, tube) as opened:
         _agree(f"Drop {tube} with {opened.stats().tasks.total:,} tasks?", yes)
-        with shown.working(f"dropping {tube}"):
+        with output.working(f"dropping {tube}"):
             opened.drop()
-    shown.steered(tube, "drop", as_json)
+    output.steered(tube, "drop", as_json)
 
 
 def _agree(question: str, yes: bool) -> None:

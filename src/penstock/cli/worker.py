@@ -19,7 +19,7 @@ from rich.console import Console
 
 from penstock.app.app import App
 from penstock.callbacks.runner import calls_by
-from penstock.cli import output as shown
+from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue, PenstockError
 from penstock.worker import logs
@@ -52,7 +52,7 @@ from penstock.worker.worker import Worker
 @click.option("--reload", is_flag=True, help="Restart when a .py file below this folder changes.")
 @callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object per line.")
-@shown.json_option
+@output.json_option
 @click.pass_context
 def worker(
     context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
@@ -86,9 +86,9 @@ def worker(
     logs.configure(console, json=json_logs)
     app = _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
-    running.work.on_crash = signals.crash
+    running.state.on_crash = signals.crash
     status = Status(running, console, live=console.is_terminal and not json_logs)
-    run(running, signals, status, shown.as_json if as_json else lambda facts: None)
+    run(running, signals, status, output.as_json if as_json else lambda facts: None)
     with suppress(PenstockError):  # a store that is away is left as it is
         app.close()
     if signals.crashed:
@@ -140,7 +140,7 @@ def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object]
         status.look("stopping")
         worker.stop()
     status.look("stopped")
-    say({"event": "stopped", "counts": worker.work.tally.facts()})
+    say({"event": "stopped", "counts": worker.state.stats.facts()})
 
 
 def _app(target: str | None, url: str | None) -> App:

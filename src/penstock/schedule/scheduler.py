@@ -14,7 +14,7 @@ from penstock.core import codec
 from penstock.core.numbers import MAX_SECONDS
 from penstock.core.options import refuse_option
 from penstock.errors import PenstockError
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.plan import Plan
 from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, find_due
 
@@ -79,11 +79,11 @@ class Schedule:
 
 
 class Scheduler:
-    """One thread a worker. It puts ticks ahead of their time and sleeps until the next ones are near."""
+    """One thread per worker. Puts ticks ahead of their time and sleeps until the next ones are near."""
 
     def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube], thread: Thread) -> None:
         self._schedules = schedules
-        self._laid = not schedules
+        self._saved = not schedules
         self._tubes = tubes
         self._until: dict[Schedule, int | None] = dict.fromkeys(schedules)
         self._stop = threading.Event()
@@ -92,15 +92,15 @@ class Scheduler:
             _must_fit(tube)
 
     @property
-    def _desk(self) -> Tube:
-        return self._tubes[cards.SCHEDULE_TUBE]
+    def _schedule_tube(self) -> Tube:
+        return self._tubes[schedule_status.SCHEDULE_TUBE]
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, when the put that is under way has returned."""
+        """Stop the thread after the put that is under way."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join()
@@ -108,28 +108,29 @@ class Scheduler:
     def _run(self) -> None:
         pause = 0.0
         while not self._stop.wait(pause):
-            self._lay_cards()
+            self._save_schedules()
             pause = min((self._look(schedule) for schedule in self._schedules), default=LOOK_SECONDS)
 
-    def _lay_cards(self) -> None:
-        """Once, for operators to see."""
-        if not self._laid:
+    def _save_schedules(self) -> None:
+        """Save the schedules once, for operators to see."""
+        if not self._saved:
             try:
-                cards.lay(self._desk, [(each, self._tubes[each.handler.rules.tube]) for each in self._schedules])
-                self._laid = True
+                pairs = [(each, self._tubes[each.handler.rules.tube]) for each in self._schedules]
+                schedule_status.save(self._schedule_tube, pairs)
+                self._saved = True
             except PenstockError as error:
-                log.warning("the schedules cannot be shown to operators now, trying again: %s", error)
+                log.warning("could not save the schedules for operators (%s); retrying", error)
 
     def _look(self, schedule: Schedule) -> float:
-        """Put what is due of one schedule; seconds until it must be looked at again."""
+        """Put the ticks of one schedule that are due. Returns the seconds until the next check."""
         tube = self._tubes[schedule.handler.rules.tube]
         try:
-            if cards.is_paused(self._desk, schedule.key):
+            if schedule_status.is_paused(self._schedule_tube, schedule.key):
                 return RETRY_SECONDS  # what is missed meanwhile follows catch_up
             until = self._until[schedule] = schedule.put_due(tube, self._until[schedule])
             now = tube.runtime.store.now()
         except PenstockError as error:
-            log.warning("%r cannot be put now, trying again: %s", schedule, error)
+            log.warning("could not put ticks of %r (%s); retrying", schedule, error)
             return RETRY_SECONDS
         if until <= now:
             return RETRY_SECONDS  # paused, or more was missed than one step holds
@@ -138,6 +139,6 @@ class Scheduler:
 
 
 def _must_fit(tube: Tube) -> None:
-    """UnsupportedOption where ticks could not be put."""
+    """Raise UnsupportedOption if the tube cannot hold ticks."""
     if "delay" not in tube.stored.kind.accepts:
         refuse_option(tube.stored.kind, "delay")

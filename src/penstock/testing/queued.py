@@ -15,8 +15,8 @@ from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.task import Task
 from penstock.operations.store_ops import settle
-from penstock.worker import settlement as verdict
-from penstock.worker.running_task import Item
+from penstock.worker import settlement
+from penstock.worker.running_task import RunningTask
 
 
 def run_queued(app: App, *, raises: bool = True) -> int:
@@ -30,7 +30,7 @@ def run_queued(app: App, *, raises: bool = True) -> int:
     try:
         for tube, task in _ready(app, session_handle):
             count += 1
-            error = _run(app, Item(task, tube, session_handle.number, 0))
+            error = _run(app, RunningTask(task, tube, session_handle.number, 0))
             if error is not None and raises and not isinstance(error, (Retry, Bury)):
                 raise error
     finally:
@@ -50,11 +50,11 @@ def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task
                 yield tube, task
 
 
-def _run(app: App, item: Item) -> Exception | None:
+def _run(app: App, item: RunningTask) -> Exception | None:
     data = item.task.data
     handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
     if handler is None or not isinstance(data, dict):
-        settle(item.tube.runtime, item.tube.stored, [verdict.unknown(item).move])
+        settle(item.tube.runtime, item.tube.stored, [settlement.unknown(item).move])
         return None
     item.handler = handler
     set_run(item)
@@ -65,10 +65,10 @@ def _run(app: App, item: Item) -> Exception | None:
             result = handler.arguments.call(handler.function, data["args"])
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
-        ended = verdict.done(item, result)
+        ended = settlement.done(item, result)
     except Exception as raised:
         error = raised
-        ended = verdict.failed(item, raised)
+        ended = settlement.failed(item, raised)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
     if not item.settled:
         settle(item.tube.runtime, item.tube.stored, [ended.move])

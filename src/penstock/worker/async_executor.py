@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from penstock.app.current import set_run
 from penstock.app.tracing import continued
-from penstock.worker.running_task import Item
-from penstock.worker.state import Work
+from penstock.worker.running_task import RunningTask
+from penstock.worker.state import WorkerState
 
 log = logging.getLogger("penstock.worker")
 
@@ -20,20 +20,20 @@ log = logging.getLogger("penstock.worker")
 CLEAN_UP = 1.0
 
 
-class Loop:
+class AsyncExecutor:
     """An executor. Each running coroutine holds a slot; a lost lease cancels it."""
 
-    def __init__(self, work: Work) -> None:
-        self._work = work
-        self._buffer: deque[Item] = deque()
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+        self._buffer: deque[RunningTask] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._called = False  # a pump is on its way
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="penstock-loop", daemon=True)
         self._thread.start()
-        work.slots.on_free.append(self.wake)
+        state.slots.on_free.append(self.wake)
 
-    def start(self, items: Sequence[Item]) -> None:
+    def start(self, items: Sequence[RunningTask]) -> None:
         """Run these, in order, as slots allow."""
         self._buffer.extend(items)
         self.wake()
@@ -67,20 +67,20 @@ class Loop:
 
     def _pump(self) -> None:
         self._called = False
-        while self._buffer and self._work.slots.acquire():
+        while self._buffer and self._state.slots.acquire():
             self._begin(self._buffer.popleft())
 
-    def _begin(self, item: Item) -> bool:
+    def _begin(self, item: RunningTask) -> bool:
         """Run it in the slot that was taken for it; False where it was given back before."""
-        if not self._work.claim(item):
-            self._work.slots.release()
+        if not self._state.claim(item):
+            self._state.slots.release()
             return False
         running = self._loop.create_task(self._call(item))
         self._running.add(running)
         running.add_done_callback(self._running.discard)
         return True
 
-    async def _call(self, item: Item) -> None:
+    async def _call(self, item: RunningTask) -> None:
         this = asyncio.current_task()
         assert this is not None
         item.cancel = lambda: self._loop.call_soon_threadsafe(this.cancel)
@@ -89,13 +89,13 @@ class Loop:
         try:
             result = await self._run(item)
         except BaseException as error:  # a cancelled one, too: by its own code, by a lost lease, or at a stop
-            self._work.fail(item, error, began)
+            self._state.fail(item, error, began)
         else:
-            self._work.finish(item, result, began)
+            self._state.finish(item, result, began)
         finally:
-            self._work.slots.release()
+            self._state.slots.release()
 
-    async def _run(self, item: Item) -> object:
+    async def _run(self, item: RunningTask) -> object:
         """What the handler returns."""
         handler = item.handler
         assert handler is not None

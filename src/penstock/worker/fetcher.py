@@ -16,10 +16,10 @@ from penstock.broker.tube_factory import open_tube
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import blocking
-from penstock.worker import settlement as verdict
-from penstock.worker.running_task import MAX_WAIT, Item
-from penstock.worker.state import Executor, Work
-from penstock.worker.thread_executor import Threads
+from penstock.worker import settlement
+from penstock.worker.running_task import MAX_WAIT, RunningTask
+from penstock.worker.state import Executor, WorkerState
+from penstock.worker.thread_executor import ThreadExecutor
 
 if TYPE_CHECKING:
     from penstock.app.app import AnyHandler
@@ -51,17 +51,18 @@ class Source(NamedTuple):
     found: bool = False
 
 
-class Feeder:
+class Fetcher:
     """One thread at a time, the only one that takes. It stops where no slot is free, and waits where nothing is ready.
 
     A single task that runs in threads is run by the thread that took it, while another one goes on with taking.
     """
 
     def __init__(
-        self, work: Work, session_handle: SessionHandle, sources: Sequence[Source], executors: Mapping[str, Executor],
+        self, state: WorkerState, session_handle: SessionHandle, sources: Sequence[Source],
+        executors: Mapping[str, Executor],
         handlers: Mapping[str, AnyHandler], *, turns: bool,
     ) -> None:  # fmt: skip
-        self._work = work
+        self._state = state
         self.session_handle = session_handle
         self._take_tasks = blocking(session_handle.take_tasks)
         self._sources = list(sources)
@@ -75,19 +76,19 @@ class Feeder:
         self._restricted = False  # blocked in a take that must begin again when there is more room
         self._changed = False
         self._stopping = False
-        self._threads: Threads | None = None  # that take by turns
+        self._threads: ThreadExecutor | None = None  # that take by turns
         self._ended = threading.Event()
         self.on_taken: Callable[[], None] = lambda: None
-        work.on_low = self.poke
-        work.slots.on_free.append(self.poke)
+        state.on_low = self.poke
+        state.slots.on_free.append(self.poke)
 
-    def start(self, threads: Threads) -> None:
+    def start(self, threads: ThreadExecutor) -> None:
         """Begin, on one of these threads."""
         self._threads = threads
-        threads.employ(self._work.guarded("feeder", self._feed))
+        threads.employ(self._state.guarded("fetcher", self._feed))
 
     def stop(self) -> None:
-        """Take no more. What came at the last moment is in hand when this returns."""
+        """Stop taking. What was taken last is in flight when this returns."""
         self._stopping = True
         self._room.set()
         self.session_handle.wake_blocked()
@@ -100,7 +101,7 @@ class Feeder:
         self.session_handle.wake_blocked()
 
     def poke(self) -> None:
-        """There may be more room than there was."""
+        """Check for free slots again."""
         self._room.set()
         if self._restricted:
             self._changed = True
@@ -114,13 +115,13 @@ class Feeder:
             if not passed_on:
                 self._ended.set()
 
-    def _go_on(self) -> None:
-        """Feed in the place of a thread that runs what it took."""
+    def _continue(self) -> None:
+        """Fetch in place of a thread that runs what it took."""
         self._handed_out()
         self._feed()
 
     def _run(self) -> bool:
-        """Take until it stops; True when another thread goes on with that."""
+        """Take until stopped. Returns True if another thread continues."""
         pause = FIRST_PAUSE
         while not self._stopping:
             self._room.clear()
@@ -130,11 +131,11 @@ class Feeder:
                 tasks = self._take()
                 pause = FIRST_PAUSE
             except NoSuchTube as error:
-                log.warning("a tube was dropped and is opened anew: %s", error)
-                self._open_anew()
+                log.warning("tube was dropped (%s); opening it again", error)
+                self._reopen()
                 continue
             except PenstockError as error:
-                log.warning("cannot take now, trying again: %s", error)
+                log.warning("cannot take (%s); retrying", error)
                 self._room.wait(pause)
                 pause = min(pause * 2, LAST_PAUSE)
                 continue
@@ -167,8 +168,8 @@ class Feeder:
         finally:
             self._restricted = False
 
-    def _open_anew(self) -> None:
-        """Go on with the tubes that are there or can be created; without those that were moved to another store."""
+    def _reopen(self) -> None:
+        """Keep the tubes that exist or can be created, without those that were moved to another store."""
         sources: list[Source] = []
         gone: NoSuchTube | None = None
         for source in self._sources:
@@ -176,7 +177,7 @@ class Feeder:
                 try:
                     opened = open_tube(self.session_handle.runtime, self.session_handle, source.tube.name, None, {})
                 except NoSuchTube as moved:
-                    log.error("nothing more is taken from it: %s", moved)
+                    log.error("%s; no longer taking from it", moved)
                     gone = moved
                 else:
                     sources.append(Source(opened, source.needs))
@@ -189,8 +190,8 @@ class Feeder:
 
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""
-        self._work.pace.look(time.monotonic())
-        slots, buffered = self._work.slots, len(self._work.hand.unstarted)
+        self._state.throughput.look(time.monotonic())
+        slots, buffered = self._state.slots, len(self._state.in_flight.unstarted)
         if slots.limited:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
@@ -200,39 +201,39 @@ class Feeder:
 
     def _ahead(self) -> int:
         """How many tasks will start within half of what one may wait, if all goes on as it does."""
-        return min(MOST_AHEAD, int(self._work.pace.rate * self._window / 2))
+        return min(MOST_AHEAD, int(self._state.throughput.rate * self._window / 2))
 
     def _room_of(self, source: Source) -> int | None:
         rooms = [self._executors[need].room() for need in source.needs]
         return min((room for room in rooms if room is not None), default=None)
 
     def _await_room(self) -> None:
-        buffered = len(self._work.hand.unstarted)
-        low = self._work.low = min(buffered - 1, self._ahead() // 2)
-        if len(self._work.hand.unstarted) > low:
+        buffered = len(self._state.in_flight.unstarted)
+        low = self._state.low = min(buffered - 1, self._ahead() // 2)
+        if len(self._state.in_flight.unstarted) > low:
             self._room.wait(1.0)
 
     def _hand_out(self, tasks: Sequence[Task]) -> bool:
         """Have them started; True when this thread is to run what it took, and another one feeds."""
         now, session = time.monotonic(), self.session_handle.number
-        work, hand = self._work, self._work.hand
-        parts: dict[str, list[Item]] = {}
+        state, in_flight = self._state, self._state.in_flight
+        parts: dict[str, list[RunningTask]] = {}
         window = MAX_WAIT
         for task in tasks:
-            item = Item(task, cast(Tube, task._home), session, now)
-            work.tally.taken += 1
-            hand.held.add(item)  # before it is settled, which forgets it
+            item = RunningTask(task, cast(Tube, task._home), session, now)
+            state.stats.taken += 1
+            in_flight.held.add(item)  # before it is settled, which forgets it
             executor = self._route(item)
             if executor is None:
                 continue
             window = min(window, item.patience)
             parts.setdefault(executor, []).append(item)
         self._window = window
-        if not hand.unstarted:  # before they start: fast ones are done before the next line is reached
-            work.pace.begin(now)
+        if not in_flight.unstarted:  # before they start: fast ones are done before the next line is reached
+            state.throughput.begin(now)
         for items in parts.values():
-            hand.add(items, now)
-        if len(tasks) == 1 and THREAD in parts and self._relieved(parts[THREAD][0]):
+            in_flight.add(items, now)
+        if len(tasks) == 1 and THREAD in parts and self._handed_over(parts[THREAD][0]):
             return True
         for executor, items in parts.items():
             self._executors[executor].start(items)
@@ -240,8 +241,10 @@ class Feeder:
         self._handed_out()
         return False
 
-    def _relieved(self, item: Item) -> bool:
-        return self._threads is not None and self._threads.relieve(item, self._work.guarded("feeder", self._go_on))
+    def _handed_over(self, item: RunningTask) -> bool:
+        return self._threads is not None and self._threads.hand_over(
+            item, self._state.guarded("fetcher", self._continue)
+        )
 
     def _handed_out(self) -> None:
         self.on_taken()
@@ -253,13 +256,13 @@ class Feeder:
 
         The thread that is to run it needs the interpreter's lock, which this one would hold until its next take is off.
         """
-        waiting = len(self._work.hand.unstarted)
-        if 0 < waiting <= self._work.slots.free():
-            self._work.low = 0
-            if self._work.hand.unstarted:  # else it began before it could be told
+        waiting = len(self._state.in_flight.unstarted)
+        if 0 < waiting <= self._state.slots.free():
+            self._state.low = 0
+            if self._state.in_flight.unstarted:  # else it began before it could be told
                 self._room.wait(HAND_OVER)
 
-    def _route(self, item: Item) -> str | None:
+    def _route(self, item: RunningTask) -> str | None:
         """Where it runs; None when it has been settled here."""
         data = item.task.data
         if item.task._record.callback is not None:
@@ -269,18 +272,18 @@ class Feeder:
             name = data.get("task")
             item.handler = self._handlers.get(name) if isinstance(name, str) else None
             if item.handler is not None:
-                item.slots, item.stored = self._work.slots, data.get("args")
+                item.slots, item.stored = self._state.slots, data.get("args")
                 item.traced = data if TRACE in data else None
                 if is_double(item.task, data):
-                    self._work.settler.add(item, verdict.dropped(item))
+                    self._state.settler.add(item, settlement.dropped(item))
                     return None
                 return item.handler.rules.executor
         if "callback" in self._executors and item.tube.name not in self._handled:
-            self._work.settler.add(item, verdict.postponed(item, NOT_OURS))
+            self._state.settler.add(item, settlement.postponed(item, NOT_OURS))
             return None
-        ended = verdict.unknown(item)
+        ended = settlement.unknown(item)
         log.warning("%r is released: %s", item, ended.move.reason, extra={"item": item})
-        self._work.settler.add(item, ended)
+        self._state.settler.add(item, ended)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Keeps what the worker holds alive: leases extended, progress told, and what waits too long given back."""
+"""Extends the leases of running tasks, stores their progress, and releases tasks that wait too long to start."""
 
 from __future__ import annotations
 
@@ -12,67 +12,67 @@ from penstock.broker.tube import Tube
 from penstock.core.lifecycle import Move
 from penstock.errors import PenstockError
 from penstock.operations.store_ops import settle
-from penstock.worker import settlement as verdict
-from penstock.worker.running_task import MAX_WAIT, Item
-from penstock.worker.state import Work
+from penstock.worker import settlement
+from penstock.worker.running_task import MAX_WAIT, RunningTask
+from penstock.worker.state import WorkerState
 
 log = logging.getLogger("penstock.worker")
 
-# A lease is extended when a third of it is over: two beats may fail before it lapses.
+# A lease is extended when a third of it is over: two attempts may fail before it lapses.
 EXTEND_AT = 2 / 3
-# Looks in the time that a task may wait to be started; it is given back one look early.
+# Checks within the time that a task may wait to be started; it is released one check early.
 LOOKS = 4
-# So often, while something runs: progress is told with that delay.
+# Seconds between checks while something runs: progress is stored with that delay.
 RUNNING_TICK = 0.2
-# Looks in the time of a lease.
+# Checks within the time of a lease.
 LEASE_LOOKS = 6
 
 
-class Heart:
-    """One thread. All leases that need it are extended in one call for each tube."""
+class LeaseExtender:
+    """One thread. All leases of a tube that need it are extended in one store call."""
 
-    def __init__(self, work: Work, session_handle: SessionHandle, on_tick: Callable[[], None]) -> None:
-        self._work = work
+    def __init__(self, state: WorkerState, session_handle: SessionHandle, on_tick: Callable[[], None]) -> None:
+        self._state = state
         self.session_handle = session_handle
         self._on_tick = on_tick
         self._wake = threading.Event()
-        self._slow = True  # asleep for longer than a task may wait
+        self._slow = True  # asleep for longer than a task may wait to start
         self._stopping = False
-        self._thread = work.thread("heart", self._run)
+        self._thread = state.thread("lease-extender", self._run)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End."""
+        """Stop the thread and wait for it."""
         self._stopping = True
         self._wake.set()
         self._thread.join()
 
     def poke(self) -> None:
-        """Something was taken."""
+        """Check soon, because tasks were taken."""
         if self._slow:
             self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping:
-            self._slow = True  # what is taken during this look may need a sooner next one
+            self._slow = True  # tasks taken during this check may need an earlier next one
             pause = self._tick(time.monotonic())
             self._slow = pause is None or pause > MAX_WAIT / LOOKS
             self._wake.wait(pause)
             self._wake.clear()
 
     def _tick(self, now: float) -> float | None:
-        """Look after everything held; seconds until the next look, None when there is nothing to look after."""
-        held = list(self._work.hand.held)
+        """Check everything in flight. Returns the seconds until the next check, None if nothing is in flight."""
+        held = list(self._state.in_flight.held)
         if not held:
             return None
         pause = RUNNING_TICK
-        if self._work.hand.unstarted:
+        if self._state.in_flight.unstarted:
             pause = min(item.patience for item in held) / LOOKS
             self._give_back(now + pause)
-        touches: dict[Tube, list[tuple[Item, Move]]] = {}
+        touches: dict[Tube, list[tuple[RunningTask, Move]]] = {}
         for item in held:
             move = self._touch(item, now)
             if move is not None:
@@ -84,17 +84,17 @@ class Heart:
         return min(pause, max(0.002, shortest / LEASE_LOOKS))
 
     def _give_back(self, now: float) -> None:
-        """What has waited too long is another's: all handlers here are busy, and so nothing is taken ahead either."""
-        for item in self._work.hand.claim_overdue(now):
-            self._work.pace.forget()
-            self._work.settler.add(item, verdict.unstarted(item))
+        """Release what has waited too long: all handlers here are busy, and another worker may have a free one."""
+        for item in self._state.in_flight.claim_overdue(now):
+            self._state.throughput.forget()
+            self._state.settler.add(item, settlement.unstarted(item))
 
-    def _touch(self, item: Item, now: float) -> Move | None:
-        """What must be told to the store of this one, if anything."""
+    def _touch(self, item: RunningTask, now: float) -> Move | None:
+        """The move that extends the lease or stores the progress of a task; None if neither is needed."""
         if item.lost:
             return None
         if item.session != self.session_handle.number:
-            self._lose(item)  # the session is gone, and all its leases with it
+            self._lose(item)  # the session has ended, and all its leases with it
             return None
         extra, progress = _extension(item, now), item.progress
         if not extra and progress == item.told:
@@ -102,11 +102,11 @@ class Heart:
         record = item.task._record
         return Move("touch", record.id, item.session, record.lease, round(extra * 1000), progress=progress)
 
-    def _send(self, tube: Tube, pairs: list[tuple[Item, Move]]) -> None:
+    def _send(self, tube: Tube, pairs: list[tuple[RunningTask, Move]]) -> None:
         try:
             records = settle(tube.runtime, tube.stored, [move for _, move in pairs])
         except PenstockError as error:
-            log.warning("%d leases could not be extended: %s", len(pairs), error)
+            log.warning("could not extend %d leases: %s", len(pairs), error)
             for item, _ in pairs:
                 if item.deadline is not None and item.deadline <= time.monotonic():
                     self._lose(item)
@@ -119,15 +119,15 @@ class Heart:
             if item.deadline is not None:
                 item.deadline += move.extra / 1000
 
-    def _lose(self, item: Item) -> None:
-        if not item.finished:  # else it may just have been settled
-            log.warning("%r is not held any more: its handler is told so", item, extra={"item": item})
-            self._work.tally.lost += 1
+    def _lose(self, item: RunningTask) -> None:
+        if not item.finished:  # else it may have been settled just now
+            log.warning("lost the lease of %r; cancelling its handler", item, extra={"item": item})
+            self._state.stats.lost += 1
             item.lose()
 
 
-def _extension(item: Item, now: float) -> float:
-    """Seconds to add to its lease now, so that it is a whole ttr long again; 0 while most of it is left."""
+def _extension(item: RunningTask, now: float) -> float:
+    """Seconds to add to a lease so that a whole ttr is left again; 0 while most of it is left."""
     if item.deadline is None or item.ttr is None or item.deadline - now > item.ttr * EXTEND_AT:
         return 0
     until = now + item.ttr if item.ends is None else min(now + item.ttr, item.ends)

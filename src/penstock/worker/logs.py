@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.logging import RichHandler
 
-from penstock.worker.running_task import Item
+from penstock.worker.running_task import RunningTask
 
 
 class JsonFormatter(logging.Formatter):
@@ -24,7 +24,7 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
         }
         item = getattr(record, "item", None)
-        if isinstance(item, Item):
+        if isinstance(item, RunningTask):
             fields |= {"tube": item.tube.name, "id": item.task.id, "attempt": item.task.attempts}
             fields |= {} if item.handler is None else {"task": item.handler.name}
         counts = getattr(record, "counts", None)

@@ -70,11 +70,11 @@ class Home:
     ack = fail = release = bury = touch = _finish = _give_back = _refuse
 
 
-class Run:
+class ChildRun:
     """One run of a handler, which speaks to its worker through the pipe."""
 
-    def __init__(self, line: Line, job: Job) -> None:
-        self._line = line
+    def __init__(self, pipe: WorkerPipe, job: Job) -> None:
+        self._pipe = pipe
         self.task = CurrentTask(job.record, Home(job.tube), codec.decode(job.record.payload))
 
     def current_task(self) -> CurrentTask:
@@ -83,19 +83,19 @@ class Run:
 
     def step_aside(self, *, awaited: bool) -> None:
         """Its slot is another's."""
-        self._line.say(Message("aside"))
+        self._pipe.say(Message("aside"))
 
     def step_back(self) -> None:
         """It goes on when the worker says so."""
-        self._line.say(Message("back"))
-        self._line.heard.get()
+        self._pipe.say(Message("back"))
+        self._pipe.heard.get()
 
     async def step_back_async(self) -> None:
         """Handlers in processes are not async."""
         self.step_back()
 
 
-class Line:
+class WorkerPipe:
     """The pipe to the worker. When that is gone, so is this process: someone else will have the task."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -103,7 +103,7 @@ class Line:
         self._lock = threading.Lock()
         self.heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.busy = False
-        self.run: Run | None = None
+        self.run: ChildRun | None = None
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Message) -> None:
@@ -129,25 +129,25 @@ class Line:
 
 
 def main(fd: int, modules: list[str]) -> None:
-    """Run what the worker asks for, until it is gone. The modules are loaded first: that is no handler's time."""
+    """ChildRun what the worker asks for, until it is gone. The modules are loaded first: that is no handler's time."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the worker decides when this one ends
-    line = Line(Connection(fd))
+    pipe = WorkerPipe(Connection(fd))
     for module in modules:
         importlib.import_module(module)
-    line.say(Message("ready"))
+    pipe.say(Message("ready"))
     while True:
-        job = msgspec.json.decode(line.heard.get(), type=Job)
-        line.run = Run(line, job)
-        set_run(line.run)
+        job = msgspec.json.decode(pipe.heard.get(), type=Job)
+        pipe.run = ChildRun(pipe, job)
+        set_run(pipe.run)
         message = answer(job)
-        line.run, line.busy = None, False
-        line.say(message)
+        pipe.run, pipe.busy = None, False
+        pipe.say(message)
 
 
 def answer(job: Job) -> Message:
-    """Run the handler; what is to be said of its end."""
+    """ChildRun the handler; what is to be said of its end."""
     try:
         handler = find_handler(job)
         data: Any = codec.decode(job.record.payload)

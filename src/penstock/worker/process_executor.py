@@ -20,10 +20,10 @@ from penstock.app.ends import Bury, Retry
 from penstock.core import codec
 from penstock.errors import BadValue
 from penstock.worker.process_child import Job, Message
-from penstock.worker.running_task import Item
+from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed
-from penstock.worker.state import Work
-from penstock.worker.thread_executor import Threads
+from penstock.worker.state import WorkerState
+from penstock.worker.thread_executor import ThreadExecutor
 
 # Seconds by which a lease outlasts the end of its process, to be settled in.
 SETTLE_TIME = 5.0
@@ -82,11 +82,11 @@ class Child:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-class Processes(Threads):
+class ProcessExecutor(ThreadExecutor):
     """An executor of so many processes, more while some of them wait for other work."""
 
-    def __init__(self, work: Work, most: int, modules: Iterable[str], url: str | None) -> None:
-        super().__init__(work, most)
+    def __init__(self, state: WorkerState, most: int, modules: Iterable[str], url: str | None) -> None:
+        super().__init__(state, most)
         self._modules = sorted(set(modules))
         self._url = url
         self._own = threading.local()
@@ -101,19 +101,19 @@ class Processes(Threads):
         for child in children:
             child.wait()
 
-    def _call(self, item: Item) -> None:
+    def _call(self, item: RunningTask) -> None:
         began = time.perf_counter()
         try:
             child = self._child()
             child.await_ready()
             began = time.perf_counter()
-            self._work.finish(item, self._converse(child, item), began)
+            self._state.finish(item, self._converse(child, item), began)
         except (EOFError, ConnectionError, TimeoutError) as error:
             ended = self._bury_child()
             failure = HandlerFailed(str(error) if isinstance(error, TimeoutError) else f"its process died: {ended}")
-            self._work.fail(item, failure, began)
+            self._state.fail(item, failure, began)
         except Exception as error:
-            self._work.fail(item, error, began)
+            self._state.fail(item, error, began)
 
     def _child(self) -> Child:
         """The calling thread's."""
@@ -128,7 +128,7 @@ class Processes(Threads):
         self._children.discard(child)
         return child.bury()
 
-    def _converse(self, child: Child, item: Item) -> object:
+    def _converse(self, child: Child, item: RunningTask) -> object:
         """The handler's result; raises what it ended with."""
         assert item.handler is not None
         function = item.handler.function
@@ -154,7 +154,7 @@ class Processes(Threads):
             if aside:  # it died there: the slot that it has not is still given back
                 self._step(None, item, aside=False)
 
-    def _step(self, child: Child | None, item: Item, *, aside: bool) -> None:
+    def _step(self, child: Child | None, item: RunningTask, *, aside: bool) -> None:
         """The handler gives its slot back, or comes back for one; meanwhile another process may run."""
         if not aside:
             item.step_back()

@@ -21,7 +21,7 @@ MAX_WAIT = 0.1
 WAIT_SHARE = 0.25
 
 
-class Item:
+class RunningTask:
     """A taken task with its handler. `deadline` is the end of its lease by the monotonic clock, None where it has none.
 
     It is what `penstock.current_task()` and `penstock.waiting()` speak to.
@@ -119,29 +119,29 @@ class Item:
             raise cancelled
 
 
-class Hand:
+class InFlight:
     """What the worker holds: taken and not settled. Those not started can be claimed once, to run or to give back."""
 
     def __init__(self) -> None:
-        self.held: set[Item] = set()
+        self.held: set[RunningTask] = set()
         # item -> until when it may wait. Popping is the claim, atomic without a lock.
-        self.unstarted: dict[Item, float] = {}
+        self.unstarted: dict[RunningTask, float] = {}
 
-    def add(self, items: Iterable[Item], now: float) -> None:
+    def add(self, items: Iterable[RunningTask], now: float) -> None:
         """These were taken."""
         for item in items:
             self.held.add(item)
             self.unstarted[item] = now + item.patience
 
-    def claim(self, item: Item) -> bool:
+    def claim(self, item: RunningTask) -> bool:
         """Whether the caller is the one to start it, or to give it back."""
         return self.unstarted.pop(item, None) is not None
 
-    def claim_all(self) -> list[Item]:
+    def claim_all(self) -> list[RunningTask]:
         """Everything not started, to be given back."""
         return [item for item in list(self.unstarted) if self.claim(item)]
 
-    def claim_overdue(self, now: float) -> list[Item]:
+    def claim_overdue(self, now: float) -> list[RunningTask]:
         """What has waited too long, to be given back."""
         overdue = [item for item, until in list(self.unstarted.items()) if until <= now]
         return [item for item in overdue if self.claim(item)]

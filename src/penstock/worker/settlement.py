@@ -1,4 +1,4 @@
-"""What becomes of a task by what its handler did: the move that settles it, and how long to hold it before that."""
+"""How a task is settled after its handler ended: the move, and how long to hold the lease before it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from penstock.core.numbers import MAX_SECONDS, span_ms
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
-    from penstock.worker.running_task import Item
+    from penstock.worker.running_task import RunningTask
 
 DEFAULT_BACKOFF = Backoff()
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Settlement(msgspec.Struct, frozen=True):
     """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
 
     move: Move
@@ -29,7 +29,7 @@ class Verdict(msgspec.Struct, frozen=True):
     hold: float = 0
 
 
-def done(item: Item, result: object) -> Verdict:
+def done(item: RunningTask, result: object) -> Settlement:
     """The handler returned."""
     record = item.task._record
     payload = None
@@ -39,7 +39,7 @@ def done(item: Item, result: object) -> Verdict:
             payload = encode_payload(item.tube.stored, "result", kept)
     except Exception as error:  # the work is done: doing it again would not help
         return bury(item, unkept(error))
-    return Verdict(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
+    return Settlement(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
 
 
 def unkept(error: Exception) -> str:
@@ -47,7 +47,7 @@ def unkept(error: Exception) -> str:
     return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
 
 
-def failed(item: Item, error: BaseException) -> Verdict:
+def failed(item: RunningTask, error: BaseException) -> Settlement:
     """The handler raised."""
     if isinstance(error, Bury):
         return bury(item, error.reason)
@@ -62,58 +62,58 @@ class HandlerFailed(Exception):
     """What a handler elsewhere ended with, in words."""
 
 
-def bury(item: Item, reason: str | None) -> Verdict:
+def bury(item: RunningTask, reason: str | None) -> Settlement:
     """Aside, until someone looks."""
     record = item.task._record
     why = names.text("reason", reason)
-    return Verdict(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
+    return Settlement(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
 
 
-def release(item: Item, delay: float, reason: str | None) -> Verdict:
+def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
     """Back into the tube, for another attempt after the delay."""
     record = item.task._record
     timed = "delay" in item.tube.stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
     move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record)
-    return Verdict(move, "retried", 0 if timed else delay)
+    return Settlement(move, "retried", 0 if timed else delay)
 
 
-def unknown(item: Item) -> Verdict:
+def unknown(item: RunningTask) -> Settlement:
     """No handler here has that name: another worker may have it."""
     return release(item, _backoff(item), f"no handler named {_name(item)} is known to the worker that took it")
 
 
-def unstarted(item: Item) -> Verdict:
+def unstarted(item: RunningTask) -> Settlement:
     """Taken and never run: back to its place, its attempt not counted."""
     record = item.task._record
-    return Verdict(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
+    return Settlement(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
 
 
-def postponed(item: Item, seconds: float) -> Verdict:
+def postponed(item: RunningTask, seconds: float) -> Settlement:
     """Not run here and now: back after a moment, its attempt not counted."""
     later = release(item, seconds, None)
-    return Verdict(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
+    return Settlement(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
 
 
-def stopped(item: Item) -> Verdict:
+def stopped(item: RunningTask) -> Settlement:
     """The worker stops before the handler came to its end."""
     record = item.task._record
     reason = "the worker stopped before it was done"
-    return Verdict(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
+    return Settlement(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
 
 
-def dropped(item: Item) -> Verdict:
+def dropped(item: RunningTask) -> Settlement:
     """A tick that another one stands for."""
     record = item.task._record
-    return Verdict(Move("delete", record.id, lease=record.lease), "dropped")
+    return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
 
 
-def _backoff(item: Item) -> float:
+def _backoff(item: RunningTask) -> float:
     chosen = item.handler.rules.backoff if item.handler is not None else None
     chosen = chosen or item.tube.stored.backoff or DEFAULT_BACKOFF
     return chosen.delay(item.task.attempts, random.random())
 
 
-def _name(item: Item) -> str:
+def _name(item: RunningTask) -> str:
     data = item.task.data
     return names.shown(data.get("task")) if isinstance(data, dict) else "(its data names none)"

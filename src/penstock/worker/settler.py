@@ -1,4 +1,4 @@
-"""Settles what handlers finished: everything that is finished at one moment goes in one call for each tube."""
+"""Settles finished tasks: all that are finished at the same time share one store call per tube."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from collections.abc import Callable, Sequence
 from penstock.core.task import Record
 from penstock.errors import PenstockError, StoreError
 from penstock.operations.store_ops import settle
-from penstock.worker.running_task import Hand, Item
-from penstock.worker.settlement import Verdict
-from penstock.worker.stats import Tally
+from penstock.worker.running_task import InFlight, RunningTask
+from penstock.worker.settlement import Settlement
+from penstock.worker.stats import WorkerStats
 
 log = logging.getLogger("penstock.worker")
 
 Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
-# In one step: enough to make its commit cheap, few enough not to hold the store up.
+# Tasks in one store call: enough to make its commit cheap, few enough not to delay other callers.
 BATCH = 1000
-# Seconds between attempts while the store is away.
+# Seconds between retries while the store is unavailable.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
 
 
 class Settler:
-    """One thread. A result is kept and tried again while the store is away; a lease that is over by then is told."""
+    """One thread. Retries while the store is unavailable, and logs tasks whose lease was lost by then."""
 
-    def __init__(self, hand: Hand, tally: Tally, thread: Thread) -> None:
-        self._hand = hand
-        self._tally = tally
-        self._done: deque[tuple[Item, Verdict]] = deque()
-        self._later: list[tuple[float, int, Item, Verdict]] = []
+    def __init__(self, hand: InFlight, tally: WorkerStats, thread: Thread) -> None:
+        self._in_flight = hand
+        self._stats = tally
+        self._done: deque[tuple[RunningTask, Settlement]] = deque()
+        self._later: list[tuple[float, int, RunningTask, Settlement]] = []
         self._count = itertools.count()
         self._wake = threading.Event()
         self._asleep = False
@@ -43,26 +43,26 @@ class Settler:
         self._thread = thread("settler", self._run)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
-    def add(self, item: Item, verdict: Verdict) -> None:
-        """This one is finished. Cheap, and safe from any thread; only the first verdict on an item counts."""
+    def add(self, item: RunningTask, settlement: Settlement) -> None:
+        """Settle a task. Cheap, and safe from any thread; only the first settlement of a task counts."""
         if item.finished:
             return
         item.finished = True
-        self._done.append((item, verdict))
+        self._done.append((item, settlement))
         if self._asleep:
-            self._asleep = False  # so that one call is enough until it is awake
+            self._asleep = False  # one wake-up is enough until it runs
             self._wake.set()
 
-    def forget(self, item: Item) -> None:
-        """Its lease is over, and so nothing is to be said of it."""
+    def forget(self, item: RunningTask) -> None:
+        """Drop a task whose lease was lost."""
         item.finished = True
-        self._hand.held.discard(item)
+        self._in_flight.held.discard(item)
 
     def stop(self, timeout: float) -> bool:
-        """Settle what is finished, give up after timeout; True when nothing is left."""
+        """Settle what is finished, for at most timeout seconds. Returns whether nothing is left."""
         self._until = time.monotonic() + timeout
         self._wake.set()
         self._thread.join(timeout + 1)
@@ -85,50 +85,50 @@ class Settler:
         self._asleep = False
         self._wake.clear()
 
-    def _next_batch(self) -> list[tuple[Item, Verdict]]:
+    def _next_batch(self) -> list[tuple[RunningTask, Settlement]]:
         now, stopping = time.monotonic(), self._until is not None
-        batch: list[tuple[Item, Verdict]] = []
+        batch: list[tuple[RunningTask, Settlement]] = []
         while self._later and (stopping or self._later[0][0] <= now):
             batch.append(heapq.heappop(self._later)[2:])
         while self._done and len(batch) < BATCH:
-            item, verdict = self._done.popleft()
+            item, settlement = self._done.popleft()
             if item.lost or item.settled:
-                self._hand.held.discard(item)
-            elif verdict.hold and not stopping:
-                heapq.heappush(self._later, (now + verdict.hold, next(self._count), item, verdict))
+                self._in_flight.held.discard(item)
+            elif settlement.hold and not stopping:
+                heapq.heappush(self._later, (now + settlement.hold, next(self._count), item, settlement))
             else:
-                batch.append((item, verdict))
+                batch.append((item, settlement))
         return batch
 
-    def _settle_all(self, batch: list[tuple[Item, Verdict]]) -> None:
-        by_tube: dict[int, list[tuple[Item, Verdict]]] = {}
+    def _settle_all(self, batch: list[tuple[RunningTask, Settlement]]) -> None:
+        by_tube: dict[int, list[tuple[RunningTask, Settlement]]] = {}
         for pair in batch:
             by_tube.setdefault(pair[0].tube.stored.no, []).append(pair)
         for pairs in by_tube.values():
             self._settle(pairs)
 
-    def _settle(self, pairs: list[tuple[Item, Verdict]]) -> None:
+    def _settle(self, pairs: list[tuple[RunningTask, Settlement]]) -> None:
         pause, tube = FIRST_PAUSE, pairs[0][0].tube
         while True:
             try:
-                moves = [verdict.move for _, verdict in pairs]
+                moves = [settlement.move for _, settlement in pairs]
                 return self._settled(pairs, settle(tube.runtime, tube.stored, moves))
             except StoreError as error:
                 left = LAST_PAUSE if self._until is None else self._until - time.monotonic()
                 if left <= 0:
-                    return log.error("%d finished tasks could not be settled and will run again: %s", len(pairs), error)
-                log.warning("%d finished tasks wait for the store: %s", len(pairs), error)
+                    return log.error("could not settle %d finished tasks, which will run again: %s", len(pairs), error)
+                log.warning("store unavailable (%s); retrying to settle %d finished tasks", error, len(pairs))
                 time.sleep(min(pause, left))
                 pause = min(pause * 2, LAST_PAUSE)
-            except PenstockError as error:  # the tube is gone, and they with it
-                log.warning("%d finished tasks cannot be settled: %s", len(pairs), error)
+            except PenstockError as error:  # the tube was dropped, and the tasks with it
+                log.warning("cannot settle %d finished tasks: %s", len(pairs), error)
                 return self._settled(pairs, [None] * len(pairs))
 
-    def _settled(self, pairs: list[tuple[Item, Verdict]], records: Sequence[Record | None]) -> None:
-        for (item, verdict), record in zip(pairs, records, strict=True):
-            self._hand.held.discard(item)
+    def _settled(self, pairs: list[tuple[RunningTask, Settlement]], records: Sequence[Record | None]) -> None:
+        for (item, settlement), record in zip(pairs, records, strict=True):
+            self._in_flight.held.discard(item)
             if record is None:
-                self._tally.lost += 1
-                log.warning("%r was not held any more when it was %s: its result is dropped", item, verdict.what)
+                self._stats.lost += 1
+                log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
             else:
-                self._tally.count("buried" if record.state == "!" else verdict.what)
+                self._stats.count("buried" if record.state == "!" else settlement.what)

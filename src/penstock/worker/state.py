@@ -1,4 +1,4 @@
-"""What the parts of a worker share."""
+"""What the parts of a worker share: the tasks in flight, the slots, the settler and the counters."""
 
 from __future__ import annotations
 
@@ -10,88 +10,88 @@ from typing import Protocol
 
 from penstock.app.ends import Bury, Retry
 from penstock.app.hooks import Hooks
-from penstock.worker import settlement as verdict
-from penstock.worker.running_task import Hand, Item
+from penstock.worker import settlement
+from penstock.worker.running_task import InFlight, RunningTask
 from penstock.worker.settings import Settings
 from penstock.worker.settler import Settler
 from penstock.worker.slots import Slots
-from penstock.worker.stats import Pace, Tally
+from penstock.worker.stats import Throughput, WorkerStats
 
 log = logging.getLogger("penstock.worker")
 
 
 class Executor(Protocol):
-    """Where handlers run. Each item it is given ends as a verdict with the settler, unless someone else claims it."""
+    """Runs handlers. Each task it is given ends as a Settlement at the settler, unless another part claims it."""
 
-    def start(self, items: Sequence[Item]) -> None:
-        """Run these when there are slots for them; from one thread only."""
+    def start(self, items: Sequence[RunningTask]) -> None:
+        """Run these tasks as slots become free. Called from one thread only."""
 
     def room(self) -> int | None:
-        """How many more it could begin at once; None where slots alone decide."""
+        """How many more it could start now; None if only the slots limit it."""
 
     def stop(self) -> None:
-        """End what still runs, where that can be done."""
+        """Stop what still runs, where that is possible."""
 
 
-class Work:
-    """What is held, what runs, what is finished, and how fast it goes."""
+class WorkerState:
+    """The state of one worker, shared by its threads."""
 
     def __init__(self, settings: Settings, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
-        self.hand = Hand()
-        self.tally = Tally()
+        self.in_flight = InFlight()
+        self.stats = WorkerStats()
         self.slots = Slots(settings.concurrency, settings.limits)
-        self.settler = Settler(self.hand, self.tally, self.thread)
-        self.pace = Pace()
-        #: Called when a part of the worker has died of a mistake in it.
+        self.settler = Settler(self.in_flight, self.stats, self.thread)
+        self.throughput = Throughput()
+        #: Called when a thread of the worker itself has crashed.
         self.on_crash: Callable[[], object] = lambda: None
-        #: When no more than so many wait to be started, `on_low` is called, once.
+        #: When at most this many tasks wait to be started, `on_low` is called, once.
         self.low = -1
         self.on_low: Callable[[], None] = lambda: None
 
     def thread(self, name: str, run: Callable[[], None]) -> threading.Thread:
-        """A thread of the worker itself, guarded."""
+        """Make a thread of the worker itself that reports a crash."""
         return threading.Thread(target=self.guarded(name, run), name=f"penstock-{name}", daemon=True)
 
     def guarded(self, name: str, run: Callable[[], None]) -> Callable[[], None]:
-        """A part of the worker itself. Without it the others would go on in vain, so its death is told."""
+        """Wrap a thread's function: the other threads are useless without this one, so report it if it crashes."""
 
         def guarded() -> None:
             try:
                 run()
             except BaseException:
-                log.critical("the worker's %s has died and it cannot go on", name, exc_info=True)
+                log.critical("worker thread %s crashed; shutting down", name, exc_info=True)
                 self.on_crash()
 
         return guarded
 
-    def claim(self, item: Item) -> bool:
-        """Whether the caller, who has a slot, is to run it now."""
-        if not self.hand.claim(item):
-            return False  # it waited too long, and was given back
-        if len(self.hand.unstarted) <= self.low:
+    def claim(self, item: RunningTask) -> bool:
+        """Whether the caller, which holds a slot, may run the task now."""
+        if not self.in_flight.claim(item):
+            return False  # it waited too long and was released
+        if len(self.in_flight.unstarted) <= self.low:
             self.low = -1
             self.on_low()
         if self.slots.limited and not self.slots.may_start(item.task.pri):
-            self.settler.add(item, verdict.unstarted(item))
+            self.settler.add(item, settlement.unstarted(item))
             return False
         if self.hooks.start:
             self.hooks.starts(item.task)
         return True
 
-    def finish(self, item: Item, result: object, began: float) -> None:
-        """Its handler returned."""
+    def finish(self, item: RunningTask, result: object, began: float) -> None:
+        """Settle a task whose handler returned."""
         self._ended(item, None, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
-        return self.settler.add(item, verdict.done(item, result))
+        return self.settler.add(item, settlement.done(item, result))
 
-    def fail(self, item: Item, error: BaseException, began: float) -> None:
-        """Its handler raised, or could not be called."""
+    def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
+        """Settle a task whose handler raised or could not be called."""
         self._ended(item, error, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
-        ended = verdict.stopped(item) if item.stopped else verdict.failed(item, error)
+        ended = settlement.stopped(item) if item.stopped else settlement.failed(item, error)
         if not isinstance(error, (Retry, Bury)) and not item.stopped:
             log.warning(
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
@@ -99,14 +99,14 @@ class Work:
             )  # fmt: skip
         return self.settler.add(item, ended)
 
-    def _ended(self, item: Item, error: BaseException | None, seconds: float) -> None:
-        self.pace.note(seconds)
+    def _ended(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
+        self.throughput.note(seconds)
         if self.hooks.end:
             self.hooks.ended(item.task, error, seconds)
 
 
 def _shown(error: BaseException) -> BaseException | None:
-    """The error with a traceback that begins in the handler, not in here; None where that leaves nothing."""
+    """The error with a traceback that starts in the handler; None if nothing of it is left then."""
     at = error.__traceback__
     while at is not None and at.tb_frame.f_globals.get("__name__", "").startswith("penstock."):
         at = at.tb_next

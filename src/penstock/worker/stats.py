@@ -1,16 +1,16 @@
-"""What a worker has done so far, and how long its handlers take."""
+"""Counters of a worker, and how fast its handlers are."""
 
 from __future__ import annotations
 
 import time
 
-# A slower handler is believed at once, a faster one only when it goes on: prefetching too much holds others up.
+# Slower handlers are believed at once, faster ones only gradually: prefetching too much starves other workers.
 _SLOWER = 0.5
 _FASTER = 0.1
 
 
-class Tally:
-    """Counts for people. Where two threads count the same at once, one may be missed."""
+class WorkerStats:
+    """Counters for display. When two threads count at once, one may be missed."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
@@ -23,15 +23,15 @@ class Tally:
         self.lost = 0
 
     def count(self, what: str) -> None:
-        """One more of these."""
+        """Increment a counter."""
         setattr(self, what, getattr(self, what) + 1)
 
     def facts(self) -> dict[str, int]:
-        """The counts, by name."""
+        """The counters by name."""
         return {name: value for name, value in vars(self).items() if name != "began"}
 
 
-class Pace:
+class Throughput:
     """How long a handler takes, and how many are finished a second while there is work; leaning to the slow side.
 
     Racing threads may lose a note; these are estimates.
@@ -46,21 +46,21 @@ class Pace:
         self._at, self._seen = 0.0, 0
 
     def forget(self) -> None:
-        """It has become another one: the next runs tell."""
+        """Start measuring again."""
         self.mean = None
         self.rate = 0.0
 
     def note(self, seconds: float) -> None:
-        """One more run."""
+        """Record one run."""
         self._finished += 1
         self.mean = seconds if self.mean is None else _leaning(self.mean, seconds, slower=seconds > self.mean)
 
     def begin(self, now: float) -> None:
-        """From now on there is work: time before this says nothing about the rate."""
+        """Start measuring the rate now, because there was no work before."""
         self._at, self._seen = now, self._finished
 
     def look(self, now: float) -> None:
-        """Take what was finished since the last look for the rate."""
+        """Update the rate with what was finished since the last update."""
         count, seconds = self._finished - self._seen, now - self._at
         if count and seconds > 0:
             rate = count / seconds

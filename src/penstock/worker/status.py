@@ -58,7 +58,7 @@ class Status:
 
     def look(self, doing: str = "working") -> None:
         """Show or log how it stands now; what it is `doing` changes only on a terminal."""
-        tally, slots, now = self._worker.work.tally, self._worker.work.slots, time.monotonic()
+        tally, slots, now = self._worker.state.stats, self._worker.state.slots, time.monotonic()
         if now - self._at >= 1:
             self._rate = (tally.done - self._done) / (now - self._at)
             self._at, self._done = now, tally.done

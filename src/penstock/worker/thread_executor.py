@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 
 from penstock.app.current import set_run
 from penstock.app.tracing import continued
-from penstock.worker.running_task import Item
-from penstock.worker.state import Work
+from penstock.worker.running_task import RunningTask
+from penstock.worker.state import WorkerState
 
 # Where handlers take longer than this, each thread wakes another for the next task before it runs its own. For
 # faster ones the hand-over costs more than it brings.
@@ -28,22 +28,22 @@ class Parked:
         self.duty: Callable[[], None] | None = None
 
 
-class Threads:
+class ThreadExecutor:
     """An executor. A thread holds its slot from its first task until it finds no more."""
 
-    def __init__(self, work: Work, most: int | None = None) -> None:
-        self._work = work
+    def __init__(self, state: WorkerState, most: int | None = None) -> None:
+        self._state = state
         self._most = most  # threads, those aside not counted; None: slots alone decide
         self._threads = 0
         self._aside = 0
-        self._slots = work.slots
-        self._buffer: deque[Item] = deque()
+        self._slots = state.slots
+        self._buffer: deque[RunningTask] = deque()
         self._idle: list[Parked] = []
         self._lock = threading.Lock()
         self._over = False
-        work.slots.on_free.append(self.wake)
+        state.slots.on_free.append(self.wake)
 
-    def start(self, items: Sequence[Item]) -> None:
+    def start(self, items: Sequence[RunningTask]) -> None:
         """Run these, in order, as threads and slots allow."""
         self._buffer.extend(items)
         self.wake()
@@ -54,7 +54,7 @@ class Threads:
             self._threads += 1
         self._begin(duty)
 
-    def relieve(self, item: Item, duty: Callable[[], None]) -> bool:
+    def hand_over(self, item: RunningTask, duty: Callable[[], None]) -> bool:
         """Give the caller's duty to an idle thread, so that the caller, one of these, runs the item without a change
         of threads: as soon as it has returned from its duty. False, and nothing is done, where none is idle."""
         with self._lock:
@@ -119,7 +119,7 @@ class Threads:
             duty, parked.duty = parked.duty, None
 
     def _drain(self) -> None:
-        buffer, pace = self._buffer, self._work.pace
+        buffer, pace = self._buffer, self._state.throughput
         alone = True  # there is always one more thread about to look, in case that this one's handler blocks
         while not self._slots.wanted:
             try:
@@ -129,10 +129,10 @@ class Threads:
             if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
                 alone = False
                 self.wake()
-            if self._work.claim(item):
+            if self._state.claim(item):
                 self._call(item)
 
-    def _call(self, item: Item) -> None:
+    def _call(self, item: RunningTask) -> None:
         handler = item.handler
         assert handler is not None
         set_run(item)
@@ -144,6 +144,6 @@ class Threads:
                 with continued(item.traced, item.tube.name, item.task.id):
                     result = handler.arguments.call(handler.function, item.stored)
         except BaseException as error:
-            self._work.fail(item, error, began)
+            self._state.fail(item, error, began)
         else:
-            self._work.finish(item, result, began)
+            self._state.finish(item, result, began)

@@ -15,14 +15,14 @@ from penstock.callbacks.finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
-from penstock.worker import settlement as verdict
-from penstock.worker.async_executor import Loop
-from penstock.worker.fetcher import Feeder, Source
-from penstock.worker.lease_extender import Heart
-from penstock.worker.process_executor import Processes, importable_module
+from penstock.worker import settlement
+from penstock.worker.async_executor import AsyncExecutor
+from penstock.worker.fetcher import Fetcher, Source
+from penstock.worker.lease_extender import LeaseExtender
+from penstock.worker.process_executor import ProcessExecutor, importable_module
 from penstock.worker.settings import Settings
-from penstock.worker.state import Executor, Work
-from penstock.worker.thread_executor import Threads
+from penstock.worker.state import Executor, WorkerState
+from penstock.worker.thread_executor import ThreadExecutor
 
 log = logging.getLogger("penstock.worker")
 
@@ -36,26 +36,28 @@ class Worker:
 
     def __init__(
         self, app: App, settings: Settings | None = None, hurry: threading.Event | None = None,
-        callbacks: Callable[[Work], Executor] | None = None,
+        callbacks: Callable[[WorkerState], Executor] | None = None,
     ) -> None:  # fmt: skip
         self.settings = settings or Settings()
         self._callbacks = callbacks  # makes the executor of tasks that have a callback
         self._app = app
-        self.work = Work(self.settings, app.hooks)
+        self.state = WorkerState(self.settings, app.hooks)
         self._hurry = hurry or threading.Event()  # while it is set, a stop does not wait for handlers
         runtime = app.broker.runtime
         self.session_handle = SessionHandle(runtime, implicit=True)
         self.sources = self._find_sources()
-        self._threads = Threads(self.work)
+        self._threads = ThreadExecutor(self.state)
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
-        self._feeder = Feeder(self.work, self.session_handle, self.sources, self._executors, app.handlers, turns=turns)
+        self._fetcher = Fetcher(
+            self.state, self.session_handle, self.sources, self._executors, app.handlers, turns=turns
+        )
         tubes = {name for each in app.schedules for name in (each.handler.rules.tube, SCHEDULE_TUBE)}
-        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.work.thread)
-        self._heart = Heart(self.work, self.session_handle, self._threads.wake)
-        self._feeder.on_taken = self._heart.poke
+        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.state.thread)
+        self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
+        self._fetcher.on_taken = self._lease_extender.poke
         found = callbacks is not None and not self.settings.tubes
-        self._finder = Finder(app.broker, self._follow, self.work.thread) if found else None
+        self._finder = Finder(app.broker, self._follow, self.state.thread) if found else None
 
     def _find_sources(self) -> list[Source]:
         handlers = self._app.handlers.values()
@@ -82,20 +84,20 @@ class Worker:
         others = set(names) - {source.tube.name for source in own}
         tubes = [find_tube(self._app.broker.runtime, self.session_handle, name) for name in sorted(others)]
         self.sources = own + [self._source(tube, found=True) for tube in tubes]
-        self._feeder.follow(self.sources)
+        self._fetcher.follow(self.sources)
 
     def _make_executors(self) -> dict[str, Executor]:
         """Those that the handlers need, beside threads."""
         needs = {handler.rules.executor for handler in self._app.handlers.values()}
         made: dict[str, Executor] = {}
         if self._callbacks is not None:
-            made["callback"] = self._callbacks(self.work)
+            made["callback"] = self._callbacks(self.state)
         if "async" in needs:
-            made["async"] = Loop(self.work)
+            made["async"] = AsyncExecutor(self.state)
         if "process" in needs:
             found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
             modules = [importable_module(each.name, each.function) for each in found]
-            made["process"] = Processes(self.work, self.settings.processes, modules, self._app._link.url)
+            made["process"] = ProcessExecutor(self.state, self.settings.processes, modules, self._app._link.url)
         return made
 
     @property
@@ -110,9 +112,9 @@ class Worker:
 
     def start(self) -> None:
         """Begin to take and run."""
-        self.work.settler.start()
-        self._heart.start()
-        self._feeder.start(self._threads)
+        self.state.settler.start()
+        self._lease_extender.start()
+        self._fetcher.start(self._threads)
         if self._app.schedules:
             self._scheduler.start()
         if self._finder is not None:
@@ -126,16 +128,16 @@ class Worker:
         self._scheduler.stop()
         if self._finder is not None:
             self._finder.stop()
-        self._feeder.stop()
-        for item in self.work.hand.claim_all():
-            self.work.settler.add(item, verdict.unstarted(item))
-        slots = self.work.slots
+        self._fetcher.stop()
+        for item in self.state.in_flight.claim_all():
+            self.state.settler.add(item, settlement.unstarted(item))
+        slots = self.state.slots
         self._wait(lambda: not slots.running, ends)
         self._wait(lambda: not slots.running and not slots.aside, ends)
         self._give_back_running()
-        self._heart.stop()
+        self._lease_extender.stop()
         left = 0 if self._hurry.is_set() else ends - time.monotonic()
-        self.work.settler.stop(max(LAST_SECONDS, left))
+        self.state.settler.stop(max(LAST_SECONDS, left))
         try:
             self.session_handle.close()
         except PenstockError as error:  # others notice by its heartbeat
@@ -143,14 +145,14 @@ class Worker:
 
     def _give_back_running(self) -> None:
         """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""
-        running = [item for item in list(self.work.hand.held) if not item.finished]
+        running = [item for item in list(self.state.in_flight.held) if not item.finished]
         for item in running:
             log.warning("%r did not end in time and is released", item, extra={"item": item})
             item.stopped = True
         for executor in self._executors.values():
             executor.stop()
         for item in running:
-            self.work.settler.add(item, verdict.stopped(item))
+            self.state.settler.add(item, settlement.stopped(item))
 
     def _wait(self, condition: Callable[[], bool], ends: float) -> None:
         while not condition() and time.monotonic() < ends and not self._hurry.is_set():

@@ -11,7 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import penstock
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Tokens
 from tests.server.http.browser import launched, watched
@@ -61,7 +61,7 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     lanes.take(0)
     app = penstock.App()
     app.cron("30 2 * * *", tube="mail")(_nightly)
-    cards.lay(beside.tube(SCHEDULE_TUBE), [(app.schedules[0], mail)])
+    schedule_status.save(beside.tube(SCHEDULE_TUBE), [(app.schedules[0], mail)])
     return beside
 
 
@@ -177,7 +177,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     def collect() -> None: ...
 
     desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
-    cards.lay(desk, [(schedule, beside.tube("hourly"))])
+    schedule_status.save(desk, [(schedule, beside.tube("hourly"))])
     desk.put({"tick": 2}, address="late #1", delay=7200)
     desk.put({"tick": 1}, address="soon #1", delay=3600)
     page.reload()
@@ -189,10 +189,10 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     assert beside.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
-    assert cards.is_paused(desk, schedule.key)
+    assert schedule_status.is_paused(desk, schedule.key)
     press(page, "Resume")
     expect(page.get_by_role("status")).to_have_text("The schedule goes on.")
-    assert not cards.is_paused(desk, schedule.key)
+    assert not schedule_status.is_paused(desk, schedule.key)
     page.get_by_text("Forget", exact=True).click()
     press(page, "Yes, forget")
     expect(page.locator(".empty")).to_contain_text("No application has put a schedule")

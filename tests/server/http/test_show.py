@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
-from penstock.server.http import formatting as show
+from penstock.server.http import formatting
 
 
 @pytest.mark.parametrize(
@@ -16,9 +16,10 @@ from penstock.server.http import formatting as show
     ],
 )  # fmt: skip
 def test_a_length_of_time(value: float, text: str) -> None:
-    assert show.seconds(value) == text
+    assert formatting.seconds(value) == text
 
 
 def test_options_have_their_units() -> None:
-    assert [show.option(60.0, "ttr"), show.option(60, "capacity"), show.option(True, "fair")] == ["60 s", "60", "yes"]
-    assert show.option(penstock.Backoff(2, 3), "backoff") == "base 2, factor 3, limit 300, jitter 0.1"
+    shown = [formatting.option(60.0, "ttr"), formatting.option(60, "capacity"), formatting.option(True, "fair")]
+    assert shown == ["60 s", "60", "yes"]
+    assert formatting.option(penstock.Backoff(2, 3), "backoff") == "base 2, factor 3, limit 300, jitter 0.1"

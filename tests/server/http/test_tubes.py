@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import penstock
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http import store_access as access
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
@@ -64,7 +64,7 @@ def test_schedules(server: Serving, beside: penstock.Broker) -> None:
     def collect() -> None: ...
 
     desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
-    cards.lay(desk, [(schedule, desk)])
+    schedule_status.save(desk, [(schedule, desk)])
     own = f"/api/schedules/{schedule.key}"
     (listed,) = server.get("/api/schedules").json()
     assert (listed["plan"], listed["paused"], listed["next"] % 3600) == ("every 3600 s", False, 0)

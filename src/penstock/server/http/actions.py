@@ -11,9 +11,9 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock import aio
-from penstock.broker import admin as operating
+from penstock.broker import admin
 from penstock.errors import BadValue, NoSuchTube
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role
 from penstock.server.http.api_tasks import task_id
@@ -47,7 +47,7 @@ NOTICES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Press:
+class FormAction:
     """A button that was pressed."""
 
     access: Access
@@ -61,61 +61,61 @@ class Press:
         return f"/tubes/{part(self.tube.name)}"
 
 
-Action = Callable[[Press], Awaitable[str]]
+Action = Callable[[FormAction], Awaitable[str]]
 
 
-async def _kick(press: Press) -> str:
-    text = press.form.get("count", "1")
+async def _kick(form: FormAction) -> str:
+    text = form.form.get("count", "1")
     if not text.isdecimal() or len(text) > 6:
         raise BadValue("how many to kick is not a number: give one from 1 to 999999")
-    return f"{press.home}?done=kicked&count={await press.tube.kick(int(text))}"
+    return f"{form.home}?done=kicked&count={await form.tube.kick(int(text))}"
 
 
-async def _pause(press: Press) -> str:
-    await press.tube.pause()
-    return f"{press.home}?done=paused"
+async def _pause(form: FormAction) -> str:
+    await form.tube.pause()
+    return f"{form.home}?done=paused"
 
 
-async def _resume(press: Press) -> str:
-    await press.tube.resume()
-    return f"{press.home}?done=resumed"
+async def _resume(form: FormAction) -> str:
+    await form.tube.resume()
+    return f"{form.home}?done=resumed"
 
 
-async def _release_all(press: Press) -> str:
-    return f"{press.home}?done=released&count={await press.tube.release_all()}"
+async def _release_all(form: FormAction) -> str:
+    return f"{form.home}?done=released&count={await form.tube.release_all()}"
 
 
-async def _truncate(press: Press) -> str:
-    return f"{press.home}?done=truncated&count={await press.tube.truncate()}"
+async def _truncate(form: FormAction) -> str:
+    return f"{form.home}?done=truncated&count={await form.tube.truncate()}"
 
 
-async def _drop(press: Press) -> str:
-    await press.tube.drop()
+async def _drop(form: FormAction) -> str:
+    await form.tube.drop()
     return "/?done=dropped"
 
 
 def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
-    async def action(press: Press) -> str:
-        id = task_id(press.tube, press.path["id"])
-        await press.access.call(change, press.tube.sync, id)
-        return f"{press.home}?done=delete" if verb == "delete" else f"{press.home}/tasks/{part(id)}?done={verb}"
+    async def action(form: FormAction) -> str:
+        id = task_id(form.tube, form.path["id"])
+        await form.access.call(change, form.tube.sync, id)
+        return f"{form.home}?done=delete" if verb == "delete" else f"{form.home}/tasks/{part(id)}?done={verb}"
 
     return action
 
 
-async def _start_group(press: Press) -> str:
-    await (await press.tube.group(press.path["group"])).start()
-    return f"{press.home}/groups?done=started"
+async def _start_group(form: FormAction) -> str:
+    await (await form.tube.group(form.path["group"])).start()
+    return f"{form.home}/groups?done=started"
 
 
-async def _cancel_group(press: Press) -> str:
-    await (await press.tube.group(press.path["group"])).cancel()
-    return f"{press.home}/groups?done=cancelled"
+async def _cancel_group(form: FormAction) -> str:
+    await (await form.tube.group(form.path["group"])).cancel()
+    return f"{form.home}/groups?done=cancelled"
 
 
 def _on_schedule(change: Callable[[Any, str], object], done: str) -> Action:
-    async def action(press: Press) -> str:
-        await press.access.call(change, press.tube.sync, press.path["key"])
+    async def action(form: FormAction) -> str:
+        await form.access.call(change, form.tube.sync, form.path["key"])
         return f"/schedules?done={done}"
 
     return action
@@ -126,9 +126,9 @@ _TASK = _TUBE + "/tasks/{id:path}/"
 _GROUP = _TUBE + "/groups/{group}/"
 _SCHEDULE = "/schedules/{key}/"
 ACTIONS: dict[str, tuple[Role, Action]] = {
-    _TASK + "kick": (Role.OPERATE, _on_task("kick", operating.kick_one)),
-    _TASK + "retry": (Role.OPERATE, _on_task("retry", operating.retry)),
-    _TASK + "release": (Role.OPERATE, _on_task("release", operating.release_one)),
+    _TASK + "kick": (Role.OPERATE, _on_task("kick", admin.kick_one)),
+    _TASK + "retry": (Role.OPERATE, _on_task("retry", admin.retry)),
+    _TASK + "release": (Role.OPERATE, _on_task("release", admin.release_one)),
     _TASK + "bury": (Role.OPERATE, _on_task("bury", lambda tube, id: tube.bury(id, "buried in the dashboard"))),
     _TASK + "delete": (Role.OPERATE, _on_task("delete", lambda tube, id: tube.delete(id))),
     _TUBE + "/kick": (Role.OPERATE, _kick),
@@ -139,10 +139,10 @@ ACTIONS: dict[str, tuple[Role, Action]] = {
     _TUBE + "/drop": (Role.ADMIN, _drop),
     _GROUP + "start": (Role.OPERATE, _start_group),
     _GROUP + "cancel": (Role.OPERATE, _cancel_group),
-    _SCHEDULE + "run": (Role.OPERATE, _on_schedule(cards.run_now, "run")),
-    _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(cards.pause, "held")),
-    _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(cards.resume, "unheld")),
-    _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(cards.forget, "forgotten")),
+    _SCHEDULE + "run": (Role.OPERATE, _on_schedule(schedule_status.run_now, "run")),
+    _SCHEDULE + "pause": (Role.OPERATE, _on_schedule(schedule_status.pause, "held")),
+    _SCHEDULE + "resume": (Role.OPERATE, _on_schedule(schedule_status.resume, "unheld")),
+    _SCHEDULE + "forget": (Role.OPERATE, _on_schedule(schedule_status.forget, "forgotten")),
 }
 
 
@@ -157,18 +157,18 @@ def action_routes(server: Server, refuse: Callable[[Request, Exception], Respons
 def _endpoint(
     server: Server, role: Role, action: Action, refuse: Callable[[Request, Exception], Response]
 ) -> Callable[[Request], Awaitable[Response]]:
-    async def press(request: Request) -> Response:
+    async def form(request: Request) -> Response:
         try:
-            server.callers.need(request, role)
+            server.authentication.need(request, role)
             form = await read_form(request, server.options)
-            cookie = "" if server.callers.open else request.cookies.get(COOKIE, "")
-            if not server.callers.logins.sealed(cookie, form.get("seal", "")):
+            cookie = "" if server.authentication.open else request.cookies.get(COOKIE, "")
+            if not server.authentication.logins.sealed(cookie, form.get("seal", "")):
                 raise Refused(403, "this form is not one of this server's pages, or is old: load the page again")
             tube = await server.access.tube(request.path_params.get("name", SCHEDULE_TUBE))
-            return RedirectResponse(await action(Press(server.access, tube, request.path_params, form)), 303)
+            return RedirectResponse(await action(FormAction(server.access, tube, request.path_params, form)), 303)
         except Exception as error:
             if isinstance(error, NoSuchTube):
                 server.access.forget(request.path_params.get("name", SCHEDULE_TUBE))
             return refuse(request, error)
 
-    return press
+    return form

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock import aio
-from penstock.broker import admin as operating
+from penstock.broker import admin
 from penstock.broker.tube import Tube
 from penstock.errors import BadValue, NotTaken
-from penstock.server.http import requests as bodies
-from penstock.server.http import responses as answers
+from penstock.server.http import requests, responses
 from penstock.server.http.operations import Call
 from penstock.server.http.responses import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
 
@@ -19,23 +18,23 @@ from penstock.server.http.responses import Acked, Sentence, Settled, TakenTasks,
 _TEXT_IDS = frozenset({"round", "reliable"})
 
 
-async def put(call: Call, body: bodies.PutOne) -> TaskAnswer:
+async def put(call: Call, body: requests.PutOne) -> TaskAnswer:
     """Put a task. A tube that is missing is created, with the default kind."""
     data, options = body.payload(), body.options()
     tube = await call.access.tube(call.path["name"], call.visit, to_put=[(data, options)])
     work = tube.put(data, timeout=body.timeout, **options)
-    return answers.task(await (call.while_there(work) if body.timeout else work))
+    return responses.task(await (call.while_there(work) if body.timeout else work))
 
 
-async def put_many(call: Call, body: bodies.PutMany) -> TaskList:
+async def put_many(call: Call, body: requests.PutMany) -> TaskList:
     """Put many tasks, all or none. A tube that is missing is created, with the default kind."""
     items = [(task.payload(), task.options()) for task in body.tasks]
     tube = await call.access.tube(call.path["name"], call.visit, to_put=items)
     work = tube.put_many(items, timeout=body.timeout)
-    return TaskList([answers.task(task) for task in await (call.while_there(work) if body.timeout else work)])
+    return TaskList([responses.task(task) for task in await (call.while_there(work) if body.timeout else work)])
 
 
-async def take(call: Call, body: bodies.Take) -> TaskAnswer | TakenTasks | None:
+async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | None:
     """Take the first ready task, or up to `count`; 204 when nothing came in time."""
     tube = await call.access.tube(call.path["name"], call.visit)
     work = tube.take_many(body.count or 1, body.timeout or 0, max_pri=body.max_pri)
@@ -46,7 +45,7 @@ async def take(call: Call, body: bodies.Take) -> TaskAnswer | TakenTasks | None:
     return TakenTasks(taken, call.visit.session_handle.id) if body.count is not None else taken[0]
 
 
-async def take_first(call: Call, body: bodies.TakeFirst) -> TaskAnswer | None:
+async def take_first(call: Call, body: requests.TakeFirst) -> TaskAnswer | None:
     """Take the first ready task of the first of these tubes that has one; 204 when nothing came in time."""
     taker = call.access.broker if call.visit.session is None else call.visit.session
     work = taker.take(body.tubes, body.timeout or 0, max_pri=body.max_pri)
@@ -61,42 +60,42 @@ async def _handed_out(call: Call, tasks: list[aio.Task]) -> list[TaskAnswer]:
         for task in tasks:
             await task.release()
         return []
-    return [answers.task(task, call.visit.session_handle.id) for task in tasks]
+    return [responses.task(task, call.visit.session_handle.id) for task in tasks]
 
 
-async def ack(call: Call, body: bodies.Ack) -> Settled:
+async def ack(call: Call, body: requests.Ack) -> Settled:
     """Done: the task leaves the tube."""
     return await _settle(call, body, "ack", body.result)
 
 
-async def release(call: Call, body: bodies.Release) -> Settled:
+async def release(call: Call, body: requests.Release) -> Settled:
     """Back to its old place."""
     return await _settle(call, body, "release", body.delay)
 
 
-async def touch(call: Call, body: bodies.Touch) -> Settled:
+async def touch(call: Call, body: requests.Touch) -> Settled:
     """More time for this hand-out."""
     return await _settle(call, body, "touch", body.seconds)
 
 
-async def fail(call: Call, body: bodies.Fail) -> Settled:
+async def fail(call: Call, body: requests.Fail) -> Settled:
     """Failed for good: the task leaves the tube, and its error is kept."""
     return await _settle(call, body, "fail", body.error, body.code)
 
 
-async def bury(call: Call, body: bodies.Bury) -> Settled:
+async def bury(call: Call, body: requests.Bury) -> Settled:
     """Aside, until kicked; by anyone."""
     return await _settle(call, body, "bury", body.reason)
 
 
-async def kick_one(call: Call, body: bodies.NoBody) -> Settled:
+async def kick_one(call: Call, body: requests.NoBody) -> Settled:
     """A buried task is ready again, its attempts forgotten; by anyone."""
-    return await _steer(call, operating.kick_one)
+    return await _steer(call, admin.kick_one)
 
 
-async def retry(call: Call, body: bodies.NoBody) -> Settled:
+async def retry(call: Call, body: requests.NoBody) -> Settled:
     """Let a task run again now: a buried one is kicked, a taken one released, a delay ended; by anyone."""
-    return await _steer(call, operating.retry)
+    return await _steer(call, admin.retry)
 
 
 async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
@@ -106,7 +105,7 @@ async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settl
     return Settled(id, tube.name)
 
 
-async def _settle(call: Call, body: bodies.Held, verb: str, *args: Any) -> Settled:
+async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Settled:
     tube = await call.access.tube(call.path["name"], call.visit)
     id = task_id(tube, call.path["id"])
     which: Any = id if body.lease is None else await _hand_out(tube, id, body.lease)
@@ -123,7 +122,7 @@ async def _hand_out(tube: aio.Tube, id: Any, lease: int) -> aio.Task:
     return task
 
 
-async def ack_many(call: Call, body: bodies.AckMany) -> Acked:
+async def ack_many(call: Call, body: requests.AckMany) -> Acked:
     """Ack each that this session still holds, in one step."""
     tube = await call.access.tube(call.path["name"], call.visit)
     ids: Any = body.ids
@@ -133,7 +132,7 @@ async def ack_many(call: Call, body: bodies.AckMany) -> Acked:
 async def peek(call: Call) -> TaskAnswer:
     """A task as it stands, whoever has it."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    return answers.task(await tube.peek(task_id(tube, call.path["id"])))
+    return responses.task(await tube.peek(task_id(tube, call.path["id"])))
 
 
 async def delete(call: Call) -> None:
@@ -148,24 +147,24 @@ async def why(call: Call) -> Sentence:
     return Sentence(await tube.why(task_id(tube, call.path["id"])))
 
 
-async def list_tasks(call: Call, query: bodies.Listing) -> TaskList:
+async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
     """Tasks in id order, of one status if given."""
     tube = await call.access.tube(call.path["name"], call.visit)
     found = await tube.tasks(query.status, limit=query.limit, after=query.after)
-    return TaskList([answers.task(task) for task in found])
+    return TaskList([responses.task(task) for task in found])
 
 
-async def recover(call: Call, body: bodies.Recover) -> TaskList:
+async def recover(call: Call, body: requests.Recover) -> TaskList:
     """Hand out again what was delivered long ago and never acked (kind reliable)."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    return TaskList([answers.task(task) for task in await tube.recover(body.count, body.elapsed)])
+    return TaskList([responses.task(task) for task in await tube.recover(body.count, body.elapsed)])
 
 
-async def inspect(call: Call, query: bodies.Inspection) -> TaskList:
+async def inspect(call: Call, query: requests.Inspection) -> TaskList:
     """Read the undelivered or the delivered list (kind reliable)."""
     tube = await call.access.tube(call.path["name"], call.visit)
     found = await tube.inspect(query.start, query.count, query.pending)
-    return TaskList([answers.task(task) for task in found])
+    return TaskList([responses.task(task) for task in found])
 
 
 def task_id(tube: aio.Tube, text: str) -> Any:

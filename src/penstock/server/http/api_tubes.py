@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from penstock.broker import admin as operating
+from penstock.broker import admin
 from penstock.broker.session import SessionInfo
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube import Tube
 from penstock.core.group import Group
 from penstock.core.results import Finding
 from penstock.errors import NoSuchTube
-from penstock.schedule import schedule_status as cards
-from penstock.schedule.schedule_status import SCHEDULE_TUBE, Listed
-from penstock.server.http import requests as bodies
-from penstock.server.http import responses as answers
+from penstock.schedule import schedule_status
+from penstock.schedule.schedule_status import SCHEDULE_TUBE, ScheduleStatus
+from penstock.server.http import requests, responses
 from penstock.server.http.operations import Call
 from penstock.server.http.responses import (
     Count,
@@ -34,19 +33,19 @@ R = TypeVar("R")
 
 async def list_tubes(call: Call) -> list[TubeLine]:
     """All tubes, by name."""
-    return [answers.tube_line(info) for info in await call.access.broker.tubes()]
+    return [responses.tube_line(info) for info in await call.access.broker.tubes()]
 
 
-async def create_tube(call: Call, body: bodies.CreateTube) -> TubeAnswer:
+async def create_tube(call: Call, body: requests.CreateTube) -> TubeAnswer:
     """Create a tube."""
     options: Any = body.options()
-    return await answers.tube(await call.access.broker.create_tube(body.name, body.kind, **options), False)
+    return await responses.tube(await call.access.broker.create_tube(body.name, body.kind, **options), False)
 
 
 async def show_tube(call: Call) -> TubeAnswer:
     """A tube, its options and its counters."""
     tube = await call.access.tube(call.path["name"])
-    return await answers.tube(tube, await call.access.call(operating.is_paused, tube.sync))
+    return await responses.tube(tube, await call.access.call(admin.is_paused, tube.sync))
 
 
 async def stats(call: Call) -> TubeStats:
@@ -59,36 +58,36 @@ async def drop(call: Call) -> None:
     await (await call.access.tube(call.path["name"])).drop()
 
 
-async def truncate(call: Call, body: bodies.NoBody) -> Count:
+async def truncate(call: Call, body: requests.NoBody) -> Count:
     """Remove every task of a tube, leases too."""
     return Count(await (await call.access.tube(call.path["name"])).truncate())
 
 
-async def release_all(call: Call, body: bodies.NoBody) -> Count:
+async def release_all(call: Call, body: requests.NoBody) -> Count:
     """Release every taken task of a tube, whoever holds it."""
     return Count(await (await call.access.tube(call.path["name"])).release_all())
 
 
-async def kick(call: Call, body: bodies.Kick) -> Count:
+async def kick(call: Call, body: requests.Kick) -> Count:
     """Un-bury up to count tasks, in take order."""
     return Count(await (await call.access.tube(call.path["name"])).kick(body.count))
 
 
-async def pause(call: Call, body: bodies.NoBody) -> None:
+async def pause(call: Call, body: requests.NoBody) -> None:
     """From now on takes of the tube give nothing; puts go on."""
     await (await call.access.tube(call.path["name"])).pause()
 
 
-async def resume(call: Call, body: bodies.NoBody) -> None:
+async def resume(call: Call, body: requests.NoBody) -> None:
     """End a pause."""
     await (await call.access.tube(call.path["name"])).resume()
 
 
-async def wait_for(call: Call, body: bodies.WaitFor) -> OutcomeAnswer | None:
+async def wait_for(call: Call, body: requests.WaitFor) -> OutcomeAnswer | None:
     """How the task of an address ends; 204 when that does not come in time."""
     tube = await call.access.tube(call.path["name"])
     try:
-        return answers.outcome(await call.while_there(tube.wait(body.address, body.timeout or 0)))
+        return responses.outcome(await call.while_there(tube.wait(body.address, body.timeout or 0)))
     except TimeoutError:
         return None
 
@@ -96,44 +95,44 @@ async def wait_for(call: Call, body: bodies.WaitFor) -> OutcomeAnswer | None:
 # groups
 
 
-async def list_groups(call: Call, query: bodies.GroupListing) -> list[GroupAnswer]:
+async def list_groups(call: Call, query: requests.GroupListing) -> list[GroupAnswer]:
     """The groups of a tube that have not ended, by name."""
     tube = await call.access.tube(call.path["name"])
-    found = await call.access.call(operating.live_groups, tube.sync, query.after, query.limit)
+    found = await call.access.call(admin.live_groups, tube.sync, query.after, query.limit)
     return [_group(group) for group in found]
 
 
 async def show_group(call: Call) -> GroupAnswer:
     """A group that has not ended."""
     tube = await call.access.tube(call.path["name"])
-    return _group(await call.access.call(operating.live_group, tube.sync, call.path["group"]))
+    return _group(await call.access.call(admin.live_group, tube.sync, call.path["group"]))
 
 
-async def start_group(call: Call, body: bodies.NoBody) -> None:
+async def start_group(call: Call, body: requests.NoBody) -> None:
     """Let a group's work be taken. A group that is missing is begun, and ends at once."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).start()
 
 
-async def cancel_group(call: Call, body: bodies.NoBody) -> None:
+async def cancel_group(call: Call, body: requests.NoBody) -> None:
     """Remove all work of a group, also what is taken."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).cancel()
 
 
-async def set_end_work(call: Call, body: bodies.Work) -> None:
+async def set_end_work(call: Call, body: requests.Work) -> None:
     """What is put once the group was started and nothing of it is left."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_end(body.data)
 
 
-async def set_cancel_work(call: Call, body: bodies.Work) -> None:
+async def set_cancel_work(call: Call, body: requests.Work) -> None:
     """What is put once the group was cancelled and nothing of it is left."""
     tube = await call.access.tube(call.path["name"])
     await (await tube.group(call.path["group"])).on_cancel(body.data)
 
 
-async def wait_group(call: Call, body: bodies.WaitGroup) -> GroupAnswer | None:
+async def wait_group(call: Call, body: requests.WaitGroup) -> GroupAnswer | None:
     """Wait for the end of a live group; 204 when that does not come in time."""
     await show_group(call)  # else waiting for it would begin it
     group = await (await call.access.tube(call.path["name"])).group(call.path["group"])
@@ -152,39 +151,39 @@ def _group(group: Group) -> GroupAnswer:
 # schedules
 
 
-async def list_schedules(call: Call) -> list[Listed]:
+async def list_schedules(call: Call) -> list[ScheduleStatus]:
     """The schedules that workers brought, by name."""
     try:
-        return await _on_desk(call, cards.listed)
+        return await _on_desk(call, schedule_status.listed)
     except NoSuchTube:
         return []
 
 
-async def run_schedule(call: Call, body: bodies.NoBody) -> TaskAnswer:
+async def run_schedule(call: Call, body: requests.NoBody) -> TaskAnswer:
     """Put what the schedule puts at its times, for now."""
-    return answers.task(await _on_desk(call, cards.run_now, call.path["key"]))
+    return responses.task(await _on_desk(call, schedule_status.run_now, call.path["key"]))
 
 
-async def pause_schedule(call: Call, body: bodies.NoBody) -> None:
+async def pause_schedule(call: Call, body: requests.NoBody) -> None:
     """Put no more ticks of a schedule; those of the next seconds are put already."""
-    await _on_desk(call, cards.pause, call.path["key"])
+    await _on_desk(call, schedule_status.pause, call.path["key"])
 
 
-async def resume_schedule(call: Call, body: bodies.NoBody) -> None:
+async def resume_schedule(call: Call, body: requests.NoBody) -> None:
     """End a pause of a schedule; what it missed follows its catch_up."""
-    await _on_desk(call, cards.resume, call.path["key"])
+    await _on_desk(call, schedule_status.resume, call.path["key"])
 
 
 async def forget_schedule(call: Call) -> None:
     """Show a schedule no more; a worker that has it brings it back."""
-    await _on_desk(call, cards.forget, call.path["key"])
+    await _on_desk(call, schedule_status.forget, call.path["key"])
 
 
 async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
     """What acting on the tube of the cards gives. The next call looks for it anew where it was dropped."""
-    desk = await call.access.tube(SCHEDULE_TUBE)
+    schedule_tube = await call.access.tube(SCHEDULE_TUBE)
     try:
-        return await call.access.call(act, desk.sync, *args, **kwargs)
+        return await call.access.call(act, schedule_tube.sync, *args, **kwargs)
     except NoSuchTube:
         call.access.forget(SCHEDULE_TUBE)
         raise
@@ -198,7 +197,7 @@ async def list_sessions(call: Call) -> list[SessionInfo]:
     return await call.access.broker.sessions()
 
 
-async def begin_session(call: Call, body: bodies.BeginSession) -> SessionAnswer:
+async def begin_session(call: Call, body: requests.BeginSession) -> SessionAnswer:
     """Begin a session, to be named in the header Penstock-Session. Not named for `idle` seconds, it ends."""
     return SessionAnswer(await call.access.begin(body.ttr, body.idle))
 
@@ -208,7 +207,7 @@ async def end_session(call: Call) -> None:
     await call.access.end(call.path["id"])
 
 
-async def check(call: Call, body: bodies.Check) -> list[Finding]:
+async def check(call: Call, body: requests.Check) -> list[Finding]:
     """Cross-check everything stored, and mend it when asked. It holds the store while it looks: for maintenance."""
     return await call.access.broker.check(body.repair)
 

@@ -18,9 +18,8 @@ from starlette.types import ASGIApp
 from penstock import aio
 from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
-from penstock.server.http import http_errors as faults
-from penstock.server.http import metrics, openapi
-from penstock.server.http.authentication import Callers
+from penstock.server.http import http_errors, metrics, openapi
+from penstock.server.http.authentication import Authentication
 from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
 from penstock.server.http.logins import Logins
@@ -46,8 +45,8 @@ class App:
         self.meter = metrics.Meter()
         self.sampler = Sampler(self.access, self.meter.failed)
         self.streams = Streams(self.access, self.sampler, options.max_streams)
-        callers = Callers(tokens, Logins(tokens))
-        self.server = Server(self.access, callers, options, self.meter.failed)
+        authentication = Authentication(tokens, Logins(tokens))
+        self.server = Server(self.access, authentication, options, self.meter.failed)
         self.operations = (*OPERATIONS, *self._own_operations())
         self.description = msgspec.json.encode(openapi.document(self.operations))
         self.asgi: ASGIApp = Guard(self._starlette(), options.hosts)
@@ -128,10 +127,10 @@ def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:
     """What no route answers: a page for people. Below /api/ are programs, whatever their libraries accept."""
     browser = "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/")
     words = _PEOPLE if browser else _PROGRAMS
-    refused = faults.Refused(error.status_code, words.get(error.status_code, error.detail))
+    refused = http_errors.Refused(error.status_code, words.get(error.status_code, error.detail))
     if error.status_code == 405:
         refused.headers["Allow"] = ", ".join(_methods_here(request))
-    return pages.refuse(request, refused) if browser else faults.answer(refused)
+    return pages.refuse(request, refused) if browser else http_errors.answer(refused)
 
 
 def _methods_here(request: Request) -> list[str]:
@@ -141,7 +140,7 @@ def _methods_here(request: Request) -> list[str]:
 
 
 async def _any_fault(request: Request, error: Exception) -> Response:
-    return faults.answer(error)
+    return http_errors.answer(error)
 
 
 _PEOPLE = {404: "there is no such page", 405: "this address is not a page: it belongs to a button of one"}

@@ -12,7 +12,7 @@ from penstock.server.http.logins import COOKIE, Logins
 SEAL_HEADER = "penstock-seal"
 
 
-class Callers:
+class Authentication:
     """Tells the role of a request."""
 
     def __init__(self, tokens: Tokens, logins: Logins) -> None:

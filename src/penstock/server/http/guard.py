@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from penstock.server.http import http_errors as faults
+from penstock.server.http import http_errors
 
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What probes call by whatever address they find the server at; it tells nothing but that it lives.
@@ -38,8 +38,8 @@ class Guard:
         guarded = _with_headers(send)
         try:
             self._check(scope)
-        except faults.Refused as refused:
-            await faults.answer(refused)(scope, receive, guarded)
+        except http_errors.Refused as refused:
+            await http_errors.answer(refused)(scope, receive, guarded)
             return
         await self._app(scope, receive, guarded)
 
@@ -47,11 +47,11 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if scope["path"] not in OPEN_PATHS and host_name(host) not in self._hosts:
-            raise faults.Refused(
+            raise http_errors.Refused(
                 421, "this server does not answer by that Host: start it with --host and that name if it is right"
             )
         if scope["method"] not in SAFE_METHODS and not same_origin(headers):
-            raise faults.Refused(403, "another site's page sent this: calls come from the dashboard or from programs")
+            raise http_errors.Refused(403, "another site sent this request: only the dashboard and programs may")
 
 
 def host_name(host: str) -> str:

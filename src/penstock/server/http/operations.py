@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
-from penstock.server.http import http_errors as faults
-from penstock.server.http.authentication import Callers
+from penstock.server.http import http_errors
+from penstock.server.http.authentication import Authentication
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
 from penstock.server.http.reading import read_json, read_query
@@ -38,7 +38,7 @@ class Server:
     """What every request is served with."""
 
     access: Access
-    callers: Callers
+    authentication: Authentication
     options: Options
     failed: Callable[[Exception], object]
 
@@ -143,14 +143,14 @@ def route(server: Server, operation: Operation) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             if operation.role is not None:
-                server.callers.need(request, operation.role)
+                server.authentication.need(request, operation.role)
             read = await _read(server, operation, request)
             return await _serve(server, operation, request, read)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except Exception as error:
             server.failed(error)
-            return faults.answer(error)
+            return http_errors.answer(error)
 
     return Route(operation.path, endpoint, methods=[operation.method], name=operation.name)
 

@@ -15,9 +15,7 @@ from starlette.routing import BaseRoute, Route
 import penstock
 from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
-from penstock.server.http import formatting as show
-from penstock.server.http import http_errors as faults
-from penstock.server.http import views
+from penstock.server.http import formatting, http_errors, views
 from penstock.server.http.actions import NOTICES, action_routes
 from penstock.server.http.authentication import peer_of
 from penstock.server.http.forms import read_form
@@ -47,7 +45,7 @@ class Pages:
 
     def __init__(self, server: Server, sampler: Sampler) -> None:
         self._server = server
-        self._callers = server.callers
+        self._authentication = server.authentication
         self._looking = Looking(server.access, sampler)
 
     def routes(self) -> list[BaseRoute]:
@@ -66,7 +64,7 @@ class Pages:
 
         async def page(request: Request) -> Response:
             try:
-                role = self._callers.role(request)
+                role = self._authentication.role(request)
                 if role is None:
                     return _to_login(request)
                 query = _query(request, kind)
@@ -88,23 +86,23 @@ class Pages:
     def refuse(self, request: Request, error: Exception) -> Response:
         """An error as a page."""
         self._server.failed(error)
-        status, fault, headers = faults.describe(error)
+        status, fault, headers = http_errors.describe(error)
         response = self._render(request, None, "error.html", {"status": status, "fault": fault}, status)
         response.headers.update(headers)
         return response
 
     async def login(self, request: Request) -> Response:
         """Give a token once, and have a cookie."""
-        if self._callers.open:
+        if self._authentication.open:
             return RedirectResponse("/", 303)
         if request.method == "GET":
             return self._login_page(request, request.query_params.get("next", "/"), "")
         try:
-            self._callers.refuse_hasty(peer_of(request))
+            self._authentication.refuse_hasty(peer_of(request))
             form = await read_form(request, self._server.options)
-        except faults.Refused as refused:
+        except http_errors.Refused as refused:
             return self.refuse(request, refused)
-        cookie = self._callers.logins.enter(form.get("token", "").strip(), peer_of(request))
+        cookie = self._authentication.logins.enter(form.get("token", "").strip(), peer_of(request))
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
         response = RedirectResponse(local_path(form.get("next", "/")), 303)
@@ -119,7 +117,7 @@ class Pages:
 
     async def logout(self, request: Request) -> Response:
         """Forget the cookie."""
-        self._callers.logins.leave(request.cookies.get(COOKIE, ""))
+        self._authentication.logins.leave(request.cookies.get(COOKIE, ""))
         response = RedirectResponse("/login", 303)
         response.delete_cookie(COOKIE)
         return response
@@ -131,17 +129,18 @@ class Pages:
         if done in NOTICES:
             count = request.query_params.get("count", "")
             notice = NOTICES[done].format(count=count if count.isdecimal() and len(count) < 12 else "")
+        auth = self._authentication
         common = {
             "path": request.url.path,
             "role": role,
             "can_operate": role is not None and role >= Role.OPERATE,
             "can_admin": role is not None and role >= Role.ADMIN,
-            "open": self._callers.open,
-            "seal": self._callers.logins.seal(request.cookies.get(COOKIE, "") if not self._callers.open else ""),
+            "open": auth.open,
+            "seal": auth.logins.seal("" if auth.open else request.cookies.get(COOKIE, "")),
             "notice": notice,
             "version": penstock.__version__,
         }
-        text = show.environment().get_template(template).render(common | values)
+        text = formatting.environment().get_template(template).render(common | values)
         return Response(text, status, media_type="text/html")
 
 
@@ -160,12 +159,12 @@ def local_path(text: str) -> str:
 
 
 def _to_login(request: Request) -> Response:
-    return RedirectResponse(f"/login?next={show.part(request.url.path)}", 303)
+    return RedirectResponse(f"/login?next={formatting.part(request.url.path)}", 303)
 
 
 async def _static(request: Request) -> Response:
     name = request.path_params["file"]
-    content = show.static_file(name)
+    content = formatting.static_file(name)
     if content is None:
         return Response("there is no such file", 404, media_type="text/plain")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from penstock.broker import admin as operating
+from penstock.broker import admin
 from penstock.broker.tube import Tube
 from penstock.core.kind import kinds_with
 from penstock.core.names import MAX_ID
 from penstock.core.results import Counts
 from penstock.core.task import Status
 from penstock.errors import NoSuchTube, UnsupportedOption
-from penstock.schedule import schedule_status as cards
+from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http.api_tasks import task_id
 from penstock.server.http.requests import Query
@@ -97,11 +97,11 @@ async def tube(looking: Looking, path: dict[str, str], query: TubeQuery) -> View
 
 
 def _see_tube(tube: Tube, status: Status | None, query: TubeQuery) -> dict[str, Any]:
-    found = operating.search(tube, status, query.q, query.after, TASK_ROWS)
+    found = admin.search(tube, status, query.q, query.after, TASK_ROWS)
     oldest = tube.tasks(Status.READY, limit=1)
     return {
         "stats": tube.stats(),
-        "paused": operating.is_paused(tube),
+        "paused": admin.is_paused(tube),
         "found": found,
         "oldest": oldest[0].created if oldest else None,
     }
@@ -121,8 +121,8 @@ def _see_task(tube: Tube, id: Any) -> dict[str, Any]:
         "task": task,
         "record": task._record,
         "why": tube.why(id) if leased else None,
-        "holder": operating.holder(tube, task._record),
-        "verbs": operating.verbs_for(task.status) if leased else ["delete"],
+        "holder": admin.holder(tube, task._record),
+        "verbs": admin.verbs_for(task.status) if leased else ["delete"],
     }
 
 
@@ -132,8 +132,8 @@ async def utubes(looking: Looking, path: dict[str, str], query: Plain) -> View:
     if not handle.stored.kind.per_utube:
         kinds = kinds_with("per_utube")
         raise UnsupportedOption(f"kind {handle.kind} of tube {handle.name} has no micro-queues: these have it: {kinds}")
-    lanes = await looking.access.call(operating.lanes, handle.sync)
-    return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": operating.SAMPLE}
+    lanes = await looking.access.call(admin.lanes, handle.sync)
+    return "utubes.html", {"tube": handle.stored, "lanes": lanes, "sample": admin.SAMPLE}
 
 
 async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
@@ -147,14 +147,14 @@ async def groups(looking: Looking, path: dict[str, str], query: Plain) -> View:
 
 
 def _groups(tubes: list[Tube]) -> list[tuple[str, Any]]:
-    return [(tube.name, group) for tube in tubes for group in operating.live_groups(tube)][: ROWS * 2]
+    return [(tube.name, group) for tube in tubes for group in admin.live_groups(tube)][: ROWS * 2]
 
 
 async def callbacks(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The hosts that callbacks go to, and how that goes."""
     handles = await _handles(looking, path)
-    found = await looking.access.call(lambda: [row for tube in handles for row in operating.callbacks(tube)])
-    return "callbacks.html", {"hosts": operating.by_host(found)[: ROWS * 2]}
+    found = await looking.access.call(lambda: [row for tube in handles for row in admin.callbacks(tube)])
+    return "callbacks.html", {"hosts": admin.by_host(found)[: ROWS * 2]}
 
 
 async def _handles(looking: Looking, path: dict[str, str]) -> list[Tube]:
@@ -185,18 +185,19 @@ async def sessions(looking: Looking, path: dict[str, str], query: Plain) -> View
 async def schedules(looking: Looking, path: dict[str, str], query: Plain) -> View:
     """The schedules that workers know, when each is due, and the ticks that are put ahead, the next one first."""
     try:
-        desk = (await looking.access.tube(SCHEDULE_TUBE)).sync
-        seen = await looking.access.call(_see_schedules, desk)
+        schedule_tube = (await looking.access.tube(SCHEDULE_TUBE)).sync
+        seen = await looking.access.call(_see_schedules, schedule_tube)
     except NoSuchTube:
         looking.access.forget(SCHEDULE_TUBE)
         seen = {"schedules": [], "ticks": []}
     return "schedules.html", seen | {"tube_name": SCHEDULE_TUBE}
 
 
-def _see_schedules(desk: Tube) -> dict[str, Any]:
-    found = desk.tasks(limit=cards.LOOKED_THROUGH)
+def _see_schedules(schedule_tube: Tube) -> dict[str, Any]:
+    found = schedule_tube.tasks(limit=schedule_status.LOOKED_THROUGH)
     ticks = [task for task in found if isinstance(task.data, dict) and "tick" in task.data]
-    return {"schedules": cards.listed(desk), "ticks": sorted(ticks, key=lambda task: task.due or 0)[:ROWS]}
+    due = sorted(ticks, key=lambda task: task.due or 0)[:ROWS]
+    return {"schedules": schedule_status.listed(schedule_tube), "ticks": due}
 
 
 CHARTS: dict[str, Any] = {"states": STATES, "rates": RATES[:3]}

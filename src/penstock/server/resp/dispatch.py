@@ -9,12 +9,7 @@ from penstock.errors import PenstockError, StoreError
 from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args
-from penstock.server.resp.commands import handshake as connection
-from penstock.server.resp.commands import mq_commands as mq
-from penstock.server.resp.commands import server_info as about
-from penstock.server.resp.commands import task_commands as tasks
-from penstock.server.resp.commands import transaction
-from penstock.server.resp.commands import tube_commands as tubes
+from penstock.server.resp.commands import handshake, mq_commands, server_info, task_commands, transaction, tube_commands
 from penstock.server.resp.commands.command import Command
 from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
 from penstock.server.resp.replies import Fault, Refused, Reply, Word, fault_of
@@ -143,7 +138,7 @@ async def _execute(session: Session, requests: Sequence[Request]) -> list[Reply]
 
 
 _OWN = (
-    *connection.COMMANDS, *about.COMMANDS, *mq.COMMANDS, *tubes.COMMANDS, *tasks.COMMANDS,
+    *handshake.COMMANDS, *server_info.COMMANDS, *mq_commands.COMMANDS, *tube_commands.COMMANDS, *task_commands.COMMANDS,
     *transaction.commands(_execute),
 )  # fmt: skip
-COMMANDS = {command.name.encode(): command for command in (*_OWN, about.command_about(_OWN))}
+COMMANDS = {command.name.encode(): command for command in (*_OWN, server_info.command_about(_OWN))}

@@ -12,7 +12,7 @@ from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role
-from penstock.server.resp import command_args as arguments
+from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, code, data, number, options, task_id, text, whole
 from penstock.server.resp.commands.command import Command, by_tube, single, timeout_from, verb
@@ -39,7 +39,7 @@ def triples(tasks: list[Task]) -> Reply:
 
 
 def _put(tube: Tube, args: Args) -> Operation[Task]:
-    return operation_of(tube.put, args[0], **options(args[1:], arguments.PUT))
+    return operation_of(tube.put, args[0], **options(args[1:], command_args.PUT))
 
 
 def _take(tube: Tube, args: Args) -> Operation[Reply]:

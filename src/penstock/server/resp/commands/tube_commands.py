@@ -12,7 +12,7 @@ from penstock.core.names import shown
 from penstock.errors import BadValue
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role
-from penstock.server.resp import command_args as arguments
+from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, number, options, text, whole
 from penstock.server.resp.commands.command import Command, single, verb
@@ -22,7 +22,7 @@ from penstock.server.resp.service import operation_of
 
 async def _create(session: Session, args: Args) -> Reply:
     name, kind = text("tube", args[0]), text("kind", args[1])
-    given = options(args[2:], arguments.TUBE)
+    given = options(args[2:], command_args.TUBE)
     tube = await session.service.ask(create_tube, session.service.runtime, session.session_handle, name, kind, given)
     session.handle(tube.stored)
     return OK
