@@ -35,7 +35,7 @@ PACKETS = {
     "take some": ("look", "find_cancelled", "find_some", "lock_some", "lease_many", "show_many"),
     "take heads": ("look", "find_many", "lease_many", "serve_queues", "count_takes", "show_many"),
     "recover": ("look", "find_to_recover", "serials", "last_serial", "hand_out_delivered", "show_many"),
-    "ack": ("queues_of", "lock_queues", "leave_queues", "ack"),
+    "ack": ("queues_of", "lock_queues", "leave_queues", "pass_on", "ack"),
     "ack by name": ("lock_named", "count_named", "show_named", "delete_named"),
     "sweep": ("find_old", "old_outcomes", "forget_old_outcomes", "sweep_groups", "forget_empty_queues"),
 }

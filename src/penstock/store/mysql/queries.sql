@@ -294,6 +294,11 @@ SELECT CONCAT('[', GROUP_CONCAT(DISTINCT CONCAT('"', HEX(utube), '"') ORDER BY u
 FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids;
 -- name: lock_queues
 SELECT COUNT(*) INTO @p_x FROM (SELECT l.utube FROM $queues FOR UPDATE /*!80000 OF l */) x;
+-- name: pass_on
+-- Where a micro-queue has one place: the task that leaves it makes room for the first that waits, which `pass_on` of
+-- queues.py makes a head. Twice as fast as `lock_queues`, `leave_queues` and `find_promoted`.
+UPDATE $queues SET l.heads = l.waiting > 0, l.waiting = l.waiting - (l.waiting > 0), l.taken = 0
+WHERE l.taken = 1 AND l.heads = 0;
 -- name: leave_queues
 UPDATE (SELECT utube AS u, COUNT(*) AS n FROM penstock_task FORCE INDEX (PRIMARY) WHERE pk IN $ids
 GROUP BY utube ORDER BY NULL) s STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY)
@@ -305,7 +310,7 @@ ORDER BY k.rank1 :way, k.rank2 :way, k.pk :way LIMIT 1 OFFSET :place)
 -- name: find_promoted
 SELECT CONCAT('[', GROUP_CONCAT(x.p), ']'),
 @p_gained + CAST(IFNULL(SUM(1 + LENGTH(x.p) - LENGTH(REPLACE(x.p, ',', ''))), 0) AS SIGNED) INTO @p_p, @p_gained
-FROM (SELECT CONCAT_WS(',', :firsts) AS p FROM $queues WHERE l.waiting > 0 AND l.taken + l.heads < @p_l) x WHERE x.p <> '';
+FROM (SELECT CONCAT_WS(',', :firsts) AS p FROM $queues WHERE :condition) x WHERE x.p <> '';
 -- name: promote
 -- :counted where each micro-queue has at most one of them: then its row is joined once, and counted here.
 UPDATE $promoted STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube

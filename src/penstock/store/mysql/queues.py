@@ -29,10 +29,18 @@ def _nth(state: str, place: int) -> Raw:
 def promote(width: int) -> list[str]:
     """Make heads of the first tasks that wait, up to `width` per micro-queue."""
     firsts = [f"IF(@p_l - l.taken - l.heads > {place}, {_nth('q', place)}, NULL)" for place in range(width)]
-    find = Prepared(fill(Q.find_promoted, firsts=Raw(", ".join(firsts))))
+    room = Raw("l.waiting > 0 AND l.taken + l.heads < @p_l")
+    find = Prepared(fill(Q.find_promoted, firsts=Raw(", ".join(firsts)), condition=room))
     counted = Raw(", l.heads = l.heads + 1, l.waiting = l.waiting - 1" if width == 1 else "")
     change = Prepared(fill(Q.promote, counted=counted))
     return [find, *([] if width == 1 else [Q.promote_in_queues]), change]
+
+
+@cache
+def pass_on() -> list[str]:
+    """Make heads of the first tasks that wait, where the query `pass_on` has counted them as heads."""
+    find = fill(Q.find_promoted, firsts=_nth("q", 0), condition=Raw("l.heads = 1"))
+    return [Prepared(find), Prepared(fill(Q.promote, counted=Raw("")))]
 
 
 @cache

@@ -312,15 +312,16 @@ class MysqlStep(SqlStep):
             statements += forget_old_outcomes(len(ended))
             statements += [f"{Q.add_outcomes} VALUES {part}" for part in joined(rows)]
         if laned:
-            statements += [queues.setting(tube, None), fill(Q.queues_of, ids=pks), Q.lock_queues]
-            statements.append(fill(Q.leave_queues, ids=pks))
+            statements += [queues.setting(tube, None), fill(Q.queues_of, ids=pks)]
+            passed = [Q.pass_on, require(f"ROW_COUNT() = {len(pks)}")]
+            statements += passed if tube.utube_limit == 1 else [Q.lock_queues, fill(Q.leave_queues, ids=pks)]
         unlinked = "" if len(seen) == len(moves) else " AND group_no IS NULL AND address IS NULL"
         for guard, held in guards.items():
             statements.append(self.sql(Q.ack, ids=sorted(held), guards=Raw(_held(*guard) + unlinked)))
             statements.append(require(f"ROW_COUNT() = {len(held)}"))
         if laned:
-            statements += queues.make_heads(tube, len(pks), overtaking=tube.utube_limit > 1)
-            statements += [Q.forget_empty_queues, "SELECT @p_gained"]
+            heads = queues.pass_on() if tube.utube_limit == 1 else queues.make_heads(tube, len(pks), overtaking=True)
+            statements += [*heads, Q.forget_empty_queues, "SELECT @p_gained"]
         numbers = Raw(f"{-len(pks)},{len(pks)},{len(pks)}")
         statements.append(fill(Q.add_counts, tube=tube.no, columns=Raw("taken,done,ack_calls"), numbers=numbers))
         try:
