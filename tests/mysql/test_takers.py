@@ -142,10 +142,14 @@ def test_a_lease_starts_when_the_take_has_its_locks(
         cursor.execute(f"SELECT {sql}")
         return int(str(cursor.fetchall()[0][0]))
 
+    def waiting() -> bool:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+        return str(cursor.fetchall()[0][1]) != "0"
+
     own.begin()
     ask(f"no FROM penstock_tube WHERE no = {tube.stored.no} FOR UPDATE")
     taking = begin(lambda: tube.take_many(count))
-    until(lambda: ask("COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'") > 0)
+    until(waiting)
     waited = ask(TIME)
     until(lambda: ask(TIME) > waited + 20)
     own.commit()
