@@ -6,8 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.app.app import App
-from penstock.app.current import current_task, waiting
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry, current_task, waiting
 from penstock.broker.broker import Broker, connect
 from penstock.broker.group import Group, Progress
 from penstock.broker.outcome import Outcome

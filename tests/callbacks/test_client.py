@@ -11,12 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry
 from penstock.callbacks import client as client_module
-from penstock.callbacks.allow import allow_list
-from penstock.callbacks.client import Client
-from penstock.callbacks.dialling import Resolve, resolve
-from penstock.callbacks.settings import Settings
+from penstock.callbacks.allow_list import Settings, allow_list
+from penstock.callbacks.client import Client, Resolve, resolve
 from penstock.callbacks.signing import key, verify
 from penstock.core import codec
 from penstock.core.task import Record

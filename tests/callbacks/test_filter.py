@@ -7,10 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 import penstock
-from penstock.callbacks.addresses import is_public
-from penstock.callbacks.allow import AllowList, allow_list
-from penstock.callbacks.refusal import Refused
-from penstock.callbacks.target import parse
+from penstock.callbacks.allow_list import AllowList, Refused, allow_list, is_public, parse
 
 INWARD = """
     0.0.0.0 0.1.2.3 10.0.0.1 100.64.0.1 100.127.255.255 127.0.0.1 127.255.255.254 169.254.169.254 172.16.0.1

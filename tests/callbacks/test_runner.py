@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock.callbacks.allow import allow_list
+from penstock.callbacks.allow_list import Settings, allow_list
 from penstock.callbacks.runner import Runner
-from penstock.callbacks.settings import Settings
 from penstock.callbacks.signing import key
 from penstock.testing import Clock
 from tests.callbacks.receiver import PATIENCE, Answer, Got, Receiver

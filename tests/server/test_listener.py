@@ -7,10 +7,10 @@ from uuid import uuid4
 
 import penstock
 from penstock.aio.executor import BatchExecutor
-from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.resp.resp_listener import RespListener
 from penstock.server.resp.service import Service
+from penstock.server.sockets import Address
 
 
 def test_a_connection_too_many_is_told_so() -> None:

@@ -8,8 +8,17 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import BadValue
-from penstock.server.auth import MAX_TOKEN, Role, Tokens, make_token, token_line
-from penstock.server.failures import FORGET_SECONDS, FREE_FAILURES, MAX_PEERS, Failures
+from penstock.server.auth import (
+    FORGET_SECONDS,
+    FREE_FAILURES,
+    MAX_PEERS,
+    MAX_TOKEN,
+    Failures,
+    Role,
+    Tokens,
+    make_token,
+    token_line,
+)
 
 
 class Now:

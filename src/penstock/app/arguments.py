@@ -1,4 +1,4 @@
-"""A function's parameters: what is stored of a call, and the call made again from it."""
+"""A function's parameters and result: how they are stored, and the call made again from what is stored."""
 
 from __future__ import annotations
 
@@ -7,14 +7,64 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
 from types import GenericAlias
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 from msgspec.structs import astuple
 
-from penstock.app import values
+from penstock.core import codec
+from penstock.core.names import kind_of
 from penstock.core.options import PutOptions
 from penstock.errors import BadValue
+
+_ATOMS = frozenset({str, int, float, bool, type(None)})
+
+
+def hints(what: str, function: object) -> dict[str, Any]:
+    """The annotations of a function, resolved."""
+    try:
+        return get_type_hints(function, include_extras=True)
+    except (NameError, TypeError, AttributeError) as error:
+        raise BadValue(
+            f"an annotation of {what} cannot be resolved ({error}): import its names where the module runs, "
+            "not for type checking alone, and not inside a function"
+        ) from None
+
+
+def store(what: str, value: object, kind: object) -> object:
+    """The value made of JSON types, for a place of that annotation; BadValue when it cannot be."""
+    if type(value) in _ATOMS or kind is Any:
+        return value  # without an annotation nothing could bring back what it was: the codec refuses the rest
+    try:
+        return codec.lists(msgspec.to_builtins(value, str_keys=True, enc_hook=_dump))
+    except (TypeError, NotImplementedError, RecursionError, ValueError) as error:
+        raise BadValue(f"{what} cannot be stored: {error}") from None
+
+
+def read(what: str, stored: object, kind: Any) -> Any:
+    """What `store` was given, as its annotation says; BadValue when it does not fit."""
+    if kind is Any:
+        return stored
+    try:
+        return msgspec.convert(stored, kind, str_keys=True, dec_hook=_load)
+    except (msgspec.ValidationError, ValueError, TypeError) as error:
+        raise BadValue(f"{what} does not fit: {error}") from None
+
+
+def _dump(value: object) -> object:
+    dump = getattr(value, "model_dump", None)
+    if dump is None or isinstance(value, type):
+        raise NotImplementedError(
+            f"it is or holds {kind_of(value)}; use JSON values, bytes, dataclasses, msgspec structs or pydantic models"
+        )
+    return dump(mode="json")
+
+
+def _load(kind: type, value: object) -> object:
+    validate = getattr(kind, "model_validate", None)
+    if validate is not None:
+        return validate(value)
+    raise NotImplementedError(f"the annotation {kind.__name__} is none that data can have")
 
 
 class CallOptions(PutOptions, total=False):
@@ -45,7 +95,7 @@ class Arguments:
     @cached_property
     def hints(self) -> dict[str, Any]:
         """The resolved annotations, of the result too; not before they are needed, so that they may look ahead."""
-        return values.hints(self._name, self._function)
+        return hints(self._name, self._function)
 
     @cached_property
     def _struct(self) -> type[msgspec.Struct]:
@@ -67,9 +117,9 @@ class Arguments:
         for name, value in bound.items():
             kind = self.hints.get(name, Any)
             if isinstance(value, tuple) and self._signature.parameters[name].kind is Parameter.VAR_POSITIONAL:
-                stored[name] = [values.store(f"{self._name}.put: {name}", item, kind) for item in value]
+                stored[name] = [store(f"{self._name}.put: {name}", item, kind) for item in value]
             else:
-                stored[name] = values.store(f"{self._name}.put: {name}", value, kind)
+                stored[name] = store(f"{self._name}.put: {name}", value, kind)
         self._read(stored)
         return stored
 
@@ -105,7 +155,7 @@ class Arguments:
         return function(*args, **keywords)
 
     def _read(self, stored: object) -> msgspec.Struct:
-        found: msgspec.Struct = values.read(self._what, stored, self._struct)
+        found: msgspec.Struct = read(self._what, stored, self._struct)
         return found
 
 

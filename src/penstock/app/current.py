@@ -1,4 +1,4 @@
-"""What a handler may ask of the worker that runs it: its task, and to give its slot back while it waits."""
+"""What a handler may use while it runs: its task, giving its slot back while it waits, and Retry and Bury."""
 
 from __future__ import annotations
 
@@ -6,9 +6,32 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol
 
-from penstock.core import numbers
+from penstock.core import names, numbers
+from penstock.core.numbers import span_ms
 from penstock.core.task import Home, Record, Task
 from penstock.errors import NotFound
+
+
+class Retry(Exception):
+    """Not now: the task is released, and handed out again after `delay` seconds (None: the handler's back-off).
+
+    The attempt counts.
+    """
+
+    def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
+        if delay is not None:
+            span_ms("delay", delay)
+        self.delay = delay
+        self.reason = names.text("reason", reason)
+        super().__init__(delay, reason)
+
+
+class Bury(Exception):
+    """Not again until somebody looks: the task is buried with the reason."""
+
+    def __init__(self, reason: str | None = None) -> None:
+        self.reason = names.text("reason", reason)
+        super().__init__(reason)
 
 
 class CurrentTask(Task):

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
 
-from penstock.app import tracing, values
+from penstock.app import arguments, tracing
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
 from penstock.app.connection import Link
 from penstock.app.handle import Handle
@@ -124,13 +124,13 @@ class Handler(Generic[P, R, C]):
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""
-        return values.read(f"the result of {self.name}", stored, self.arguments.hints.get("return", Any))
+        return arguments.read(f"the result of {self.name}", stored, self.arguments.hints.get("return", Any))
 
     def store_result(self, result: object) -> object:
         """A result made of JSON types; None where results are not kept."""
         if not self.keeps:
             return None
-        return values.store(f"the result of {self.name}", result, self.arguments.hints.get("return", Any))
+        return arguments.store(f"the result of {self.name}", result, self.arguments.hints.get("return", Any))
 
     @functools.cached_property
     def keeps(self) -> bool:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import time
 
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry
+from penstock.callbacks.allow_list import Refused, Settings, parse
 from penstock.callbacks.client import Client
 from penstock.callbacks.host_limits import Hosts
-from penstock.callbacks.refusal import Refused
-from penstock.callbacks.settings import Settings
-from penstock.callbacks.target import parse
 from penstock.worker import settlement
 from penstock.worker.async_executor import AsyncExecutor
 from penstock.worker.running_task import RunningTask

@@ -1,22 +1,66 @@
-"""One callback: a signed POST, and what its answer makes of the task. Knows nothing of leases and slots."""
+"""One callback: a signed POST to a checked address, and how its response settles the task."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
 
 import httpcore
 import msgspec
 
-import penstock.callbacks.dialling as dialling
-from penstock.app.ends import Bury, Retry
-from penstock.callbacks.refusal import Refused
-from penstock.callbacks.settings import Settings
+from penstock.app.current import Bury, Retry
+from penstock.callbacks.allow_list import Address, AllowList, Refused, Settings, Target, parse
 from penstock.callbacks.signing import header_text, message_id, signed_headers
-from penstock.callbacks.target import Target, parse
 from penstock.core import codec
 from penstock.core.task import Record
+
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+SocketOption = tuple[int, int, int] | tuple[int, int, bytes | bytearray] | tuple[int, int, None, int]
+
+
+async def resolve(host: str, port: int) -> list[str]:
+    """Every address of a name, as the system resolves it, the preferred one first."""
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+class Dialler(httpcore.AsyncNetworkBackend):
+    """What httpcore connects by. TLS comes after it, and verifies the host's name, not the address."""
+
+    def __init__(self, allowed: AllowList, resolve: Resolve = resolve) -> None:
+        self._allowed = allowed
+        self._resolve = resolve
+        self._plain = httpcore.AnyIOBackend()
+
+    async def connect_tcp(
+        self, host: str, port: int, timeout: float | None = None,  # noqa: ASYNC109 (httpcore's)
+        local_address: str | None = None,
+        socket_options: Iterable[SocketOption] | None = None,
+    ) -> httpcore.AsyncNetworkStream:  # fmt: skip
+        """Connect to the first address that answers; Refused where any of them must not be called."""
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in await self._addresses(host, port):
+            try:
+                return await self._plain.connect_tcp(str(address), port, timeout, local_address, socket_options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def _addresses(self, host: str, port: int) -> list[Address]:
+        try:
+            texts = await self._resolve(host, port)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is too long
+            why = error.strerror if isinstance(error, OSError) else error
+            raise httpcore.ConnectError(f"{host} cannot be resolved: {why}") from None
+        addresses = [ip_address(text) for text in texts]
+        for address in addresses:
+            self._allowed.check_address(host, address)
+        return addresses
+
 
 # The longest answer that is kept. What is longer is not read.
 MAX_ANSWER = 1024 * 1024
@@ -30,13 +74,11 @@ _IDLE_SECONDS = 15.0
 class Client:
     """Calls callbacks from one event loop, with connections that are used again."""
 
-    def __init__(
-        self, settings: Settings, resolve: dialling.Resolve = dialling.resolve, tls: ssl.SSLContext | None = None
-    ) -> None:
+    def __init__(self, settings: Settings, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None) -> None:
         self._settings = settings
         self._pool = httpcore.AsyncConnectionPool(
             ssl_context=tls or ssl.create_default_context(),
-            network_backend=dialling.Dialler(settings.allowed, resolve),
+            network_backend=Dialler(settings.allowed, resolve),
             max_connections=None,
             max_keepalive_connections=100,
             keepalive_expiry=_IDLE_SECONDS,

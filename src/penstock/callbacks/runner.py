@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 
 from penstock.app.app import App
-from penstock.callbacks.settings import Settings
+from penstock.callbacks.allow_list import Settings
 from penstock.errors import UnsupportedOption
 from penstock.worker.settings import Settings as WorkerSettings
 from penstock.worker.state import Executor, WorkerState

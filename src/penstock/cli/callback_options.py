@@ -9,8 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.callbacks.allow import allow_list
-from penstock.callbacks.settings import PER_HOST, Settings
+from penstock.callbacks.allow_list import PER_HOST, Settings, allow_list
 from penstock.callbacks.signing import key
 from penstock.core.numbers import whole
 from penstock.errors import BadValue

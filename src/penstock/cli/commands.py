@@ -54,7 +54,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     "Running": {
         "worker": Command("worker:worker", "Run the handlers of an app until SIGTERM or Ctrl-C."),
         "serve": Command("serve:serve", "Serve the store to other programs and hosts."),
-        "token": Command("token:token", "Make a token, add its hash to FILE, and print it."),
+        "token": Command("serve:token", "Make a token, add its hash to FILE, and print it."),
         "demo": Command("demo:demo", "Show penstock at work: producers, workers and a kill -9, every task counted."),
         "completion": Command("completion:completion", "Print the completion script of a shell."),
     },

@@ -1,4 +1,4 @@
-"""`penstock serve`: the store for other programs, by the Redis protocol and HTTP, and for people in a browser."""
+"""`penstock serve`: the store for other programs and for people in a browser; `penstock token`: a token for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import click
 
 from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
+from penstock.errors import BadValue
+from penstock.server.auth import Role, make_token, read_tokens, token_line
 
 
 @click.command()
@@ -47,7 +49,7 @@ def serve(
     from penstock.server.auth import Tokens
     from penstock.server.mounts import Web, mounts
     from penstock.server.serve import serve as run
-    from penstock.server.tls import tls_of
+    from penstock.server.sockets import tls_of
 
     tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
     chosen = mounts(http, resp, tokens, tls_of(tls_cert, tls_key), Web(hosts, proxies))
@@ -65,3 +67,38 @@ def _announce(urls: list[str]) -> None:
 
 def _announce_json(urls: list[str]) -> None:
     output.as_json({"serves": urls})
+
+
+ROLES = [role.name.lower() for role in Role]
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--role", type=click.Choice(ROLES), default="operate", show_default=True, help="Its role.")
+@click.option("--name", default="", help="A name that shows which line to remove.")
+@output.json_option
+def token(file: Path, role: str, name: str, as_json: bool) -> None:
+    """Make a token, add its hash to FILE, and print it.
+
+    It cannot be shown again.
+
+    \b
+    penstock token tokens --role read --name grafana
+    penstock serve --token-file tokens
+
+    To revoke it, remove its line from the file; a running server notices.
+    """
+    if not name.isprintable():
+        raise BadValue("the name has a line break or another character that cannot be seen: leave it out")
+    if file.exists() and file.stat().st_size:
+        read_tokens(file)  # nothing is added to a file that is something else
+    made = make_token()
+    try:
+        with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as lines:
+            lines.write(token_line(Role[role.upper()], made, name))
+    except OSError as error:
+        raise BadValue(f"{file} cannot be written ({error.strerror}): choose another FILE") from None
+    if as_json:
+        output.as_json({"token": made, "role": role, "name": name, "file": str(file)})
+    else:
+        click.echo(made)

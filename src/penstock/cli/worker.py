@@ -22,11 +22,9 @@ from penstock.callbacks.runner import calls_by
 from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue, PenstockError
-from penstock.worker import logs
-from penstock.worker.loading import load_app
+from penstock.worker.console import Status, configure_logging
 from penstock.worker.reload import run_reloading
-from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, make_settings
-from penstock.worker.status import Status
+from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, load_app, make_settings
 from penstock.worker.worker import Worker
 
 
@@ -83,7 +81,7 @@ def worker(
         sys.exit(run_reloading(_words(context), url))
     signals = Signals()
     console = Console(stderr=True)
-    logs.configure(console, json=json_logs)
+    configure_logging(console, json=json_logs)
     app = _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
     running.state.on_crash = signals.crash

@@ -8,12 +8,11 @@ from penstock import aio
 from penstock.aio.executor import BatchExecutor
 from penstock.broker.broker import Broker
 from penstock.errors import BadValue
-from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.resp.resp_listener import RespListener
 from penstock.server.resp.service import Service
 from penstock.server.serve import Listener, Mount
-from penstock.server.tls import Tls
+from penstock.server.sockets import Address, Tls
 
 HTTP_ADDRESS = "127.0.0.1:8080"
 RESP_ADDRESS = "127.0.0.1:7379"

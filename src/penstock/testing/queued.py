@@ -8,8 +8,7 @@ import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
-from penstock.app.current import set_run
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry, set_run
 from penstock.app.tracing import continued
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube

@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from penstock.app.current import CurrentTask, set_run
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, CurrentTask, Retry, set_run
 from penstock.app.handler import Handler
 from penstock.app.tracing import continued
 from penstock.broker.tube_factory import DEFAULT_KIND

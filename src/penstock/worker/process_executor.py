@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry
 from penstock.core import codec
 from penstock.errors import BadValue
 from penstock.worker.process_child import Job, Message

@@ -1,14 +1,17 @@
-"""What a worker is told: how much it may do at once, and of what."""
+"""What a worker is started with: its limits, and the app that `module:app` names."""
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 from collections.abc import Mapping
 from itertools import pairwise
 
 import msgspec
 
-from penstock.core.names import name
+from penstock.app.app import App
+from penstock.core.names import name, shown
 from penstock.core.numbers import span_ms, whole
 from penstock.errors import BadValue
 
@@ -53,3 +56,25 @@ def check_limits(limits: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
                 "give less urgent work the same room or less"
             )
     return ordered
+
+
+def load_app(target: str) -> App:
+    """Import the module, as if from the current folder, and give its app; BadValue when it is not there."""
+    module_name, _, attribute = target.partition(":")
+    attribute = attribute or "app"
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module_name + ".").startswith(error.name + "."):
+            raise  # a module that the app's own module asks for
+        raise BadValue(f"module {shown(module_name)} is not found from {os.getcwd()}: give module:app") from None
+    except ValueError:
+        raise BadValue(f"{shown(target)} names no module: give module:app") from None
+    found = getattr(module, attribute, None)
+    if not isinstance(found, App):
+        apps = [f"{module_name}:{name}" for name, value in vars(module).items() if isinstance(value, App)]
+        remedy = f"give {' or '.join(apps)}" if apps else "make one there, app = penstock.App(url)"
+        raise BadValue(f"{module_name} has no App named {attribute}: {remedy}")
+    return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry
 from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.entry import encode_payload

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.app.ends import Bury, Retry
+from penstock.app.current import Bury, Retry
 from penstock.app.hooks import Hooks
 from penstock.worker import settlement
 from penstock.worker.running_task import InFlight, RunningTask

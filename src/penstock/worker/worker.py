@@ -11,7 +11,7 @@ from penstock.app.app import App
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube, check_max_pri
 from penstock.broker.tube_factory import find_tube, open_tube
-from penstock.callbacks.finder import Finder
+from penstock.callbacks.tube_finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler

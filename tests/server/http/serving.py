@@ -13,13 +13,12 @@ import httpx
 import pytest
 
 from penstock import aio
-from penstock.server.address import Address
 from penstock.server.auth import Tokens
 from penstock.server.http.app import App, make_app
 from penstock.server.http.http_listener import HttpListener
 from penstock.server.http.options import Options
 from penstock.server.serve import opened
-from penstock.server.tls import Tls
+from penstock.server.sockets import Address, Tls
 from tests.conftest import STORES
 
 # For what a busy machine does in a moment: a start, an answer, an end.

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 import penstock
-from penstock.server.address import Address
+from penstock.server.sockets import Address
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import PATIENCE, serving
 from tests.server.http.test_tasks import MAIL

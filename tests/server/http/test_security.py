@@ -12,12 +12,11 @@ import httpx
 import pytest
 
 from penstock.errors import BadValue
-from penstock.server.auth import Role, Tokens, token_line
-from penstock.server.failures import FREE_FAILURES, Failures
-from penstock.server.http.logins import COOKIE
+from penstock.server.auth import FREE_FAILURES, Failures, Role, Tokens, token_line
+from penstock.server.http.authentication import COOKIE
 from penstock.server.http.options import Options
 from penstock.server.http.routes import OPERATIONS
-from penstock.server.tls import Tls
+from penstock.server.sockets import Tls
 from tests.server.certificates import self_signed
 from tests.server.http.serving import PATIENCE, Serving, serving
 from tests.server.http.test_tasks import MAIL, refused

@@ -17,11 +17,11 @@ from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Role
 from penstock.server.http.api_tasks import task_id
+from penstock.server.http.authentication import COOKIE
 from penstock.server.http.formatting import part
-from penstock.server.http.forms import read_form
 from penstock.server.http.http_errors import Refused
-from penstock.server.http.logins import COOKIE
 from penstock.server.http.operations import Server
+from penstock.server.http.request_parsing import read_form
 from penstock.server.http.store_access import Access
 
 #: What a page says after a button; nothing of it comes from the address.

@@ -19,10 +19,9 @@ from penstock import aio
 from penstock.core.results import Event
 from penstock.server.auth import Role, Tokens
 from penstock.server.http import http_errors, metrics, openapi
-from penstock.server.http.authentication import Authentication
+from penstock.server.http.authentication import Authentication, Logins
 from penstock.server.http.events import Streams
 from penstock.server.http.guard import Guard
-from penstock.server.http.logins import Logins
 from penstock.server.http.operations import Call, Operation, Server, route
 from penstock.server.http.options import Options
 from penstock.server.http.pages import Pages

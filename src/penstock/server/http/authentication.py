@@ -1,13 +1,63 @@
-"""Who calls: by `Authorization: Bearer`, or by the dashboard's cookie; and what they may do."""
+"""Who calls, by `Authorization: Bearer` or by the dashboard's cookie, and what they may do."""
 
 from __future__ import annotations
 
+import hmac
+import secrets
+import time
+from collections import OrderedDict
+
 from starlette.requests import Request
 
-from penstock.server.auth import Role, Tokens
+from penstock.server.auth import Role, Tokens, hashed
 from penstock.server.http.guard import SAFE_METHODS
 from penstock.server.http.http_errors import Refused
-from penstock.server.http.logins import COOKIE, Logins
+
+COOKIE = "penstock"
+# A working day; who works longer logs in again.
+LOGIN_SECONDS = 12 * 3600
+MAX_LOGINS = 1000
+
+
+class Logins:
+    """Kept in memory: a restart asks for the token again, and a token taken from the file ends its logins."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self._secret = secrets.token_bytes(32)
+        self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # cookie -> hash of the token, end
+
+    def enter(self, token: str, peer: str) -> str | None:
+        """A cookie for a good token."""
+        if self._tokens.check(token, peer) is None:
+            return None
+        cookie = secrets.token_urlsafe(32)
+        self._known[cookie] = (hashed(token), time.monotonic() + LOGIN_SECONDS)
+        if len(self._known) > MAX_LOGINS:
+            self._known.popitem(last=False)
+        return cookie
+
+    def leave(self, cookie: str) -> None:
+        """Forget a login."""
+        self._known.pop(cookie, None)
+
+    def role(self, cookie: str) -> Role | None:
+        """What the browser with that cookie may do, now."""
+        digest, end = self._known.get(cookie, ("", 0.0))
+        if not digest or end < time.monotonic():
+            self._known.pop(cookie, None)
+            return None
+        return self._tokens.role_of(digest)
+
+    def seal(self, cookie: str) -> str:
+        """What a form of this browser's pages carries. Without tokens there is no cookie, and one seal for all pages:
+        other sites cannot read it."""
+        return hmac.new(self._secret, cookie.encode("utf-8", "replace"), "sha256").hexdigest()
+
+    def sealed(self, cookie: str, seal: str) -> bool:
+        """Whether the form came from one of our pages."""
+        return hmac.compare_digest(self.seal(cookie).encode(), seal.encode("utf-8", "replace"))
+
 
 SEAL_HEADER = "penstock-seal"
 

@@ -23,7 +23,7 @@ from penstock.server.http import http_errors
 from penstock.server.http.authentication import Authentication
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
-from penstock.server.http.reading import read_json, read_query
+from penstock.server.http.request_parsing import read_body, read_json, read_query
 from penstock.server.http.requests import Body, Query
 from penstock.server.http.store_access import Access, Visit
 
@@ -186,29 +186,6 @@ async def _read(server: Server, operation: Operation, request: Request) -> dict[
             _refuse_form(request)
         read["body"] = read_json(text, operation.body)
     return read
-
-
-async def read_body(request: Request, options: Options) -> bytes:
-    """The whole body, unless it is too long or too slow."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
-        raise _too_long(options)
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(options.body_seconds):
-            async for part in request.stream():
-                size += len(part)
-                if size > options.max_body:
-                    raise _too_long(options)
-                parts.append(part)
-    except TimeoutError:
-        late = f"the body was not here within {options.body_seconds:g} s: send it at once, or in smaller parts"
-        raise Refused(408, late, Connection="close") from None
-    return b"".join(parts)
-
-
-def _too_long(options: Options) -> Refused:
-    return Refused(413, f"the body is over {options.max_body} bytes: send less at once")
 
 
 def _refuse_form(request: Request) -> None:

@@ -17,10 +17,9 @@ from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.http import formatting, http_errors, views
 from penstock.server.http.actions import NOTICES, action_routes
-from penstock.server.http.authentication import peer_of
-from penstock.server.http.forms import read_form
-from penstock.server.http.logins import COOKIE, LOGIN_SECONDS
+from penstock.server.http.authentication import COOKIE, LOGIN_SECONDS, peer_of
 from penstock.server.http.operations import Server
+from penstock.server.http.request_parsing import read_form
 from penstock.server.http.sampler import Sampler
 from penstock.server.http.views import Looking
 

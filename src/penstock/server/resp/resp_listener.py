@@ -9,9 +9,9 @@ import logging
 import ssl
 import time
 
-from penstock.server.address import Address
 from penstock.server.resp.client_connection import Connection
 from penstock.server.resp.service import Service
+from penstock.server.sockets import Address
 
 log = logging.getLogger("penstock")
 

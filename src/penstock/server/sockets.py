@@ -1,10 +1,13 @@
-"""Addresses to listen on: read, refused where everybody could come in unasked, and bound."""
+"""Addresses to listen on, and TLS for them: parsed, checked before anything listens, and bound."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.core.names import shown
 from penstock.errors import BadValue
@@ -64,3 +67,30 @@ class Address:
     def shown(self, port: int) -> str:
         """As people write it, with the port that was given by the system where it was 0."""
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """A certificate and its key, as files in PEM."""
+
+    certificate: Path
+    key: Path | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """What a listener needs; BadValue where the files are not a certificate and its key."""
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            # Asked for a password, OpenSSL would ask the terminal.
+            context.load_cert_chain(self.certificate, self.key, lambda: "")
+        except (OSError, ValueError) as error:
+            raise BadValue(f"TLS certificate {self.certificate} cannot be used: {error}") from error
+        return context
+
+
+def tls_of(certificate: Path | None, key: Path | None) -> Tls | None:
+    """What a command line says of TLS; None: nothing."""
+    if certificate is None:
+        if key is not None:
+            raise BadValue(f"--tls-key {key} without a certificate: give --tls-cert as well")
+        return None
+    return Tls(certificate, key)

@@ -1,18 +1,64 @@
-"""What a worker shows of itself: a banner, then a live line on a terminal, or a log line now and then."""
+"""What a worker prints: a banner, a live line on a terminal, and log lines for people or as JSON."""
 
 from __future__ import annotations
 
 import logging
 import time
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
 
+import msgspec
 from rich.console import Console
 from rich.live import Live
+from rich.logging import RichHandler
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from penstock.worker.running_task import RunningTask
 from penstock.worker.worker import Worker
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line; a record with `extra={"item": item}` names its task."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its end."""
+        fields: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        item = getattr(record, "item", None)
+        if isinstance(item, RunningTask):
+            fields |= {"tube": item.tube.name, "id": item.task.id, "attempt": item.task.attempts}
+            fields |= {} if item.handler is None else {"task": item.handler.name}
+        counts = getattr(record, "counts", None)
+        if counts is not None:
+            fields["counts"] = counts
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return msgspec.json.encode(fields).decode()
+
+
+def configure_logging(console: Console, *, json: bool) -> None:
+    """Log to standard error, unless the program has set up logging itself."""
+    root = logging.getLogger()
+    if root.handlers:
+        return
+    handler: logging.Handler
+    if json:
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter())
+    elif console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%Y-%m-%d %H:%M:%S")
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+
 
 log = logging.getLogger("penstock.worker")
 

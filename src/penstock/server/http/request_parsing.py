@@ -1,16 +1,21 @@
-"""Queries and bodies as the values that an operation takes; what will not do is told by name and value."""
+"""Queries, JSON bodies and forms as values, within bounds; errors name the field and its value."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.requests import Request
 
 from penstock.core.names import shown
 from penstock.errors import BadValue
+from penstock.server.http.http_errors import Refused
+from penstock.server.http.options import Options
 
 T = TypeVar("T", bound=msgspec.Struct)
 # How msgspec ends a message about one field of the whole.
@@ -58,3 +63,41 @@ def _told(what: str, words: str, kind: type[msgspec.Struct], given: dict[str, st
         return f"{at[1]} {value} of the {what} will not do: {words[: at.start()]}"
     known = ", ".join(kind.__struct_fields__) or "nothing"
     return f"the {what} is not what this call takes: {words}; it takes {known}"
+
+
+_MAX_FORM = 16 * 1024
+
+
+async def read_form(request: Request, options: Options) -> dict[str, str]:
+    """The fields of a form."""
+    sent = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if sent != "application/x-www-form-urlencoded":
+        raise Refused(415, "this address takes the forms of the dashboard alone: programs use /api/")
+    body = await read_body(request, replace(options, max_body=_MAX_FORM))
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+    except ValueError:
+        raise Refused(400, "the form cannot be read: go back to the page and try again") from None
+
+
+async def read_body(request: Request, options: Options) -> bytes:
+    """Read the whole body; Refused if it is too long or too slow."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and len(declared) < 20 and int(declared) > options.max_body:
+        raise _too_long(options)
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(options.body_seconds):
+            async for part in request.stream():
+                size += len(part)
+                if size > options.max_body:
+                    raise _too_long(options)
+                parts.append(part)
+    except TimeoutError:
+        late = f"the body was not here within {options.body_seconds:g} s: send it at once, or in smaller parts"
+        raise Refused(408, late, Connection="close") from None
+    return b"".join(parts)
+
+
+def _too_long(options: Options) -> Refused:
+    return Refused(413, f"the body is over {options.max_body} bytes: send less at once")

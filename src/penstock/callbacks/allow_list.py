@@ -1,0 +1,180 @@
+"""Which hosts and addresses may be called back.
+
+A callback's URL is parsed once, so that what is checked is what is called. An address that is not listed as public is
+not public: `ipaddress` alone accepts addresses that translators and clouds map to internal ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.core.names import shown
+from penstock.errors import BadValue
+
+
+class Refused(Exception):
+    """The callback must not be called as it is; the message says why, and what would open it."""
+
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+# Special purposes (IANA's registries), and what clouds answer their machines at from inside.
+_INWARD_4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
+        "192.0.0.0/24", "192.0.2.0/24", "192.31.196.0/24", "192.52.193.0/24", "192.88.99.0/24", "192.168.0.0/16",
+        "192.175.48.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
+        "168.63.129.16/32",
+    )
+)  # fmt: skip
+# Only global unicast is outward. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast ones stand outside of
+# it; inside of it, these carry an IPv4 address that the filter would have to trust, or are nobody's.
+_OUTWARD_6 = IPv6Network("2000::/3")
+_INWARD_6 = tuple(
+    IPv6Network(network) for network in ("2001::/23", "2001:db8::/32", "2002::/16", "2620:4f:8000::/48", "3fff::/20")
+)
+
+
+def is_public(address: Address) -> bool:
+    """Whether anyone on the Internet could reach it, so that calling it reveals nothing of ours."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in _INWARD_4)
+    scoped = address.scope_id is not None
+    return not scoped and address in _OUTWARD_6 and not any(address in network for network in _INWARD_6)
+
+
+def is_in(address: Address, networks: tuple[Network, ...]) -> bool:
+    """Whether one of the networks has it."""
+    return any(address.version == network.version and address in network for network in networks)
+
+
+def parse_network(text: str) -> Network | None:
+    """An address or a network in its usual form; None where it is neither."""
+    try:
+        return ip_network(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+
+
+_NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
+_PORTS = {"http": 80, "https": 443}
+
+
+class Target(msgspec.Struct, frozen=True):
+    """Where to call: `host` is a name in small letters without a last dot, or an address without brackets."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+    address: Address | None = None  # where the host is one
+
+    @property
+    def authority(self) -> str:
+        """For the Host header."""
+        host = f"[{self.host}]" if isinstance(self.address, IPv6Address) else self.host
+        return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+def parse(url: str) -> Target:
+    """The parts of a URL; Refused where it is anything but a plain http or https one."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise Refused(f"its URL cannot be read: {error}") from None
+    if parts.scheme not in _PORTS:
+        raise Refused(f"its scheme {parts.scheme!r} is not http or https")
+    if "@" in parts.netloc:
+        raise Refused("its URL has user info, which is not sent")
+    if "\\" in url or not url.isascii() or not url.isprintable() or " " in url:
+        raise Refused("its URL has characters that must be escaped")
+    host = (parts.hostname or "").removesuffix(".")
+    address = _address(host, bracketed="[" in parts.netloc)
+    query = f"?{parts.query}" if parts.query else ""
+    return Target(parts.scheme, host, port or _PORTS[parts.scheme], (parts.path or "/") + query, address)
+
+
+def _address(host: str, *, bracketed: bool) -> Address | None:
+    """The address that a host is, None where it is a name; Refused where it is neither."""
+    try:
+        address = ip_address(host)
+        if bracketed == isinstance(address, IPv6Address) and "%" not in host:
+            return address
+    except ValueError:
+        pass
+    last = host.rpartition(".")[2]
+    # 2130706433, 0x7f000001, 127.1 and 0177.0.0.1 are addresses to resolvers, and to no reader.
+    if bracketed or last.isdigit() or last.startswith("0x") or not _NAME.fullmatch(host) or len(host) > 253:
+        raise Refused(f"its host {host!r} is neither a name nor an address in its usual form")
+    return None
+
+
+class AllowList(msgspec.Struct, frozen=True):
+    """Names, names with everything below them, and networks. Nothing else is called."""
+
+    names: frozenset[str] = frozenset()
+    below: tuple[str, ...] = ()  # ".example.org"
+    networks: tuple[Network, ...] = ()
+    any_name: bool = False
+
+    def check_host(self, target: Target) -> None:
+        """Refused unless the host of a URL is on the list."""
+        if target.address is not None:
+            if not is_in(target.address, self.networks):
+                raise Refused(f"{target.host} is not on the allow-list: add the address or its network")
+        elif not (self.any_name or target.host in self.names or target.host.endswith(self.below or ("\0",))):
+            raise Refused(f"host {target.host} is not on the allow-list: add it")
+
+    def check_address(self, host: str, address: Address) -> None:
+        """Refused unless an address that a host resolved to is public, or opened by a network of the list."""
+        if not is_public(address) and not is_in(address, self.networks):
+            raise Refused(f"{host} is at {address}, which is not public: add the address or its network")
+
+
+def allow_list(entries: Iterable[str]) -> AllowList:
+    """From `hooks.example.org`, `*.example.org`, `10.1.2.3`, `10.1.0.0/16`, `::1`, or `*` for any name."""
+    names: set[str] = set()
+    below: list[str] = []
+    networks: list[Network] = []
+    for entry in entries:
+        network = parse_network(entry)
+        if network is not None:
+            networks.append(network)
+        elif entry.startswith("*.") and _is_name(entry[2:]):
+            below.append(entry[1:].lower().removesuffix("."))
+        elif entry == "*" or _is_name(entry):
+            names.add(entry.lower().removesuffix("."))
+        else:
+            raise BadValue(
+                f"allowed host {shown(entry)} is no name, address or network: give hooks.example.org, *.example.org, "
+                "10.1.2.3 or 10.1.0.0/16, without scheme and port"
+            )
+    return AllowList(frozenset(names), tuple(below), tuple(networks), "*" in names)
+
+
+def _is_name(text: str) -> bool:
+    try:
+        target = parse(f"http://{text}/")
+    except Refused:
+        return False
+    return target.address is None and target.host == text.lower().removesuffix(".")
+
+
+# Calls that one host gets at once.
+PER_HOST = 8
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Which hosts may be called, the keys that sign calls, and how many calls one host gets at once."""
+
+    allowed: AllowList
+    keys: tuple[bytes, ...]
+    per_host: int = PER_HOST
