@@ -92,6 +92,17 @@ def new_record(entry: Entry, id: int, now: int) -> Record:
     )  # fmt: skip
 
 
+def record_maker(entry: Entry) -> Callable[[int, int, bytes], Record]:
+    """A function that makes the record of a task that stands alone from its id, its time and its payload."""
+    plain, ttl, replace = new_record(entry, 0, 0), entry.ttl, msgspec.structs.replace
+
+    def make(id: int, created: int, payload: bytes) -> Record:
+        expires = None if ttl is None else created + ttl
+        return replace(plain, id=id, created=created, expires=expires, at=expires, payload=payload)
+
+    return make
+
+
 def encode_payload(tube: Tube, what: str, value: object) -> bytes:
     """Data or a result as it is stored; PayloadTooLarge over the tube's limit."""
     payload = codec.encode(value)

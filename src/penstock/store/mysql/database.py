@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from penstock.core.entry import stands_alone
+from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
@@ -68,7 +68,7 @@ class MysqlDatabase:
     def plain_put(self, tube: Tube, entry: Entry) -> Callable[[bytes], Record | None] | None:
         if self.clock is not None or entry.utube is not None or not stands_alone(tube, entry):
             return None
-        shape, ttl, run = Shape(tube, entry), entry.ttl, self.server.run_prepared
+        shape, make, run = Shape(tube, entry), record_maker(entry), self.server.run_prepared
 
         def put(payload: bytes) -> Record | None:
             try:
@@ -77,12 +77,7 @@ class MysqlDatabase:
                 return None
             if stored is None:
                 return None
-            id, moment = stored
-            expires = None if ttl is None else moment + ttl
-            return Record(
-                id, "r", entry.rank1.base, entry.rank2.base, entry.pri, entry.utube, 0, 0, moment, None, expires,
-                expires, entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
-            )  # fmt: skip
+            return make(*stored, payload)
 
         return put
 

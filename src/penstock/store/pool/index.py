@@ -78,9 +78,9 @@ class Index:
                 # In this order: the process that raised this epoch is seen building, or else has built.
                 epoch, run = self._vault.epoch(), self._servers.run_now()
                 building = self._servers.command(self._building, b"EXISTS", self._building)
-                words = (b"HMGET", self._store, b"epoch", b"run")
+                words = (b"HMGET", self._store, b"epoch", b"run", b"schema")
                 found = cast("list[bytes | None]", self._servers.command(self._store, *words))
-                if epoch and found == [str(epoch).encode(), run.encode()]:
+                if epoch and found == [str(epoch).encode(), run.encode(), str(self._schema).encode()]:
                     self._runner.epoch, self._servers.run_id = epoch, run
                     return
                 if building:
@@ -149,6 +149,7 @@ class Index:
                 f"prefix {self._runner.keys.prefix} of {self._servers.label} belongs to another store: give the URL "
                 "another prefix"
             )
+        self._write(b"HSET", self._store, b"schema", self._schema)
         self._write(b"HDEL", self._store, b"epoch")
         self._write(b"UNLINK", *(self._runner.keys.name(SESSIONS, part) for part in _SESSION_KEYS))
         total = self._runner.keys.name(SESSIONS, "total")

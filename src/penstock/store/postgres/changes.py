@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from penstock.core.ending import SUPERSEDED_MS, Ending
-from penstock.core.entry import new_record, stands_alone
+from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
@@ -135,17 +135,10 @@ def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[
     connections, notifier, clock = database.connections, database.notifier, database.clock
     if not stands_alone(tube, entry) or entry.ttl is not None or tube.temporary or not connections.prepares:
         return None
-    query, rank1, rank2, pri, ttr = (
-        database.queries.durable.put_plain,
-        entry.rank1.base,
-        entry.rank2.base,
-        entry.pri,
-        entry.ttr,
-    )
-    most, callback, lives_query = entry.max_attempts, entry.callback, database.queries.all.tube_lives
+    query, lives_query, make = database.queries.durable.put_plain, database.queries.all.tube_lives, record_maker(entry)
     shape = {
-        "tube": tube.no, "rank1": rank1, "rank2": rank2, "ttr": ttr, "pri": pri, "max_attempts": most,
-        "callback": callback, "data": None, "process": None, "now": None,
+        "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
+        "max_attempts": entry.max_attempts, "callback": entry.callback, "data": None, "process": None, "now": None,
     }  # fmt: skip
     packed = Packed(query, shape)
 
@@ -164,9 +157,7 @@ def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[
         if notified is not None:
             notifier.sent()
         database.fold_sometimes()
-        return Record(
-            id, "r", rank1, rank2, pri, None, 0, 0, created, None, None, None, ttr, most, None, None, callback, payload
-        )
+        return make(id, created, payload)
 
     return put
 

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.entry import new_record, plain_entry, stands_alone
+from penstock.core.entry import new_record, plain_entry, record_maker, stands_alone
 from penstock.core.ids import shown_mark
 from penstock.core.options import Tube
 from penstock.core.task import Entry, Record
@@ -94,7 +94,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
         return None
     bare = runner.tag_request("put_plain", tube.no)
     script, keys = bare.script, bare.keys
-    words = plain_words(runner, tube, entry)
+    words, make = plain_words(runner, tube, entry), record_maker(entry)
     calls = b"*%d\r\n" % (len(keys) + len(words) + 5)
     before = calls + packed(b"EVALSHA", script.digest, len(keys), *keys)
     after = packed(*words)
@@ -104,11 +104,7 @@ def plain_put(runner: Runner, tube: Tube, entry: Entry) -> Callable[[bytes], Rec
         command = b"%b%b%b$%d\r\n%b\r\n" % (before, now, after, len(payload), payload)
         reply = runner.servers.run(Request(script, keys, (), command), idempotent=False)
         created, id = cast("list[int]", runner.known(tube, cast("list[Reply]", reply)))
-        expires = None if entry.ttl is None else created + entry.ttl
-        return Record(
-            id, "r", entry.rank1.base, entry.rank2.base, entry.pri, None, 0, 0, created, None, expires, expires,
-            entry.ttr, entry.max_attempts, None, None, entry.callback, payload,
-        )  # fmt: skip
+        return make(id, created, payload)
 
     return put
 

@@ -52,12 +52,13 @@ from penstock.store.redis.step import RedisStep
 from penstock.store.redis.subscriber import Subscriber
 from penstock.store.redis.transfer import TransferCalls
 from penstock.store.redis.tubes import Shards, Tubes
-from penstock.store.sql.migrations import Schema
+from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 
 log = logging.getLogger("penstock")
 
-# The layout of keys and records. An older penstock refuses a store of a later schema, which it would misread.
+# The layout of keys and records. A store of another layout is refused, because it would be misread.
 SCHEMA = 8
+LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 
 # Each tube is advanced first, up to a thousand tasks: more tubes in one script would block the server for others.
@@ -127,7 +128,7 @@ class RedisStore(TransferCalls, EngineStore):
         return durability.warnings(settings)
 
     def _open(self) -> str:
-        """The store's identity; SchemaMismatch if a newer penstock wrote it, or if it is the index of a pool."""
+        """The store's identity; SchemaMismatch if another penstock wrote it, or if it is the index of a pool."""
         reply = self._runner.on_tag("open_store", TUBES, str(uuid4()), SCHEMA, idempotent=True)
         id, schema, pool = cast("tuple[bytes, bytes, bytes | None]", reply)
         if pool is not None:
@@ -135,10 +136,8 @@ class RedisStore(TransferCalls, EngineStore):
                 f"{self._servers.label} prefix {self._keys.prefix} is the index of a pool: connect with pool=, the URL "
                 "of its database, or choose another prefix"
             )
-        if int(schema) > SCHEMA:
-            raise SchemaMismatch(
-                f"{self._servers.label} has schema {int(schema)}, this penstock knows {SCHEMA}: upgrade penstock"
-            )
+        place = f"{self._servers.label} prefix {self._keys.prefix}"
+        must_fit(place, int(schema), LAYOUTS, new="prefix (?prefix=…)")
         return f"redis:{id.decode()}"
 
     def step(
@@ -479,7 +478,8 @@ def look_at_redis(url: str) -> Schema:
     finally:
         servers.close()
     stored = None if found is None else int(found)
-    return Schema(stored, SCHEMA, [f"layout {SCHEMA}"] if (stored or 0) < SCHEMA else [])
+    must_fit(f"{servers.label} prefix {where.prefix}", stored, LAYOUTS, new="prefix (?prefix=…)")
+    return schema_of(stored, LAYOUTS)
 
 
 def _servers(where: Location) -> Servers:

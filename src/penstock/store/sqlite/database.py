@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import apsw
 
-from penstock.core.entry import stands_alone
+from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
@@ -70,21 +70,17 @@ class SqliteDatabase:
         if self._clock is not wall_clock or not stands_alone(tube, entry):
             return None
         first, at_once, query = tube.no << ID_BITS, self._connection.at_once, Q.put_one
-        rank1, rank2, pri, ttl, ttr = entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr
-        most, callback = entry.max_attempts, entry.callback
-        values = (tube.no, first + (1 << ID_BITS), None, rank1, rank2, pri, ttl, ttr, most, callback)
-        transaction = self._transaction((tube,))
+        values = (
+            tube.no, first + (1 << ID_BITS), None, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
+            entry.max_attempts, entry.callback,
+        )  # fmt: skip
+        transaction, make = self._transaction((tube,)), record_maker(entry)
 
         def put(payload: bytes) -> Record | None:
             row = at_once(transaction, query, (*values, payload))
             if row is None:
                 return None
-            pk, created = row
-            expires = None if ttl is None else created + ttl
-            return Record(
-                pk - first, "r", rank1, rank2, pri, None, 0, 0, created, None, expires, expires, ttr, most, None, None,
-                callback, payload,
-            )  # fmt: skip
+            return make(row[0] - first, row[1], payload)
 
         return put
 

@@ -1,14 +1,13 @@
 -- Tubes themselves, and their names, which have a slot of their own.
 
 -- script: open_store
--- Write the store's random id and schema, unless they exist. A store of an older schema lacks some keys, but is no different.
+-- Write the store's random id and schema, unless they exist.
 -- KEYS: store
 -- ARGV: a new id, the schema
 -- Returns: id, schema, 1 if it is the index of a pool
 -- FLAGS: allow-oom
 redis.call('HSETNX', k_store, 'id', ARGV[1])
-local schema = redis.call('HGET', k_store, 'schema')
-if not schema or tonumber(schema) < tonumber(ARGV[2]) then redis.call('HSET', k_store, 'schema', ARGV[2]) end
+redis.call('HSETNX', k_store, 'schema', ARGV[2])
 return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
 -- script: rename_tube
