@@ -86,13 +86,13 @@ def latency_redis(size: Size) -> Iterator[Line]:
 def _waits(server: Server, count: int) -> list[float]:
     found = []
     with _worker(server.url, "stamp"), redis.Redis(port=server.port) as client:
-        stamp.link.use(server.url)
+        stamp.connection.use(server.url)
         for number in range(count + 1):  # the first waits for the worker to start
             time.sleep(random.uniform(0.02, 0.06))
             stamp.put(time.monotonic_ns(), server.port)
             _, took = client.blpop(["stamps"], 30)
             found += [int(took) / 1e6] if number else []
-        stamp.link.close()
+        stamp.connection.close()
     return found
 
 
@@ -101,7 +101,7 @@ def _rates(url: str, tasks: int, rounds: int, between: Callable[[], None]) -> li
     found = []
     with penstock.connect(url) as broker, _worker(url):
         tube = broker.tube("noop")
-        noop.link.use(url)
+        noop.connection.use(url)
         for _ in range(rounds):
             tube.pause()
             for first in range(0, tasks, 1000):
@@ -112,7 +112,7 @@ def _rates(url: str, tasks: int, rounds: int, between: Callable[[], None]) -> li
                 time.sleep(0.02)  # a look costs the server something, too
             found.append(tasks / (time.perf_counter() - began))
             between()
-        noop.link.close()
+        noop.connection.close()
     return found
 
 

@@ -181,6 +181,16 @@ def test_a_handle_has_exactly_these_attributes_and_verbs(owner: str, attributes:
     assert public(getattr(penstock, owner)) == set(attributes.split()) | verbs
 
 
+def test_handles_have_exactly_these_internal_attributes() -> None:
+    """Attributes of instances that other modules of penstock use; programs must not."""
+    with penstock.connect("memory://") as broker:
+        tube = broker.tube("mail")
+        handles = {"Broker": broker, "Tube": tube, "Session": broker.session(), "Group": tube.group("g")}
+        found = {name: {key for key in vars(handle) if key[0] != "_"} for name, handle in handles.items()}
+    both = {"runtime", "session_handle"}
+    assert found == {"Broker": both, "Tube": both | {"stored"}, "Session": both, "Group": set()}
+
+
 def test_stats_count_these_tasks_and_calls() -> None:
     with penstock.connect("memory://") as broker:
         stats = broker.tube("mail").stats()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock import aio
-from penstock.aio.broker import REMOTE_THREADS
+from penstock.aio.handles import REMOTE_THREADS
 from tests.aio.looks import blocked, in_loop, until
 from tests.servers import running
 from tests.servers.base import Server

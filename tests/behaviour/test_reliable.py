@@ -327,9 +327,7 @@ def test_why_tells_of_either_state(queue: penstock.Tube, clock: Clock) -> None:
     take(queue)
     clock.advance(3)
     told = queue.why(a)
-    assert told == (
-        f"task {a.id} is delivered: handed out 3 s ago, hand-out 1, and not acked; recover hands it out again"
-    )
+    assert told == (f"task {a.id} is delivered: handed out 3 s ago, delivery 1, not acked; recover hands it out again")
 
 
 # as any other tube

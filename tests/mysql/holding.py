@@ -19,18 +19,18 @@ class HeldServer(Server):
 
     def __init__(self, url: str) -> None:
         super().__init__(parse(url))
-        self._link = self.borrow()
-        self._link._pipelines = False  # such calls commit
+        self.connection = self.borrow()
+        self.connection._pipelines = False  # such calls commit
 
     def send(self, statements: Sequence[str], *, safe: bool = False) -> Answer:
-        return self._link.send(statements, commit=False)
+        return self.connection.send(statements, commit=False)
 
     def run(self, work: Callable[[Link], T], *, safe: bool = False, committed: bool = False, again: bool = True) -> T:
-        return work(self._link)
+        return work(self.connection)
 
     def end(self, *, commit: bool = False) -> None:
         """Let go of all locks."""
-        self._link.commit() if commit else self._link.rolled_back()
+        self.connection.commit() if commit else self.connection.rolled_back()
 
 
 def held_step(url: str) -> tuple[MysqlStep, HeldServer]:

@@ -15,7 +15,7 @@ from penstock.testing import Clock
 @pytest.fixture
 def app(store_url: str, clock: Clock) -> Iterator[App]:
     app = penstock.App(store_url)
-    app._link._broker = connect(store_url, clock=clock)
+    app.connection._broker = connect(store_url, clock=clock)
     yield app
     assert app.broker.check() == []
     app.close()

@@ -31,7 +31,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.fixture
 def app(url: str) -> Iterator[App]:
     """The same app as in the workers, in this process; afterwards everything that is stored must still fit."""
-    jobs.app._link.use(url)
+    jobs.app.connection.use(url)
     yield jobs.app
     assert jobs.app.broker.check() == []
     jobs.app.close()
@@ -54,7 +54,7 @@ def start(url: str, app: App) -> Iterator[Start]:
 def work(url: str, app: App, clock: Clock) -> Iterator[Work]:
     """Starts a worker here, on a store whose clock stands still: however slow the machine is, no lease lapses."""
     app.close()
-    app._link._broker = connect(url, clock=clock)
+    app.connection._broker = connect(url, clock=clock)
     with ExitStack() as started:
 
         def begin(settings: Settings) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.aio.broker import Broker, Session, connect
-from penstock.aio.tube import Group, Task, Tube
+from penstock.aio.handles import Broker, Group, Session, Task, Tube, connect
 
 __all__ = ["Broker", "Group", "Session", "Task", "Tube", "connect"]

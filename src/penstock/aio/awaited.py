@@ -14,8 +14,7 @@ from penstock.core import task
 from penstock.operations.operation import Call, Operation
 
 if TYPE_CHECKING:
-    from penstock.aio.broker import Session
-    from penstock.aio.tube import Group, Task, Tube
+    from penstock.aio.handles import Group, Session, Task, Tube
 
 P = ParamSpec("P")
 R = TypeVar("R")

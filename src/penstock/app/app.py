@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from penstock.app.connection import Link
+from penstock.app.connection import AppConnection
 from penstock.app.handler import Handler
 from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules
@@ -42,7 +42,7 @@ class App:
         self.handlers: dict[str, AnyHandler] = {}
         self.schedules: list[Schedule] = []
         self.hooks = Hooks()
-        self._link = Link(url)
+        self.connection = AppConnection(url)
 
     def __repr__(self) -> str:
         return f"<App with {len(self.handlers)} handlers>"
@@ -104,7 +104,7 @@ class App:
         if name in self.handlers:
             raise BadValue(f"this app has a task {name} already: give one of them another name=")
         rules = make_rules(name, function, options)
-        handler: AnyHandler = Handler(self._link, name, function, rules, self.hooks)
+        handler: AnyHandler = Handler(self.connection, name, function, rules, self.hooks)
         self.handlers[name] = handler
         return handler
 
@@ -126,8 +126,8 @@ class App:
     @property
     def broker(self) -> Broker:
         """The broker of the app's store, connected when it is first asked for."""
-        return self._link.broker
+        return self.connection.broker
 
     def close(self) -> None:
         """Let go of the store. The next put connects again."""
-        self._link.close()
+        self.connection.close()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from penstock.app.arguments import CallOptions
-from penstock.app.connection import Link
-from penstock.app.handle import Handle
+from penstock.app.connection import AppConnection
+from penstock.app.handler import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
 from penstock.operations.operation import Call as Blocking
@@ -42,7 +42,7 @@ class AwaitedHandler(Generic[P, R]):
         return AwaitedHandle(self._handler, task_id(id))
 
     async def _put(self, calls: list[Call]) -> list[AwaitedHandle[R]]:
-        handles = await _carried(self._handler.link, operation_of(self._handler._put)(self._handler, calls))
+        handles = await _carried(self._handler.connection, operation_of(self._handler._put)(self._handler, calls))
         return [AwaitedHandle(self._handler, handle.id) for handle in handles]
 
 
@@ -63,7 +63,7 @@ class AwaitedHandle(Generic[R]):
             handle = Handle(self._handler, (yield from self._handler.find_tube()), self.id)
             return (yield from operation_of(handle.wait)(handle, timeout))
 
-        return await _carried(self._handler.link, flow())
+        return await _carried(self._handler.connection, flow())
 
     async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
         """What the function returned, when it has; TaskFailed when it did not end well."""
@@ -82,11 +82,11 @@ class AwaitedHandle(Generic[R]):
             answer: T = yield Blocking(call)
             return answer
 
-        return await _carried(self._handler.link, flow())
+        return await _carried(self._handler.connection, flow())
 
 
-async def _carried(link: Link, flow: Operation[T]) -> T:
-    run = link.executor().run(flow)
+async def _carried(connection: AppConnection, flow: Operation[T]) -> T:
+    run = connection.executor().run(flow)
     try:
         return await run
     except asyncio.CancelledError:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.aio.executor import BatchExecutor
 
 
-class Link:
+class AppConnection:
     """One broker, and the tubes that were opened with it."""
 
     def __init__(self, url: str | None) -> None:
@@ -53,8 +53,8 @@ class Link:
         """What carries out awaited verbs for the loop that runs here. It ends with the loop, or when this is closed."""
         import asyncio  # here, because most programs have no loop
 
-        from penstock.aio.broker import REMOTE_THREADS
         from penstock.aio.executor import BatchExecutor
+        from penstock.aio.handles import REMOTE_THREADS
 
         loop = asyncio.get_running_loop()
         executor = self._executors.get(loop)

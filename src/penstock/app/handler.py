@@ -1,19 +1,21 @@
-"""A function of an application: called here, or put to be called by a worker."""
+"""A function of an application: called here, or put to be called by a worker; and the handle of a task that was put."""
 
 from __future__ import annotations
 
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast, overload
+
+import msgspec
 
 from penstock.app import arguments, tracing
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
-from penstock.app.connection import Link
-from penstock.app.handle import Handle
+from penstock.app.connection import AppConnection
 from penstock.app.hooks import Hooks
 from penstock.app.rules import Rules
-from penstock.broker.tube import Tube, fast_put
+from penstock.broker.outcome import Outcome, await_task, find_outcome
+from penstock.broker.tube import Tube, current_record, fast_put
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import PutOptions
@@ -26,8 +28,54 @@ from penstock.operations.operation import Operation, blocking, operation_of
 if TYPE_CHECKING:
     from penstock.app.async_handler import AwaitedHandler
 
-P = ParamSpec("P")
+
 R = TypeVar("R")
+
+
+class Handle(Generic[R]):
+    """Waits for one task and reads how it ended. `handler.handle(id)` makes another one from the id."""
+
+    def __init__(self, handler: Handler[..., R, object], tube: Tube, id: int) -> None:
+        self._handler = handler
+        self._tube = tube
+        self.id = id
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._handler.name} {self.id} in {self._tube.name}>"
+
+    @blocking
+    def wait(self, timeout: float | None = None) -> Operation[Outcome]:
+        """How the task ended, when it has; TimeoutError when it does not end in time.
+
+        TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
+        """
+        outcome = yield from await_task(self._tube.runtime, self._tube.stored, self.id, timeout)
+        return self._read(outcome)
+
+    def result(self, timeout: float | None = None) -> R:
+        """What the function returned, when it has; TaskFailed when it did not end well."""
+        return cast(R, self.wait(timeout).unwrap())
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How the task ended; None while it is in its tube."""
+        current_record(self._tube, self.id)  # applies what is due, so that a ttl that has passed is seen
+        found = blocking(find_outcome)(self._tube.runtime, self._tube.stored, self.id)
+        return None if found is None else self._read(found)
+
+    @property
+    def progress(self) -> float | None:
+        """What its handler last said of its progress; None when it said nothing, or the task has left its tube."""
+        record = current_record(self._tube, self.id)
+        return None if record is None else record.progress
+
+    def _read(self, outcome: Outcome) -> Outcome:
+        if outcome.result is None:
+            return outcome
+        return msgspec.structs.replace(outcome, result=self._handler.read_result(outcome.result))
+
+
+P = ParamSpec("P")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
 
 # The arguments and keywords of one call; put options may be among the keywords.
@@ -41,8 +89,10 @@ DEFAULT_ATTEMPTS = 20
 class Handler(Generic[P, R, C]):
     """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
 
-    def __init__(self, link: Link, name: str, function: Callable[P, C], rules: Rules, hooks: Hooks) -> None:
-        self.link = link
+    def __init__(
+        self, connection: AppConnection, name: str, function: Callable[P, C], rules: Rules, hooks: Hooks
+    ) -> None:
+        self.connection = connection
         self.name = name
         self.function = function
         self.rules = rules
@@ -120,7 +170,7 @@ class Handler(Generic[P, R, C]):
 
     def handle(self, id: int) -> Handle[R]:
         """A handle on the task with that id, for a program that did not put it."""
-        return Handle(self, self.link.tube(self.rules.tube), task_id(id))
+        return Handle(self, self.connection.tube(self.rules.tube), task_id(id))
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""
@@ -139,7 +189,7 @@ class Handler(Generic[P, R, C]):
 
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
         """As _put, by the store's short way; None where there is none, or something has to be decided first."""
-        tube = self.link.opened(self.rules.tube)
+        tube = self.connection.opened(self.rules.tube)
         if tube is None or not PUT_OPTIONS.isdisjoint(given):
             return None
         if self._short[0] is not tube:
@@ -168,15 +218,15 @@ class Handler(Generic[P, R, C]):
         try:
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
         except NoSuchTube:  # dropped since it was opened
-            self.link.forget_tubes()
+            self.connection.forget_tubes()
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
 
     def find_tube(self) -> Operation[Tube]:
         """Its tube, opened when it is first needed."""
         name = self.rules.tube
-        tube = self.link.opened(name)
+        tube = self.connection.opened(name)
         if tube is None:
-            tube = yield Blocking(lambda: self.link.tube(name), ("tube", name))
+            tube = yield Blocking(lambda: self.connection.tube(name), ("tube", name))
         return tube
 
     def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:

@@ -34,9 +34,9 @@ class Group:
 
     def __init__(self, tube: Tube, name: str) -> None:
         self._tube = tube
-        self.runtime = tube.runtime
-        self.stored = tube.stored
-        opened = self.runtime.store.open_group(self.stored, names.name("group", name))
+        self._runtime = tube.runtime
+        self._stored = tube.stored
+        opened = self._runtime.store.open_group(self._stored, names.name("group", name))
         self._no = opened.no
         self._name = opened.name
 
@@ -63,11 +63,11 @@ class Group:
 
     def on_end(self, data: object) -> None:
         """Put this once the group was started and nothing of it is left; a later call replaces it."""
-        self._set(end=encode_payload(self.stored, "data", data))
+        self._set(end=encode_payload(self._stored, "data", data))
 
     def on_cancel(self, data: object) -> None:
         """Put this once the group was cancelled and nothing of it is left; a later call replaces it."""
-        self._set(cancel=encode_payload(self.stored, "data", data))
+        self._set(cancel=encode_payload(self._stored, "data", data))
 
     def start(self) -> None:
         """Let its work be taken. An empty group ends at once. A second time does nothing."""
@@ -79,8 +79,8 @@ class Group:
 
     def progress(self) -> Progress:
         """How far it is, now."""
-        self.runtime.reap_if_due()
-        self.runtime.apply_due(self.stored)
+        self._runtime.reap_if_due()
+        self._runtime.apply_due(self._stored)
         group = self._record()
         return Progress(group.total - group.left, group.total)
 
@@ -93,35 +93,35 @@ class Group:
         limit = check_timeout(timeout)
 
         def look() -> Operation[str | None]:
-            group: StoredGroup = yield Call(self._record, ("group", self.stored.no))
+            group: StoredGroup = yield Call(self._record, ("group", self._stored.no))
             return group.state if group.state in rules.OVER else None
 
-        state = yield from self.runtime.wait_for(("group", self.stored.no, self._no), self.stored, look, limit)
+        state = yield from self._runtime.wait_for(("group", self._stored.no, self._no), self._stored, look, limit)
         if state is None:
             raise TimeoutError(f"group {self.name} of tube {self._tube.name} did not end within {limit:g} s")
         return state
 
     def _record(self) -> StoredGroup:
-        found = self.runtime.store.groups(self.stored, no=self._no)
+        found = self._runtime.store.groups(self._stored, no=self._no)
         if not found:
             raise self._ended()
         return found[0]
 
     def _set(self, *, end: bytes | None = None, cancel: bytes | None = None) -> None:
-        if self.runtime.store.change_group(self.stored, self._no, end=end, cancel=cancel) is None:
+        if self._runtime.store.change_group(self._stored, self._no, end=end, cancel=cancel) is None:
             raise self._ended()
 
     def _turn(self, to: str) -> None:
-        turned = self.runtime.store.change_group(self.stored, self._no, to=to)
+        turned = self._runtime.store.change_group(self._stored, self._no, to=to)
         if turned is None:  # it ended long ago
             return
-        self.runtime.publish(turned.effects)
+        self._runtime.publish(turned.effects)
         if turned.more:  # whoever waits for work moves the rest
-            self.runtime.note_deadline((("ready", self.stored.no),), 0)
+            self._runtime.note_deadline((("ready", self._stored.no),), 0)
 
     def _put(self, items: Iterable[object], timeout: float | None, options: PutOptions) -> Operation[list[Task]]:
         mine = self._mine(options)
-        records = yield from put_items(self.runtime, self.stored, items, timeout, mine, self._bind)
+        records = yield from put_items(self._runtime, self._stored, items, timeout, mine, self._bind)
         return [make_task(record, self._tube) for record in records]
 
     def _mine(self, options: PutOptions) -> PutOptions:

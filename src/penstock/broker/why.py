@@ -37,7 +37,7 @@ def explain(store: Store, tube: Tube, record: Record) -> str:
 def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
     since = "" if record.taken is None else f"handed out {_span(now - record.taken)} ago"
     if record.state == "t":
-        return f"delivered: {since}, hand-out {record.attempts}, and not acked; recover hands it out again"
+        return f"delivered: {since}, delivery {record.attempts}, not acked; recover hands it out again"
     if store.paused(tube):
         return f"ready, but tube {tube.name} is paused: resume lets it go"
     wait = clock_wait(tube, record.rank1, now)

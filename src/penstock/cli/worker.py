@@ -144,7 +144,7 @@ def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object]
 def _app(target: str | None, url: str | None) -> App:
     app = App() if target is None else load_app(target)
     if url is not None:
-        app._link.use(url)
+        app.connection.use(url)
     return app
 
 

@@ -59,7 +59,7 @@ def _http(address: Address, tokens: Tokens, tls: Tls | None, web: Web) -> Mount:
         from penstock.server.http.http_listener import HttpListener
         from penstock.server.http.options import LOOPBACK, Options
     except ImportError as error:
-        raise BadValue(f"--http needs a package more ({error}): pip install 'penstock[server]'") from error
+        raise BadValue(f"--http needs an extra package ({error}): pip install 'penstock[server]'") from error
 
     options = Options(hosts=(*LOOPBACK, address.host, *web.hosts), secure=tls is not None)
 

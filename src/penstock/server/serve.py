@@ -12,8 +12,8 @@ from functools import partial
 from typing import Protocol
 
 import penstock
-from penstock.aio.broker import REMOTE_THREADS
 from penstock.aio.executor import BatchExecutor
+from penstock.aio.handles import REMOTE_THREADS
 from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock")

@@ -43,7 +43,7 @@ def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task
     while found:
         found = False
         for name in dict.fromkeys(handler.rules.tube for handler in app.handlers.values()):
-            tube = Tube(app.broker.runtime, session_handle, app._link.tube(name).stored)
+            tube = Tube(app.broker.runtime, session_handle, app.connection.tube(name).stored)
             while task := tube.take(0):
                 found = True
                 yield tube, task

@@ -176,7 +176,7 @@ def find_handler(job: Job) -> Handler[..., Any, Any]:
     found = reduce(getattr, job.name.split("."), module)
     if not isinstance(found, Handler):
         raise BadValue(f"{job.module}.{job.name} is no handler here: keep the decorated function under its name")
-    found.link.use(job.url)
+    found.connection.use(job.url)
     return found
 
 

@@ -53,7 +53,9 @@ class Worker:
             self.state, self.session_handle, self.sources, self._executors, app.handlers, turns=turns
         )
         tubes = {name for each in app.schedules for name in (each.handler.rules.tube, SCHEDULE_TUBE)}
-        self._scheduler = Scheduler(app.schedules, {tube: app._link.tube(tube) for tube in tubes}, self.state.thread)
+        self._scheduler = Scheduler(
+            app.schedules, {tube: app.connection.tube(tube) for tube in tubes}, self.state.thread
+        )
         self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
         self._fetcher.on_taken = self._lease_extender.poke
         found = callbacks is not None and not self.settings.tubes
@@ -97,7 +99,7 @@ class Worker:
         if "process" in needs:
             found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
             modules = [importable_module(each.name, each.function) for each in found]
-            made["process"] = ProcessExecutor(self.state, self.settings.processes, modules, self._app._link.url)
+            made["process"] = ProcessExecutor(self.state, self.settings.processes, modules, self._app.connection.url)
         return made
 
     @property

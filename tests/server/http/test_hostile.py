@@ -175,7 +175,7 @@ def test_a_browser_at_a_wrong_path_is_led_back(server: Serving) -> None:
     for path, status in (("/nothing", 404), ("/tubes/a/b%3Cscript%3Ealert(1)%3C/script%3E", 404), ("/logout", 405)):
         answer = server.get(path, accept=browser)
         assert (answer.status_code, answer.headers["content-type"]) == (status, "text/html; charset=utf-8"), path
-        assert '<a href="/">To the tubes</a>' in answer.text
+        assert '<a href="/">All tubes</a>' in answer.text
         assert "alert" not in answer.text
         assert answer.headers["content-security-policy"].startswith("default-src 'none'")
         assert refused(server.get(path)) == (status, "NotFound" if status == 404 else "MethodNotAllowed")
