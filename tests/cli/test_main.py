@@ -48,7 +48,7 @@ def test_every_command_has_its_line_examples_and_json(name: str) -> None:
         (["take", "mail", "--timeout", "soon"], "'soon'", "penstock take --help"),
         (["mq", "pop", "--nope"], "--nope", "penstock mq pop --help"),
         (["--nope"], "--nope", "penstock --help"),
-        (["stats", "mail", "--url", "memory://"], "--url stands before the command", "penstock stats --help"),
+        (["stats", "mail", "--url", "memory://"], "--url goes before the command", "penstock stats --help"),
     ],
 )
 def test_a_command_line_that_cannot_be_read_is_one_line_and_exit_2(

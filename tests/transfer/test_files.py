@@ -105,7 +105,7 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
 def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:
     with opened("memory://damaged", clock) as broker:
         broker.tube("mail").put_many([("a", {"address": "x"}), ("b", {"address": "y"})])
-        with pytest.raises(penstock.BadValue, match="line 3: x stands here for the second time"):
+        with pytest.raises(penstock.BadValue, match="line 3: x is here for the second time"):
             imported(broker, exported(broker, "mail").replace(b'"address":"y"', b'"address":"x"'), "copy")
         broker.tube("news", "reliable").put_many(["a", "b"])
         content, late = exported(broker, "news"), broker.tube("news").tasks()[1].id.encode()

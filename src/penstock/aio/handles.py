@@ -23,7 +23,7 @@ V = TypeVar("V", bound=Callable[..., Coroutine[Any, Any, "Task"]])
 
 
 def _soon(put: V) -> V:
-    """A put; without options it is one step, which many can await for half of what their flows would cost."""
+    """Make a put without options one store operation, which costs half of what an operation does."""
 
     @wraps(put)
     async def call(own: Tube, /, *args: Any, **kwargs: Any) -> Task:
@@ -235,7 +235,7 @@ class Broker(Handle[broker.Broker], Closing):
     async def close(self) -> None:
         """Answer the calls that were made, then release what its sessions hold and let go of the store.
 
-        Blocked takes give None. It goes on to the end, even if whoever waits for it is cancelled.
+        Blocked takes return None. Closing continues to the end even if its awaiter is cancelled.
         """
         self.executor.check_loop()
         if self._closing is None:

@@ -36,7 +36,7 @@ class Decorator(Protocol):
 
 
 class App:
-    """The handlers of a program. It connects when something is first put, and a forked child begins anew."""
+    """The handlers of a program. It connects when something is first put, and again in a forked child."""
 
     def __init__(self, url: str | None = None) -> None:
         self.handlers: dict[str, AnyHandler] = {}
@@ -80,7 +80,7 @@ class App:
         return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, options)
 
     def every(self, seconds: float, *, catch_up: str | None = "none", **options: Unpack[TaskOptions]) -> Decorator:
-        """Have a worker call the function every so many seconds, at multiples of them since the epoch."""
+        """Have a worker call the function at multiples of `seconds` since the Unix epoch."""
         return self._schedule(Every(seconds), catch_up, options)
 
     def _schedule(self, plan: Plan, catch_up: str | None, options: TaskOptions) -> Decorator:
@@ -98,7 +98,7 @@ class App:
 
     def _add(self, function: Callable[..., Any], options: TaskOptions) -> AnyHandler:
         if not callable(function):
-            raise BadValue(f"{names.shown(function)} is no function: @app.task stands before a def or an async def")
+            raise BadValue(f"{names.shown(function)} is no function: put @app.task before a def or an async def")
         given = options.get("name")
         name = names.name("task name", getattr(function, "__name__", None) if given is None else given)
         if name in self.handlers:

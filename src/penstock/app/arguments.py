@@ -163,7 +163,7 @@ def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError) as error:
-        raise BadValue(f"the parameters of {name} cannot be told ({error}): wrap it in a def that names them") from None
+        raise BadValue(f"the parameters of {name} cannot be read ({error}): wrap it in a def that names them") from None
 
 
 def _check(name: str, parameters: Sequence[Parameter]) -> None:

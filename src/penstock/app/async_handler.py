@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class AwaitedHandler(Generic[P, R]):
-    """The verbs of a handler, awaited. It belongs to no loop: each that awaits it has threads of its own."""
+    """The verbs of a handler, awaited. It belongs to no loop: each loop that uses it has its own threads."""
 
     def __init__(self, handler: Handler[P, R, object], options: CallOptions) -> None:
         self._handler = handler

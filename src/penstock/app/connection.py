@@ -1,4 +1,4 @@
-"""An application's way to its store: connected when it is first needed, and anew in a forked child."""
+"""An application's connection to its store, made when it is first needed."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class AppConnection:
         return executor
 
     def forget_tubes(self) -> None:
-        """Open them anew, because one was dropped."""
+        """Open tubes again, because one was dropped."""
         self._tubes.clear()
 
     def use(self, url: str | None) -> None:
@@ -79,7 +79,7 @@ class AppConnection:
             self.url = url
 
     def close(self) -> None:
-        """Let go of the store; whoever asks next connects again."""
+        """Close the store; the next use connects again."""
         with self._lock:
             broker, self._broker = self._broker, None
             self._tubes.clear()

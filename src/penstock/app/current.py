@@ -35,7 +35,7 @@ class Bury(Exception):
 
 
 class CurrentTask(Task):
-    """The task that a handler works on. Setting `progress` (0 to 1) tells it to whoever looks.
+    """The task that a handler works on. Setting `progress` (0 to 1) stores it for display.
 
     `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
     """

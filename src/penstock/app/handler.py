@@ -136,7 +136,7 @@ class Handler(Generic[P, R, C]):
     @overload
     def put(self, *args: object, timeout: float | None, **more: object) -> Handle[R]: ...
     def put(self, *args: Any, **given: Any) -> Handle[R]:
-        """Store a task that calls the function with these arguments; put options may stand among the keywords."""
+        """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
         return self._put([(args, given)])[0] if handle is None else handle
 
@@ -149,7 +149,7 @@ class Handler(Generic[P, R, C]):
         return self._put(self.calls(items, shared))
 
     def calls(self, items: Iterable[object], shared: CallOptions) -> list[Call]:
-        """What the items of put_many stand for."""
+        """The calls that the items of put_many describe."""
         self._must_be_options("put_many", shared)
         return [(args, {**shared, **keywords}) for args, keywords in map(_parts, several("items", items))]
 
@@ -200,7 +200,7 @@ class Handler(Generic[P, R, C]):
         data = self._data(self.arguments.store(args, given), _carried())
         try:
             record = short(data)
-        except NoSuchTube:  # the long way opens it anew
+        except NoSuchTube:  # the general way opens it again
             return None
         if record is None:
             return None
@@ -214,7 +214,7 @@ class Handler(Generic[P, R, C]):
 
     @blocking
     def _put(self, calls: list[Call]) -> Operation[list[Handle[R]]]:
-        more = _carried()  # before the first step: a loop goes on in another context
+        more = _carried()  # before the first step: a loop continues in another context
         try:
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
         except NoSuchTube:  # dropped since it was opened

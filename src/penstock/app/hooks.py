@@ -27,17 +27,17 @@ class Hooks:
         self.end: list[OnEnd] = []
 
     def was_put(self, handles: list[Handle[Any]]) -> None:
-        """These are stored."""
+        """Call the hooks for tasks that were put."""
         for callback in self.put:
             _tell(callback, handles)
 
     def starts(self, task: Task) -> None:
-        """Its handler is about to be called."""
+        """Call the hooks for a task whose handler is about to be called."""
         for callback in self.start:
             _tell(callback, task)
 
     def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
-        """Its handler came to its end, by that error if any, after so many seconds; it is not settled yet."""
+        """Call the hooks for a task whose handler ended, with its error if any; the task is not settled yet."""
         for callback in self.end:
             _tell(callback, task, error, seconds)
 

@@ -48,7 +48,7 @@ def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) ->
     for option in puts:
         if option not in known:
             raise BadValue(f"option {option} of {name} is unknown: known are {', '.join((*own, *sorted(known)))}")
-    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)  # a bad value is told here; what the kind has, at the put
+    make_entry(Tube(0, name, _ANY_KIND, {}), None, puts)  # bad values are refused here, what the kind lacks at the put
     backoff = options.get("backoff")
     if backoff is not None and not isinstance(backoff, Backoff):
         raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")

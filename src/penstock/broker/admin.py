@@ -1,4 +1,4 @@
-"""What an operator sees and does beyond the verbs of a program: one task moved whoever holds it, what is busy.
+"""What operators see and do beyond the verbs of a program: settle one task in any state, find what is busy.
 
 Everything here reads a bounded number of tasks, however many there are, and counts no rows.
 """
@@ -23,20 +23,20 @@ from penstock.operations.store_ops import settle
 
 # How many tasks of a state are looked at for what is busy or failing.
 SAMPLE = 500
-# How many a search looks at before it asks to go on.
+# How many tasks one search reads before it returns.
 SEARCHED = 5000
 #: The verbs of an operator on one task, in the order of buttons.
 VERBS = ("kick", "release", "bury", "delete")
 
 
 def verbs_for(status: Status) -> list[str]:
-    """What an operator can do to a task of that status."""
+    """The verbs that an operator can use on a task of that status."""
     own = [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
     return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
 
 
 def kick_one(tube: Tube, id: int | str) -> None:
-    """This buried task is ready again at its old place, its attempts forgotten."""
+    """Kick this buried task: it is ready again at its old place, with no attempts counted."""
     must_have(tube.stored.kind, "kick")
     record = settle(tube.runtime, tube.stored, [Move("kick", names.task_id(id))])[0]
     if record is None:
@@ -45,16 +45,16 @@ def kick_one(tube: Tube, id: int | str) -> None:
 
 
 def release_one(tube: Tube, id: int | str) -> None:
-    """This taken task is back at its old place, whoever holds it; the holder's ack then raises NotTaken."""
+    """Release a taken task, whichever session holds it; the holder's ack then raises NotTaken."""
     must_have(tube.stored.kind, "release")
     held = tube.peek(id)._record
     record = settle(tube.runtime, tube.stored, [Move("release", held.id, held.owner, held.lease)])[0]
     if held.state != "t" or record is None:
-        raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows how it stands")
+        raise NotTaken(f"task {id} of tube {tube.name} is not taken (any more): peek shows its state")
 
 
 def retry(tube: Tube, id: int | str) -> None:
-    """Let it run again now: a buried one is kicked, a taken one released, the delay of a delayed one ended."""
+    """Let a task run again now: kick a buried one, release a taken one, end the delay of a delayed one."""
     must_have(tube.stored.kind, "kick")
     status = tube.peek(id).status
     if status is Status.TAKEN:
@@ -63,7 +63,7 @@ def retry(tube: Tube, id: int | str) -> None:
         raise NotTaken(f"task {id} of tube {tube.name} is ready already: why says what it waits for")
     else:
         if status is Status.DELAYED:
-            tube.bury(id)  # from where it can be kicked; whoever dies in between leaves it there, to be seen
+            tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where it is seen
         kick_one(tube, id)
 
 
@@ -74,7 +74,7 @@ def holder(tube: Tube, record: Record) -> str | None:
 
 
 def is_paused(tube: Tube) -> bool:
-    """Whether takes of the tube are held back."""
+    """Whether the tube is paused."""
     return tube.runtime.store.paused(tube.stored)
 
 
@@ -97,7 +97,7 @@ def live_groups(tube: Tube, after: str = "", limit: int = 100) -> list[Group]:
 def live_group(tube: Tube, name: str) -> Group:
     """The group of that name, which is not begun when it is not there."""
     label = names.name("group", name)
-    # Behind the last name that can stand before it.
+    # After the last name that sorts before it.
     before = label[:-1] + chr(ord(label[-1]) - 1) + "\U0010ffff"
     found = live_groups(tube, before, 1)
     if not found or found[0].name != name:
@@ -106,14 +106,14 @@ def live_group(tube: Tube, name: str) -> Group:
 
 
 class Found(msgspec.Struct, frozen=True):
-    """Tasks that match, and the id to go on behind, unless all were looked at."""
+    """Tasks that match, and the id to continue after; None if all were read."""
 
     tasks: list[Task]
     after: int | None
 
 
 def search(tube: Tube, status: Status | None, text: str, after: int | None, limit: int) -> Found:
-    """Tasks in id order that have the text in their id, data, labels or reason; it looks at so many and stops."""
+    """Find tasks, in id order, with the text in their id, data, labels or reason; reads a bounded number of tasks."""
     wanted = text.strip().casefold()
     found: list[Task] = []
     for _ in range(SEARCHED // SAMPLE if wanted else 1):
@@ -138,7 +138,7 @@ def _words(task: Task) -> str:
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """How the callbacks of one host stand, among the first tasks of each state."""
+    """Callbacks of one host in one tube, among the first tasks of each state."""
 
     tube: str
     host: str
@@ -174,7 +174,7 @@ def callbacks(tube: Tube) -> list[Callback]:
 
 
 class Host(msgspec.Struct, frozen=True):
-    """How the callbacks of one host stand, in all tubes that were looked at."""
+    """Callbacks of one host in all tubes that were read."""
 
     name: str
     waiting: int

@@ -116,7 +116,7 @@ class Group:
         if turned is None:  # it ended long ago
             return
         self._runtime.publish(turned.effects)
-        if turned.more:  # whoever waits for work moves the rest
+        if turned.more:  # blocked takes move the rest
             self._runtime.note_deadline((("ready", self._stored.no),), 0)
 
     def _put(self, items: Iterable[object], timeout: float | None, options: PutOptions) -> Operation[list[Task]]:

@@ -26,7 +26,7 @@ _ack_many: Callable[..., Operation[Any]] = Tube.ack_many.operation  # type: igno
 
 
 class UnleasedTube(Tube):
-    """Tasks are known by their texts, and hand-outs belong to nobody. As it stands, a tube of kind round."""
+    """A tube whose tasks have string ids and are leased to no session. Itself the class of kind round."""
 
     def kick(self, count: int | None = 1) -> int:
         raise unsupported(self.stored.kind, "kick")

@@ -34,7 +34,7 @@ _INWARD_4 = tuple(
         "168.63.129.16/32",
     )
 )  # fmt: skip
-# Only global unicast is outward. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast ones stand outside of
+# Only global unicast is outward. Mapped (::ffff:…), translated (64:ff9b::…), local and multicast ones are outside of
 # it; inside of it, these carry an IPv4 address that the filter would have to trust, or are nobody's.
 _OUTWARD_6 = IPv6Network("2000::/3")
 _INWARD_6 = tuple(

@@ -25,7 +25,7 @@ POSTPONED_SECONDS = 1.0
 
 
 class Calls(AsyncExecutor):
-    """A loop whose handlers are HTTP calls. A host gets so many at once; the others wait, or go back into the tube."""
+    """A loop whose handlers are HTTP calls. Each host gets some at once; the others wait, or are released."""
 
     def __init__(self, state: WorkerState, settings: Settings, client: Client | None = None) -> None:
         self._client = client or Client(settings)

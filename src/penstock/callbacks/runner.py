@@ -1,4 +1,4 @@
-"""Calls the callbacks of a store from start until stop: a worker without handlers, for whoever serves the store."""
+"""Calls the callbacks of a store from start until stop: a worker without handlers, for `penstock serve`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def calls_by(settings: Settings) -> Callable[[WorkerState], Executor]:
 
 
 class Runner:
-    """One worker that calls callbacks. It has a broker of its own on the store, and closes it."""
+    """One worker that calls callbacks. It opens its own broker on the store, and closes it."""
 
     def __init__(self, url: str, settings: Settings, concurrency: int = CONCURRENCY) -> None:
         self._url = url

@@ -35,13 +35,13 @@ def _has_callbacks(broker: Broker, tube: Tube) -> bool:
 
 log = logging.getLogger("penstock.worker")
 
-# Seconds between looks; where a store has so many tubes that a look takes long, a fiftieth of the time goes into it.
+# Seconds between searches; in a store with very many tubes, at most a fiftieth of the time is spent on them.
 EVERY = 1.0
 SHARE = 50
 
 
 class Finder:
-    """One thread. `follow` is told the names whenever they have changed."""
+    """One thread. Calls `follow` with the names whenever they have changed."""
 
     def __init__(
         self, broker: Broker, follow: Callable[[list[str]], None],
@@ -73,5 +73,5 @@ class Finder:
                     self._follow(found)
                     known = found
             except PenstockError as error:
-                log.warning("cannot look for callbacks now, trying again: %s", error)
+                log.warning("could not look for callbacks (%s); retrying", error)
             pause = max(EVERY, SHARE * (time.monotonic() - began))

@@ -1,4 +1,4 @@
-"""`penstock demo`: producers and workers, each a process of its own, on one SQLite file, through tubes of every kind.
+"""`penstock demo`: producers and workers, each in its own process, on one SQLite file, through tubes of every kind.
 
 One worker is killed with `kill -9` while it holds tasks, and a consumer with messages it has popped; feeds come round.
 At the end everything is counted: a task that was lost, acked twice, too early or out of turn makes the demo fail.

@@ -38,7 +38,7 @@ def cli(context: click.Context, url: str, pool: str | None) -> None:
 
 def main() -> None:
     """Run a command; an error is one line on standard error, without a traceback."""
-    # Whoever called may have closed them; then nobody reads, and the command is carried out all the same.
+    # The caller may have closed them; the command still runs.
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
     try:
         cli.main(prog_name="penstock", standalone_mode=False)
@@ -50,7 +50,7 @@ def main() -> None:
         _complain(_usage(error), EXIT_USAGE)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(EXIT_INTERRUPTED)
-    except BrokenPipeError:  # whoever read us has enough; what is still in the buffer must not be tried again
+    except BrokenPipeError:  # the reader has closed the pipe: the rest of the buffer must not be written
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(EXIT_FAILED)
     except (penstock.PenstockError, TimeoutError) as error:
@@ -66,7 +66,7 @@ def _usage(error: click.ClickException) -> str:
     context = error.ctx if isinstance(error, click.UsageError) else None
     help = "" if context is None else f" ({context.command_path} --help)"
     if isinstance(error, click.NoSuchOption) and error.option_name in ("--url", "--pool"):
-        return f"{error.option_name} stands before the command: penstock {error.option_name} URL COMMAND …{help}"
+        return f"{error.option_name} goes before the command: penstock {error.option_name} URL COMMAND …{help}"
     return error.format_message().rstrip(".") + help
 
 

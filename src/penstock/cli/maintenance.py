@@ -1,4 +1,4 @@
-"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and a pool's index made anew."""
+"""`penstock check`, `migrate` and `rebuild`: states that must not exist, the schema, and rebuilding a pool's index."""
 
 from __future__ import annotations
 

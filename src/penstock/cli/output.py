@@ -35,7 +35,7 @@ def as_json(value: object) -> None:
 
 
 def task_facts(task: Task) -> dict[str, object]:
-    """A task; bytes stand under `base64` instead of `data`."""
+    """A task; bytes are under `base64` instead of `data`."""
     facts: dict[str, object] = {"id": task.id, "status": task.status.value, "tube": task.tube}
     return facts | value_facts("data", task.data) | {name: getattr(task, name) for name in _TASK}
 
@@ -67,7 +67,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def listed(headings: Sequence[str], rows: Sequence[Sequence[object]], none: str) -> None:
-    """A table; where there is nothing, people are told so."""
+    """Print a table, or that there is nothing."""
     if rows:
         table(headings, rows)
     else:
@@ -102,7 +102,7 @@ TASK_HEADINGS = ("id", "status", "pri", "attempts", "data")
 
 
 def settled(tube: Tube, id: int | str, what: str, json: bool) -> None:
-    """What became of one task, told by a verb."""
+    """Print what a verb did to one task."""
     if json:
         as_json({"tube": tube.name, "id": id, "verb": what})
     else:
@@ -119,7 +119,7 @@ def counted(what: str, tube: Tube, count: int, json: bool) -> None:
 
 
 def steered(tube: str, what: str, json: bool) -> None:
-    """What became of a tube, told by a verb."""
+    """Print what a verb did to a tube."""
     if json:
         as_json({"tube": tube, "verb": what})
     else:

@@ -1,4 +1,4 @@
-"""What the words of a command line mean: the tube, its tasks' ids, data, and the session to go on with."""
+"""Parses what a command line gives: the tube, task ids, data, and the session to continue with."""
 
 from __future__ import annotations
 

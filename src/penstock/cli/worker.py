@@ -1,4 +1,4 @@
-"""`penstock worker module:app`: take tasks and run their handlers until told to stop."""
+"""`penstock worker module:app`: take tasks and run their handlers until a signal stops it."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Plan(Protocol):
 
 
 class Every:
-    """At every multiple of so many seconds since the epoch, so that all workers agree without asking."""
+    """At every multiple of a number of seconds since the epoch, so that all workers agree without asking."""
 
     def __init__(self, seconds: float) -> None:
         self.when: When = {"every": seconds}
@@ -64,7 +64,7 @@ class Cron:
     """By a cron expression of five fields, or six with seconds first, in a time zone.
 
     Where the clock is set forward, a time that does not exist comes right after; where it is set back, a time that
-    comes twice is taken once. An expression for every hour or minute just goes on.
+    comes twice is taken once. An expression for every hour or minute simply continues.
     """
 
     def __init__(self, expression: str, timezone: str) -> None:

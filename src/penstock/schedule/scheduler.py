@@ -43,7 +43,7 @@ class Schedule:
         return f"<Schedule of {self.handler.name}: {self.plan.text}>"
 
     def put_due(self, tube: Tube, until: int | None) -> int:
-        """Put what is due by the store's clock, and say up to when that is done. `until` is what is known of it."""
+        """Put the ticks that are due by the store's clock. Returns up to when; `until` is the last such time."""
         store = tube.runtime.store
         if store.paused(tube.stored):
             return until or 0  # what is missed meanwhile follows catch_up

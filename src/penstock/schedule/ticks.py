@@ -2,7 +2,7 @@
 
 A tick is put a little ahead of its time, delayed until then, with an address that says which one it is. Its address
 is in use at least until its time, so of all puts before that only the first stores anything; and a task that was
-stored after it (`before`) is known to be a double, whoever put it and however late. So each tick is run once,
+stored after it (`before`) is known to be a double, whichever worker put it and however late. So each tick is run once,
 without a leader. Missed ticks are put for a moment that is still to come, by the same rule.
 """
 

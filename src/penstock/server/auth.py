@@ -23,7 +23,7 @@ from penstock.errors import BadValue
 # Typing errors cost nothing; after them each failure doubles the wait.
 FREE_FAILURES = 10
 LONGEST_WAIT = 60.0
-# Without a failure for so long, a peer begins anew.
+# After this many seconds without a failure, the count of a peer starts again.
 FORGET_SECONDS = 600.0
 # Enough for every honest peer; an attacker with more addresses only pushes out his own.
 MAX_PEERS = 10_000
@@ -99,7 +99,7 @@ def token_line(role: Role, token: str, name: str = "") -> str:
 
 
 class Tokens:
-    """The tokens of a file, and one of the environment, which is an admin's. A changed file is read anew."""
+    """The tokens of a file, and one of the environment, which is an admin's. A changed file is read again."""
 
     def __init__(self, file: str | Path | None = None, single: str | None = None) -> None:
         self.failures = Failures()

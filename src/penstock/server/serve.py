@@ -36,7 +36,7 @@ Mount = Callable[[Broker, BatchExecutor], Listener]
 
 
 async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], object]) -> None:
-    """Serve a store by these listeners until SIGTERM or SIGINT; `ready` is told where, once all listen."""
+    """Serve a store by these listeners until SIGTERM or SIGINT; `ready` gets the addresses once all listen."""
     raise_file_limit()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

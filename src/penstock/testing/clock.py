@@ -1,4 +1,4 @@
-"""A clock that moves only when told, so that ttl, ttr and delay are tested without sleeping."""
+"""A clock that moves only by `advance`, so that ttl, ttr and delay are tested without sleeping."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class Clock:
         return self._ms / 1000
 
     def advance(self, seconds: float) -> None:
-        """Move by so many seconds; negative ones set the clock back."""
+        """Move the clock by some seconds; negative ones set it back."""
         with self._lock:
             self._ms += round(seconds * 1000)

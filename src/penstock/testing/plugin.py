@@ -13,7 +13,7 @@ from penstock.testing.clock import Clock
 
 @pytest.fixture
 def penstock_clock() -> Clock:
-    """The clock of `penstock_broker`: it moves only when told."""
+    """The clock of `penstock_broker`: it moves only by `advance`."""
     return Clock()
 
 

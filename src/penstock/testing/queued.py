@@ -19,7 +19,7 @@ from penstock.worker.running_task import RunningTask
 
 
 def run_queued(app: App, *, raises: bool = True) -> int:
-    """Run every task that is ready now, and those that these put, until nothing is ready; how many it were.
+    """Run every ready task, and those that they put, until nothing is ready. Returns how many were run.
 
     Each is settled as a worker would settle it: acked, released with back-off, buried. The first error of a
     handler is raised when its task is settled, unless raises=False.

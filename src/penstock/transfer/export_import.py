@@ -68,7 +68,7 @@ class Import:
         self._bytes = 0
 
     def run(self, tell: Tell, *, anew: bool = False) -> int:
-        """Read it in; how many tasks. `anew`: what an import that was killed left behind goes first."""
+        """Import the file. Returns the number of tasks. `anew` first removes what a killed import left."""
         _must_not_arrive(self._store, self.name, anew=anew)
         self._empty_one()
         header = self._reader.header

@@ -19,7 +19,7 @@ from penstock.core.transfer import MOVE_STEP, Kept, Parcel, Tally
 from penstock.store.contract import TransferStore
 
 Part = TypeVar("Part", Record, Kept)
-# Told how many tasks went by.
+# Called with the number of tasks that were copied.
 Tell = Callable[[int], object]
 # Data in one step: below what a server takes in one packet, and little beside a process's own memory.
 STEP_BYTES = 4 * 1024 * 1024
@@ -113,7 +113,7 @@ class Arrival:
 
 
 def discard(store: TransferStore, tube: Tube) -> None:
-    """Remove an arriving tube. Nobody is told: its tasks live elsewhere, or never came."""
+    """Remove an arriving tube without events: its tasks are elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
 

@@ -148,11 +148,11 @@ class Move:
                 return self._source.seal_tube(tube, self._to)
             except (TubeBusy, StoreBusy) as error:
                 if time.monotonic() >= ends:
-                    raise TubeBusy(f"{error}; it was not moved, and goes on here (--wait says how long)") from None
+                    raise TubeBusy(f"{error}; it was not moved, and stays here (--wait sets how long to try)") from None
             time.sleep(_LOOK_SECONDS)
 
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
-        """What is not sealed goes on as before."""
+        """Resume the tubes that are not sealed."""
         for tube, coming in tubes:
             sealed = self._sealed(tube.name)
             if sealed is None or moved_to(sealed) != self._to:

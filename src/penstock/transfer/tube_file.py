@@ -1,7 +1,7 @@
 """A tube as a file: JSON lines, which are read as they are written, a line at a time.
 
 The first line says what the tube is, the last one how much there was; in between a line each for a group, a task or an
-outcome. A group stands before its tasks.
+outcome. A group comes before its tasks.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class Reader:
         if line.group is not None:
             group = read_group(line.group)
             if group.no in self._groups or group.name in self._groups.values():
-                raise BadValue(f"group {group.name} stands here for the second time")
+                raise BadValue(f"group {group.name} is here for the second time")
             self._groups[group.no] = group.name
             return group
         if line.task is not None:
@@ -239,7 +239,7 @@ class Reader:
         elif self._own_addresses:
             return
         elif hash(address) in self._addresses:
-            raise BadValue(f"{address} stands here for the second time, and is one task's only")
+            raise BadValue(f"{address} is here for the second time, and is one task's only")
         else:
             self._addresses.add(hash(address))
 

@@ -1,4 +1,4 @@
-"""Runs async handlers on one event loop in a thread of its own."""
+"""Runs async handlers on one event loop in a separate thread."""
 
 from __future__ import annotations
 

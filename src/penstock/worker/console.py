@@ -79,7 +79,7 @@ class Status:
         self.pause = LIVE if live else LOGGED
 
     def shown(self) -> AbstractContextManager[object]:
-        """While this is entered, the live line stands."""
+        """Show the live line while this context is entered."""
         return self._live or nullcontext()
 
     def banner(self) -> None:
@@ -103,7 +103,7 @@ class Status:
         self._console.print(Panel(facts, title="penstock worker", expand=False))
 
     def look(self, doing: str = "working") -> None:
-        """Show or log how it stands now; what it is `doing` changes only on a terminal."""
+        """Show or log the counters; what the worker is `doing` is shown only on a terminal."""
         tally, slots, now = self._worker.state.stats, self._worker.state.slots, time.monotonic()
         if now - self._at >= 1:
             self._rate = (tally.done - self._done) / (now - self._at)
@@ -115,8 +115,8 @@ class Status:
             self._console.print(self._line(counts, doing))
         elif counts != self._shown:
             self._shown = counts
-            told = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
-            log.info("%s", told or "idle", extra={"counts": counts})
+            line = ", ".join(f"{name} {count:,}" for name, count in counts.items() if count)
+            log.info("%s", line or "idle", extra={"counts": counts})
 
     def _line(self, counts: dict[str, int], doing: str) -> Text:
         line = Text(f"{doing}  ", style="bold green" if doing == "working" else "bold yellow")

@@ -30,21 +30,21 @@ log = logging.getLogger("penstock.worker")
 LARGEST_TAKE = 1000
 # The executor whose threads can change places with the one that takes.
 THREAD = "thread"
-# The most that waits to be started: a take more than that, so that handlers go on while the next is under way.
+# The most that waits to be started: a take more than that, so that handlers continue while the next is under way.
 MOST_AHEAD = 2 * LARGEST_TAKE
-# So many free slots are filled with one take, however fast handlers are.
+# At most this many free slots are filled with one take, however fast handlers are.
 AT_ONCE = 32
 # The longest sleep while a taken task is being started.
 HAND_OVER = 0.001
 # Seconds between attempts while the store is away.
 FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
-# A task without a callback, in a tube that is looked at for callbacks alone, is left to others for so long.
+# A task without a callback, in a tube that is looked at for callbacks alone, is left to others for this many seconds.
 NOT_OURS = 1.0
 
 
 class Source(NamedTuple):
-    """A tube, and the executors that its handlers here need. One that was `found` is not created anew when dropped."""
+    """A tube, and the executors that its handlers here need. One that was `found` is not created again when dropped."""
 
     tube: Tube
     needs: frozenset[str]
@@ -54,7 +54,7 @@ class Source(NamedTuple):
 class Fetcher:
     """One thread at a time, the only one that takes. It stops where no slot is free, and waits where nothing is ready.
 
-    A single task that runs in threads is run by the thread that took it, while another one goes on with taking.
+    A single task that runs in threads is run by the thread that took it, while another one continues to take.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class Fetcher:
         return (0 if buffered and count < ahead / 2 else count), None
 
     def _ahead(self) -> int:
-        """How many tasks will start within half of what one may wait, if all goes on as it does."""
+        """How many tasks will start within half of what one may wait, at the current rate."""
         return min(MOST_AHEAD, int(self._state.throughput.rate * self._window / 2))
 
     def _room_of(self, source: Source) -> int | None:

@@ -85,7 +85,7 @@ class ChildRun:
         self._pipe.say(Message("aside"))
 
     def step_back(self) -> None:
-        """It goes on when the worker says so."""
+        """Wait until the worker gives it a slot again."""
         self._pipe.say(Message("back"))
         self._pipe.heard.get()
 
@@ -171,7 +171,7 @@ def kept(handler: Handler[..., Any, Any], result: object) -> Message:
 
 
 def find_handler(job: Job) -> Handler[..., Any, Any]:
-    """The handler that stands where the worker says."""
+    """Find the handler that the worker names."""
     module = importlib.import_module(job.module)
     found = reduce(getattr, job.name.split("."), module)
     if not isinstance(found, Handler):

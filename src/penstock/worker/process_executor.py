@@ -83,7 +83,7 @@ class Child:
 
 
 class ProcessExecutor(ThreadExecutor):
-    """An executor of so many processes, more while some of them wait for other work."""
+    """An executor with a number of processes, and more while some of them wait for other work."""
 
     def __init__(self, state: WorkerState, most: int, modules: Iterable[str], url: str | None) -> None:
         super().__init__(state, most)

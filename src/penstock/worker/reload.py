@@ -1,4 +1,4 @@
-"""`--reload`: a worker in a child process, started anew when a source file changes. For development."""
+"""`--reload`: a worker in a child process, restarted when a source file changes. For development."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run_reloading(arguments: Sequence[str], url: str | None) -> int:
         signal.signal(number, tell)
     while True:
         stamp = stamp_of(Path.cwd())
-        # A group of its own: Ctrl-C is for this process, which then stops that one.
+        # In its own process group: Ctrl-C goes to this process, which then stops the child.
         child = subprocess.Popen(command, env=environment, process_group=0)
         while not told and stamp_of(Path.cwd()) == stamp:
             wake.wait(LOOK)

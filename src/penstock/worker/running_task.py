@@ -96,7 +96,7 @@ class RunningTask:
             self.slots.step_aside()
 
     def step_back(self) -> None:
-        """It goes on as soon as there is a slot."""
+        """Continue as soon as there is a slot."""
         if self.slots is None:
             return
         granted = threading.Event()

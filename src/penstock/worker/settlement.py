@@ -30,7 +30,7 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 def done(item: RunningTask, result: object) -> Settlement:
-    """The handler returned."""
+    """Ack, because the handler returned."""
     record = item.task._record
     payload = None
     try:
@@ -43,12 +43,12 @@ def done(item: RunningTask, result: object) -> Settlement:
 
 
 def unkept(error: Exception) -> str:
-    """Why the result cannot be kept: ours say it, and a result has code of its own, which may raise anything."""
+    """Why the result cannot be kept. Encoding a result may run the user's code, which may raise anything."""
     return f"its result cannot be kept: {error if isinstance(error, PenstockError) else names.failure(error)}"
 
 
 def failed(item: RunningTask, error: BaseException) -> Settlement:
-    """The handler raised."""
+    """Release or bury, because the handler raised."""
     if isinstance(error, Bury):
         return bury(item, error.reason)
     if isinstance(error, Retry):
@@ -59,18 +59,18 @@ def failed(item: RunningTask, error: BaseException) -> Settlement:
 
 
 class HandlerFailed(Exception):
-    """What a handler elsewhere ended with, in words."""
+    """The error of a handler in another process, as text."""
 
 
 def bury(item: RunningTask, reason: str | None) -> Settlement:
-    """Aside, until someone looks."""
+    """Bury the task."""
     record = item.task._record
     why = names.text("reason", reason)
     return Settlement(Move("bury", record.id, lease=record.lease, reason=why, seen=record), "buried")
 
 
 def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
-    """Back into the tube, for another attempt after the delay."""
+    """Release the task for another attempt after the delay."""
     record = item.task._record
     timed = "delay" in item.tube.stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
@@ -79,31 +79,31 @@ def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
 
 
 def unknown(item: RunningTask) -> Settlement:
-    """No handler here has that name: another worker may have it."""
+    """Release a task whose handler this worker does not have: another may."""
     return release(item, _backoff(item), f"no handler named {_name(item)} is known to the worker that took it")
 
 
 def unstarted(item: RunningTask) -> Settlement:
-    """Taken and never run: back to its place, its attempt not counted."""
+    """Release a task that was never started; the attempt is not counted."""
     record = item.task._record
     return Settlement(Move("release", record.id, item.session, record.lease, unstarted=True, seen=record), "released")
 
 
 def postponed(item: RunningTask, seconds: float) -> Settlement:
-    """Not run here and now: back after a moment, its attempt not counted."""
+    """Release a task that cannot run here now, with a delay; the attempt is not counted."""
     later = release(item, seconds, None)
     return Settlement(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
 
 
 def stopped(item: RunningTask) -> Settlement:
-    """The worker stops before the handler came to its end."""
+    """Release a task whose handler did not end before the worker stopped."""
     record = item.task._record
     reason = "the worker stopped before it was done"
     return Settlement(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
 
 
 def dropped(item: RunningTask) -> Settlement:
-    """A tick that another one stands for."""
+    """Delete a tick that another one replaces."""
     record = item.task._record
     return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
 

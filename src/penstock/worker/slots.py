@@ -34,7 +34,7 @@ class Slots:
             return True
 
     def release(self) -> None:
-        """Give a slot back: to one that returns, else to whoever comes."""
+        """Give a slot back: to a handler that returns from waiting, else to new work."""
         with self._lock:
             self._give_back()
         for free in self.on_free:
@@ -49,7 +49,7 @@ class Slots:
             free()
 
     def step_back(self, granted: Grant) -> None:
-        """It goes on: `granted` is called when it has a slot, which may be at once."""
+        """Continue a handler that waited: `granted` is called when it has a slot, perhaps at once."""
         with self._lock:
             self.aside -= 1
             if self.running >= self.most:

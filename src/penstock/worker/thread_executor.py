@@ -67,7 +67,7 @@ class ThreadExecutor:
         return True
 
     def room(self) -> int | None:
-        """Slots alone decide, unless there may only be so many threads."""
+        """How many more tasks the threads could start; None if only the slots limit it."""
         if self._most is None:
             return None
         with self._lock:
@@ -111,7 +111,7 @@ class ThreadExecutor:
             with self._lock:
                 self._idle.append(parked)
             if holding:
-                self._slots.release()  # only now, so that whoever is told of it finds this thread idle
+                self._slots.release()  # only now, so that its listeners find this thread idle
             else:
                 self.wake()  # a slot may have become free between the look at it and now
             if not self._over:

@@ -149,7 +149,7 @@ def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: P
     expect(page.locator(".badge")).to_have_text("paused")
     assert tube.take(0) is None
     press(page, "Resume")
-    expect(page.get_by_role("status")).to_have_text("The tube goes on.")
+    expect(page.get_by_role("status")).to_have_text("Tube resumed.")
     page.get_by_text("Truncate", exact=True).click()
     press(page, "Yes, truncate")
     expect(page.get_by_role("status")).to_contain_text("Tasks removed: ")
@@ -191,7 +191,7 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     expect(page.locator(".badge")).to_have_text("paused")
     assert schedule_status.is_paused(desk, schedule.key)
     press(page, "Resume")
-    expect(page.get_by_role("status")).to_have_text("The schedule goes on.")
+    expect(page.get_by_role("status")).to_have_text("Schedule resumed.")
     assert not schedule_status.is_paused(desk, schedule.key)
     page.get_by_text("Forget", exact=True).click()
     press(page, "Yes, forget")

@@ -33,7 +33,7 @@ NOTICES = {
     "delete": "The task is deleted.",
     "kicked": "Buried tasks that are ready again: {count}.",
     "paused": "The tube is paused: nothing is taken from it.",
-    "resumed": "The tube goes on.",
+    "resumed": "Tube resumed.",
     "released": "Tasks released: {count}.",
     "truncated": "Tasks removed: {count}.",
     "dropped": "The tube is dropped.",
@@ -41,7 +41,7 @@ NOTICES = {
     "cancelled": "The group is cancelled.",
     "run": "The schedule's work is put, and runs when a worker takes it.",
     "held": "The schedule is paused: from a few seconds on it puts nothing.",
-    "unheld": "The schedule goes on.",
+    "unheld": "Schedule resumed.",
     "forgotten": "The schedule is not shown any more.",
 }
 

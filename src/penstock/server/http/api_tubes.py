@@ -180,7 +180,7 @@ async def forget_schedule(call: Call) -> None:
 
 
 async def _on_desk(call: Call, act: Callable[Concatenate[Tube, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What acting on the tube of the cards gives. The next call looks for it anew where it was dropped."""
+    """What acting on the tube of saved schedules gives. The next call opens it again if it was dropped."""
     schedule_tube = await call.access.tube(SCHEDULE_TUBE)
     try:
         return await call.access.call(act, schedule_tube.sync, *args, **kwargs)

@@ -119,7 +119,8 @@ def make_app(broker: aio.Broker, tokens: Tokens, options: Options | None = None)
 def _must_run(tending: asyncio.Future[None]) -> None:
     """Say when something ended that runs as long as the server."""
     if not tending.cancelled():
-        log.error("a part of the HTTP server ended: charts and idle sessions stand still", exc_info=tending.exception())
+        message = "a background task of the HTTP server crashed; charts and idle sessions are no longer updated"
+        log.error(message, exc_info=tending.exception())
 
 
 def _astray(pages: Pages, request: Request, error: HTTPException) -> Response:

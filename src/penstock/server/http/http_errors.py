@@ -60,7 +60,7 @@ class Refused(Exception):
 
 
 def describe(error: Exception) -> tuple[int, Fault, dict[str, str]]:
-    """Status, body and headers for an error. One that nobody expected is logged, and told without its words."""
+    """Status, body and headers for an error. An unexpected one is logged, and reported without its message."""
     if isinstance(error, Refused):
         return error.status, Fault(error.name, str(error)), error.headers
     if isinstance(error, errors.PenstockError):

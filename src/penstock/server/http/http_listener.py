@@ -91,7 +91,7 @@ class HttpListener:
         return f"{self._scheme}://{self._address.shown(listening.getsockname()[1])}/"
 
     async def stop(self, grace: float) -> None:
-        """Take no more, end what waits, and give the others so long."""
+        """Stop accepting, end blocked calls, and give the others a few seconds."""
         if self._serving is None:
             return
         self._app.stop()
@@ -105,8 +105,8 @@ def _config(app: App, tls: Tls | None, proxies: str) -> uvicorn.Config:
         app.asgi,
         http=Connection,
         log_config=None,
-        log_level="error",  # else every line that is no HTTP writes one to the log, for whoever wants to fill it
-        access_log=False,  # it would hold search words, and whatever else stands in paths
+        log_level="error",  # else every line that is no HTTP writes one to the log, so that anyone could fill it
+        access_log=False,  # it would hold search words, and whatever else is in paths
         server_header=False,
         ws="none",
         lifespan="on",

@@ -1,4 +1,4 @@
-"""Prometheus metrics. Labels are bounded: beyond so many tubes the rest is one, called (other)."""
+"""Prometheus metrics. Labels are bounded: beyond a number of tubes, the rest is counted as (other)."""
 
 from __future__ import annotations
 

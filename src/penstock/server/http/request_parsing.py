@@ -23,7 +23,7 @@ _AT = re.compile(r" - at `\$\.(\w+)`$")
 
 
 def read_query(text: str, kind: type[T]) -> T:
-    """What stands behind the `?`."""
+    """Read the query string."""
     pairs = dict(parse_qsl(text, keep_blank_values=True))
     return _convert("query", kind, lambda: msgspec.convert(pairs, kind, strict=False), lambda: pairs)
 

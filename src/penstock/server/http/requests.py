@@ -1,4 +1,4 @@
-"""What the API is told: bodies and queries as values. Reading them checks types and bounds; core checks the rest.
+"""What the API reads: bodies and queries as values. Reading them checks types and bounds; core checks the rest.
 
 Unknown fields are refused, so that a misspelt option is not lost.
 """
@@ -24,7 +24,7 @@ Pri = Annotated[int, Meta(ge=0, le=MAX_PRI)]
 Whole = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Shards = Annotated[int, Meta(ge=1, le=MAX_SHARDS)]
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
-# A connection waits at most so long; proxies end it sooner. A caller that wants more asks again.
+# The longest wait of a connection, in seconds; proxies end it sooner. A caller that wants more asks again.
 Wait = Annotated[float, Meta(ge=0, le=600)]
 # Tasks of one call: each is held in memory until it is answered.
 Many = Annotated[int, Meta(ge=1, le=1000)]
@@ -62,7 +62,7 @@ class PutOptions(Body):
 
 
 class Put(PutOptions):
-    """One task: `data` is any JSON value, or `base64` stands for bytes."""
+    """One task: `data` is any JSON value, or `base64` holds bytes."""
 
     data: Any = UNSET
     base64: str | UnsetType = UNSET

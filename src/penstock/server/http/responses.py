@@ -15,7 +15,7 @@ from penstock.core.task import Facts
 
 
 class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A task. Its data stands in `data`, or as `base64` when bytes were put. `session` is who took it."""
+    """A task. Its data is in `data`, or in `base64` if bytes were put. `session` is who took it."""
 
     id: int | str
     status: str
@@ -38,7 +38,7 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """Tasks in order. Go on with `after` the last one's id while there are `limit` of them."""
+    """Tasks in order. While there are `limit` of them, continue with `after` the last one's id."""
 
     tasks: list[TaskAnswer]
 
@@ -94,7 +94,7 @@ class Sentence(msgspec.Struct, frozen=True):
 
 
 class OutcomeAnswer(msgspec.Struct, frozen=True):
-    """How an addressed task ended. A result of bytes stands in `base64`."""
+    """How an addressed task ended. A result of bytes is in `base64`."""
 
     status: str
     result: Any = None

@@ -23,7 +23,7 @@ log = logging.getLogger("penstock")
 
 SECONDS = 1.0
 SHARE = 10
-# So long after the last look at a page, nobody is thought to look any more.
+# This many seconds after the last request for a page, nobody is assumed to watch.
 LOOKING_SECONDS = 120.0
 # Points of a chart: two minutes at one a second.
 POINTS = 120
@@ -93,7 +93,7 @@ class Sampler:
                 await self.read(SECONDS / 2)
             except PenstockError as error:
                 self.failed(error)
-                log.warning("the counters cannot be read now (%s); trying again", error)
+                log.warning("could not read the counters (%s); retrying", error)
             took = time.monotonic() - began
             await asyncio.sleep(max(SECONDS - took, took * SHARE))
 

@@ -37,7 +37,7 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 class ProtocolError(Exception):
-    """The bytes are no request: the peer is told, and cut off."""
+    """The bytes are not a request: the peer gets an error and is disconnected."""
 
 
 class ForeignProtocol(ProtocolError):
@@ -51,7 +51,7 @@ class Requests:
         #: How many bytes a request may have.
         self.limit = MAX_REQUEST
         self._buffer = bytearray()
-        self._at = 0  # what stands before has been read
+        self._at = 0  # what is before this has been read
         self._scanned = 0  # an inline line has no end before
         self._args: Request = []
         self._count = 0  # arguments of the request that is arriving; 0: none is

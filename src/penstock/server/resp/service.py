@@ -20,7 +20,7 @@ from penstock.store.contract import load_tube
 P = ParamSpec("P")
 R = TypeVar("R")
 
-# Tubes are remembered until so many names are known; then all are forgotten and found again.
+# The most tubes that are cached; beyond that, the cache is emptied.
 MAX_TUBES = 10_000
 
 
@@ -51,7 +51,7 @@ class Service:
             raise
 
     async def find(self, name: str, *, anew: bool) -> StoredTube | None:
-        """The stored tube of that name, as it was last seen unless it is to be looked for anew."""
+        """The stored tube of that name, from the cache unless `anew`."""
         known = None if anew else self._tubes.get(name)
         if known is not None:
             return known
@@ -65,7 +65,7 @@ class Service:
 
 
 def operation_of(verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Operation[R]:
-    """A verb of a handle as a flow; a plain blocking call is a flow of one step."""
+    """The operation of a handle's verb; a plain blocking call is an operation of one step."""
     flow: Callable[..., Operation[R]] | None = getattr(verb, "operation", None)
     if flow is None:
         return whole(verb, *args, **kwargs)

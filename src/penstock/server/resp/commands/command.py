@@ -1,4 +1,4 @@
-"""What a command is, and the two sorts of it: a coroutine of its own, or the verb of a tube."""
+"""What a command is, and its two kinds: its own coroutine, or the verb of a tube."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Command(msgspec.Struct, frozen=True):
     run: Run
     #: What it needs; None: nothing, not even a token.
     role: Role | None = Role.OPERATE
-    #: Where the name of its tube stands; 0: it has none.
+    #: The position of its tube's name; 0: it has none.
     tube_at: int = 0
     #: Consecutive calls with the same answer are carried out as one step; None: this one alone.
     joins: Callable[[Args], bytes | None] = _alone
@@ -55,7 +55,7 @@ def by_tube(args: Args) -> bytes | None:
 
 
 def timeout_from(place: int) -> Callable[[Args], bool]:
-    """It waits when it has the option TIMEOUT, looked for where options stand."""
+    """It waits when it has the option TIMEOUT, looked for among the options."""
 
     def waits(args: Args) -> bool:
         return any(args[at].upper() == b"TIMEOUT" for at in range(place, len(args), 2))
@@ -84,7 +84,7 @@ def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Rep
         name = text("tube", calls[0][0])
         answers = await _attempt(session, name, flow, calls, anew=False)
         gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
-        if gone:  # dropped since it was found, and perhaps created anew
+        if gone:  # dropped since it was found, and perhaps created again
             try:
                 retried = await _attempt(session, name, flow, [calls[at] for at in gone], anew=True)
             except NoSuchTube as error:
