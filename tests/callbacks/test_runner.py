@@ -11,7 +11,7 @@ import pytest
 
 import penstock
 from penstock.callbacks.allow_list import Settings, allow_list
-from penstock.callbacks.runner import Runner
+from penstock.callbacks.callback_runner import Runner
 from penstock.callbacks.signing import key
 from penstock.testing import Clock
 from tests.callbacks.receiver import PATIENCE, Answer, Got, Receiver

@@ -57,7 +57,7 @@ def test_a_second_signal_releases_at_once(app: App, start: Start, heard: Heard) 
 def test_two_signals_at_once_are_both_noticed() -> None:
     """The main thread slept on, until it looked again by itself."""
     program = """
-from penstock.cli.worker import Signals
+from penstock.cli.worker_command import Signals
 for _ in range(5):
     signals = Signals()
     print("asleep", flush=True)

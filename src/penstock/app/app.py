@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
-from penstock.app.connection import AppConnection
+from penstock.app.app_connection import AppConnection
 from penstock.app.handler import Handler
 from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules

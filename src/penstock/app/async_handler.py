@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
 
+from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import CallOptions
-from penstock.app.connection import AppConnection
 from penstock.app.handler import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id

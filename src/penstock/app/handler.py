@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, cast
 import msgspec
 
 from penstock.app import arguments, tracing
+from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
-from penstock.app.connection import AppConnection
 from penstock.app.hooks import Hooks
 from penstock.app.rules import Rules
 from penstock.broker.outcome import Outcome, await_task, find_outcome

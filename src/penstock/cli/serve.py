@@ -45,7 +45,7 @@ def serve(
     # Imported here, because they take longer to load than most other commands to run.
     import asyncio
 
-    from penstock.callbacks.runner import Runner
+    from penstock.callbacks.callback_runner import Runner
     from penstock.server.auth import Tokens
     from penstock.server.mounts import Web, mounts
     from penstock.server.serve import serve as run

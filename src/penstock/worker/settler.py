@@ -15,7 +15,7 @@ from penstock.errors import PenstockError, StoreError
 from penstock.operations.store_ops import settle
 from penstock.worker.running_task import InFlight, RunningTask
 from penstock.worker.settlement import Settlement
-from penstock.worker.stats import WorkerStats
+from penstock.worker.worker_stats import WorkerStats
 
 log = logging.getLogger("penstock.worker")
 

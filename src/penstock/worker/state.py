@@ -15,7 +15,7 @@ from penstock.worker.running_task import InFlight, RunningTask
 from penstock.worker.settings import Settings
 from penstock.worker.settler import Settler
 from penstock.worker.slots import Slots
-from penstock.worker.stats import Throughput, WorkerStats
+from penstock.worker.worker_stats import Throughput, WorkerStats
 
 log = logging.getLogger("penstock.worker")
 

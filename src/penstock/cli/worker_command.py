@@ -18,7 +18,7 @@ from click.core import ParameterSource
 from rich.console import Console
 
 from penstock.app.app import App
-from penstock.callbacks.runner import calls_by
+from penstock.callbacks.callback_runner import calls_by
 from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue, PenstockError
