@@ -29,7 +29,6 @@ LAYER_OF = {name: place for place, names in enumerate(LAYERS) for name in names.
 DRIVERS = {
     "apsw": "store/sqlite",
     "psycopg": "store/postgres",
-    "psycopg_pool": "store/postgres",
     "pymysql": "store/mysql",
     "MySQLdb": "store/mysql",
     "redis": "store/redis",
