@@ -40,9 +40,14 @@ def fill_unleased(broker: penstock.Broker) -> None:
 
 
 def must_mend_unleased(broker: penstock.Broker, found: str) -> None:
-    """It is found, mended, and everything goes on where it was."""
-    feeds, queue = broker.tube("feeds"), broker.tube("queue")
+    """The damage is found and repaired, and both tubes continue where they were."""
     _must_mend(broker, found)
+    must_continue_unleased(broker)
+
+
+def must_continue_unleased(broker: penstock.Broker) -> None:
+    """The tubes of `fill_unleased` hand out what comes next."""
+    feeds, queue = broker.tube("feeds"), broker.tube("queue")
     assert [task.id for task in feeds.take_many(9)] == ["b"]
     assert [task.data for task in queue.take_many(9)] == ["two"]
     assert [task.data for task in queue.recover(9, 0)] == ["one", "two"]

@@ -55,7 +55,7 @@ def export_tube(url: str, tube: str, out: str, as_json: bool) -> None:
 @click.command(name="import")
 @click.argument("file")
 @click.option("--tube", metavar="NAME", help="Its new name; default: its own name.")
-@click.option("--anew", is_flag=True, help="First remove what a killed import has left.")
+@click.option("--anew", is_flag=True, help="First remove the remains of an import that was killed.")
 @output.json_option
 @click.pass_obj
 def import_tube(url: str, file: str, tube: str | None, anew: bool, as_json: bool) -> None:

@@ -35,9 +35,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Description, Effects, Lane, Presence, SessionRecord
-from penstock.core.select import Deliveries as Deliveries
-from penstock.core.select import Find as Find
-from penstock.core.select import Holders as Holders
+from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
 
@@ -100,10 +98,9 @@ class Page(msgspec.Struct, frozen=True):
     after: int
     limit: int
     upto: int | None = None
-    replying: bool = False  # only those with a reply_to
 
 
-Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Find | Holders | Deliveries
+Select = ByIds | ByNames | Due | Taken | Buried | Members | Unstarted | Page | Listing
 
 
 class Loaded(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from penstock.core.lifecycle import expired
+from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import NO_UTUBE, QUEUED, Record
 from penstock.engine import port
 from penstock.store.memory.tube import TubeState
@@ -38,17 +39,16 @@ def _select(tube: TubeState, select: port.Select, now: int) -> Iterable[Record]:
             return [record for name in names if (record := tube.named(name)) is not None]
         case port.Members(group, limit):
             return [records[id] for id in islice(tube.members.get(group, ()), limit)]
-        case port.Page(after, limit, upto, replying):
-            found = (records[id] for id in tube.above(after, upto))
-            return islice((record for record in found if not replying or record.reply_to is not None), limit)
+        case port.Page(after, limit, upto):
+            return (records[id] for id in islice(tube.above(after, upto), limit))
         case port.Taken(after, limit):
             return _in_states(tube, "t", after, limit)
-        case port.Find(None, after, limit):
+        case Find(None, after, limit):
             found = (records[id] for id in tube.above(after))
             return islice((record for record in found if not expired(record, now)), limit)
-        case port.Find(status, after, limit):
+        case Find(status, after, limit):
             return _in_states(tube, _STATES.get(status or "", status or ""), after, limit, now)
-        case port.Holders(utube, limit):
+        case Holders(utube, limit):
             taken = (records[key[-1]] for key in by_state["t"])
             own = (record for record in taken if record.utube == utube)
             return nsmallest(limit, own, key=lambda record: (record.taken or 0, record.id))
@@ -58,7 +58,7 @@ def _select(tube: TubeState, select: port.Select, now: int) -> Iterable[Record]:
             return [records[key[-1]] for key in islice(by_state["!"], limit)]
         case port.Unstarted(group, limit):
             return [records[key[-1]] for key in islice(by_state["g"].within(group), limit)]
-        case port.Deliveries(start, limit, delivered):
+        case Deliveries(start, limit, delivered):
             keys = islice(by_state["t" if delivered else "r"], start, start + limit)
             return [records[key[-1]] for key in keys]
 

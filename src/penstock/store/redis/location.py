@@ -10,7 +10,6 @@ from penstock.core.names import name as valid_name
 from penstock.core.names import shown
 from penstock.errors import BadValue
 
-SCHEMES = ("redis", "rediss", "redis+sentinel", "redis+cluster")
 _TLS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "redis": ("prefix",),

@@ -22,6 +22,7 @@ from penstock.core.ending import Ending
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
 from penstock.core.results import Effects, Lane
+from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.stepwise import stepwise
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
@@ -84,7 +85,7 @@ class RedisStep:
                 return self._read(tube, "addresses", *names)
             case port.Buried(limit):
                 return self._read(tube, "buried", 0, limit) if limit else Loaded([], {})
-            case port.Deliveries(start, limit, delivered):
+            case Deliveries(start, limit, delivered):
                 return self._read(tube, "delivered" if delivered else "ready", start, limit)
             case port.Taken(after, limit):
                 ids = self._taken_ids(tube, after)
@@ -96,9 +97,9 @@ class RedisStep:
                     if len(keys) == limit:
                         break
                 return self._read(tube, "tasks", *sorted(keys))
-            case port.Find(status, after, limit):
+            case Find(status, after, limit):
                 return Loaded(self._find(tube, _STATES.get(status, status or ""), after, limit), {})
-            case port.Holders(utube, limit):
+            case Holders(utube, limit):
                 held = [record for record in self._pages(tube, self._taken_ids(tube, 0)) if record.utube == utube]
                 return Loaded(heapq.nsmallest(limit, held, key=lambda record: (record.taken or 0, record.id)), {})
             case _:

@@ -21,6 +21,7 @@ from penstock.core.kind import CLOCK, Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Lane, Presence, SessionRecord
+from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.soundness import needed_mark
 from penstock.core.task import Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
@@ -145,7 +146,7 @@ class SqlStep:
     def load(self, tube: Tube, select: port.Select, *, data: bool = True) -> Loaded:
         query, values = self._selected(tube, select)
         asked = [(query, values)]
-        if isinstance(select, port.Find) and select.status == "~":
+        if isinstance(select, Find) and select.status == "~":
             asked.append((self.Q.find_unstarted, values))
         if isinstance(select, port.Due):
             asked.append((self.Q.moving_groups, {"tube": tube.no}))
@@ -154,10 +155,10 @@ class SqlStep:
         groups = {row[_FIELDS]: make_group(row[_FIELDS:]) for row in found if any(row[_FIELDS:])}
         if isinstance(select, port.Due):
             groups |= {row[0]: make_group(row) for row in more[0]}
-        elif isinstance(select, port.Find) and more:
+        elif isinstance(select, Find) and more:
             records += [self.record(row) for row in more[0]]
             records = sorted(records, key=lambda record: record.id)[: select.limit]
-        if isinstance(select, port.Deliveries) and select.backwards:
+        if isinstance(select, Deliveries) and select.backwards:
             records.reverse()
         if missing := {record.group_no for record in records if record.group_no is not None} - groups.keys():
             groups |= {group.no: group for group in self._groups(self.Q.groups_by_no, tube, ids=sorted(missing))}
@@ -196,7 +197,7 @@ class SqlStep:
                 return Q.unstarted, {"group": group, "limit": limit}
             case port.Page(after, limit, upto):
                 return Q.page, {**span(tube, after, upto), "limit": limit}
-            case port.Find(status, after, limit):
+            case Find(status, after, limit):
                 found = {
                     None: Q.find_all,
                     "r": Q.find_ready,
@@ -205,9 +206,9 @@ class SqlStep:
                     "!": Q.find_buried,
                 }
                 return found[status], {**span(tube, after), "tube": no, "limit": limit}
-            case port.Holders(utube, limit):
+            case Holders(utube, limit):
                 return Q.holders, {"tube": no, "utube": utube, "limit": limit}
-            case port.Deliveries(start, limit, delivered, there):
+            case Deliveries(start, limit, delivered, there):
                 if not select.backwards:
                     query = Q.delivered if delivered else Q.undelivered
                     return query, {"tube": no, "start": start, "limit": limit}
