@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, ParamSpec, TypeVar, Unpack, cast
 
 from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import CallOptions
-from penstock.app.handler import Handle
+from penstock.app.handle import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
 from penstock.operations.operation import Call as Blocking

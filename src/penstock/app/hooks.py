@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.task import Task
 
 if TYPE_CHECKING:
-    from penstock.app.handler import Handle
+    from penstock.app.handle import Handle
 
 log = logging.getLogger("penstock")
 
