@@ -40,6 +40,9 @@ send.options(delay=10).put("ada", subject="hello")
 count: int = send.put("ada").result(10)
 body: bytes = fetch.put("x").result()
 tick.put()
+sent: int = send.call("ada", subject="hello").options(delay=5).put().result()
+send.call(subject="after another one").without_result()
+send.options(pri=1).call("ada").put()
 called: int = send("ada")
 status: str = send.put("ada").wait(1).status
 
@@ -61,6 +64,9 @@ send.put("ada", delay="soon")  # call-overload
 send.options(delay=10).put(1)  # arg-type
 send.options(delay=10).put("ada", nope=1)  # call-arg
 send.options(capacity=3)  # call-arg
+send.call(1)  # call-overload
+send.call(subject=3)  # call-overload
+send.call("ada").options(capacity=3)  # call-arg
 wrong: str = send.put("ada").result()  # assignment
 send(1)  # arg-type
 tick.put(1)  # call-overload

@@ -102,6 +102,12 @@ class Arguments:
         fields = [self._field(parameter) for parameter in self._parameters]
         return msgspec.defstruct(f"Arguments of {self._name}", fields, kw_only=True, forbid_unknown_fields=True)
 
+    @cached_property
+    def _rest(self) -> type[msgspec.Struct]:
+        """The arguments without the first."""
+        fields = [self._field(parameter) for parameter in self._parameters[1:]]
+        return msgspec.defstruct(f"Arguments of {self._name}", fields, kw_only=True, forbid_unknown_fields=True)
+
     def _field(self, parameter: Parameter) -> tuple[str, Any, Any]:
         kind: Any = self.hints.get(parameter.name, Any)
         if parameter.kind is Parameter.VAR_POSITIONAL:
@@ -112,7 +118,11 @@ class Arguments:
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What is kept of a call: each argument that was given, by name; BadValue when it does not fit."""
-        bound = self._bind(args, kwargs)
+        stored = self._stored(self._bind(args, kwargs))
+        self._read(stored)
+        return stored
+
+    def _stored(self, bound: Mapping[str, object]) -> dict[str, object]:
         stored: dict[str, object] = {}
         for name, value in bound.items():
             kind = self.hints.get(name, Any)
@@ -120,8 +130,38 @@ class Arguments:
                 stored[name] = [store(f"{self._name}.put: {name}", item, kind) for item in value]
             else:
                 stored[name] = store(f"{self._name}.put: {name}", value, kind)
-        self._read(stored)
         return stored
+
+    def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """As `store`, of a call whose first positional argument will be known later: `with_first` adds it."""
+        first = self._first()
+        if first is None:
+            raise BadValue(
+                f"{self._name} takes no positional argument, so it cannot be given the result of the link before it: "
+                f"use {self._name}.call(…).without_result()"
+            )
+        stored = self._stored(self._bind((None, *args), kwargs))
+        if first.kind is Parameter.VAR_POSITIONAL:
+            del stored[first.name][0]  # type: ignore[attr-defined]
+            self._read(stored)
+        else:
+            del stored[first.name]
+            read(self._what, stored, self._rest)
+        return stored
+
+    def with_first(self, stored: Mapping[str, object], value: object) -> dict[str, object]:
+        """What `store_rest` gave, with the first positional argument; not checked."""
+        first = self._first()
+        if first is None:
+            raise BadValue(f"{self._name} takes no positional argument")
+        if first.kind is Parameter.VAR_POSITIONAL:
+            rest = stored.get(first.name, [])
+            return {**stored, first.name: [value, *rest]}  # type: ignore[misc]
+        return {first.name: value, **stored}
+
+    def _first(self) -> Parameter | None:
+        first = self._parameters[0] if self._parameters else None
+        return None if first is None or first.kind is Parameter.KEYWORD_ONLY else first
 
     def _bind(self, args: Sequence[object], kwargs: Mapping[str, object]) -> Mapping[str, object]:
         if self._positional and not kwargs and self._needed <= len(args) <= len(self._names):

@@ -15,7 +15,8 @@ from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, operation_of
 
 if TYPE_CHECKING:
-    from penstock.app.handler import Call, Handler
+    from penstock.app.call import Call
+    from penstock.app.handler import Given, Handler
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,9 +42,21 @@ class AwaitedHandler(Generic[P, R]):
         """A handle on the task with that id, for a program that did not put it."""
         return AwaitedHandle(self._handler, task_id(id))
 
-    async def _put(self, calls: list[Call]) -> list[AwaitedHandle[R]]:
-        handles = await _carried(self._handler.connection, operation_of(self._handler._put)(self._handler, calls))
+    async def _put(self, calls: list[Given]) -> list[AwaitedHandle[R]]:
+        handles = await _carried(self._handler.connection, operation_of(self._handler.put_calls)(self._handler, calls))
         return [AwaitedHandle(self._handler, handle.id) for handle in handles]
+
+
+class AwaitedCall(Generic[R]):
+    """A call, put in an event loop."""
+
+    def __init__(self, call: Call[R]) -> None:
+        self._call = call
+
+    async def put(self) -> AwaitedHandle[R]:
+        """Store a task that makes this call."""
+        call = self._call
+        return await AwaitedHandler(call.handler, call.put_options).put(*call.args, **call.kwargs)
 
 
 class AwaitedHandle(Generic[R]):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import arguments, tracing
 from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
+from penstock.app.call import Call
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
 from penstock.app.rules import Rules
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
 
-# The arguments and keywords of one call; put options may be among the keywords.
-Call = tuple[tuple[object, ...], dict[str, object]]
+# The arguments and keywords of one put; put options may be among the keywords.
+Given = tuple[tuple[object, ...], dict[str, object]]
 # The short way of its puts, and the tube that it leads to.
 _Short = tuple[Tube | None, Callable[[object], Record | None] | None]
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
@@ -91,7 +93,7 @@ class Handler(Generic[P, R, C]):
     def put(self, *args: Any, **given: Any) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
-        return self._put([(args, given)])[0] if handle is None else handle
+        return self.put_calls([(args, given)])[0] if handle is None else handle
 
     def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
         """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
@@ -99,11 +101,11 @@ class Handler(Generic[P, R, C]):
         An item is a tuple of arguments, a dict of keywords (put options may be among them), a pair of both, or else
         the one argument.
         """
-        return self._put(self.calls(items, shared))
+        return self.put_calls(self.calls(items, shared))
 
-    def calls(self, items: Iterable[object], shared: CallOptions) -> list[Call]:
+    def calls(self, items: Iterable[object], shared: CallOptions) -> list[Given]:
         """The calls that the items of put_many describe."""
-        self._must_be_options("put_many", shared)
+        self.must_be_options("put_many", shared)
         return [(args, {**shared, **keywords}) for args, keywords in map(_parts, several("items", items))]
 
     @property
@@ -113,10 +115,27 @@ class Handler(Generic[P, R, C]):
 
     def options(self, **options: Unpack[CallOptions]) -> Prepared[P, R]:
         """The same handler with put options: `send.options(delay=10).put(…)`, where type checkers see all arguments."""
-        self._must_be_options("options", options)
+        self.must_be_options("options", options)
         return Prepared(self, options)
 
-    def _must_be_options(self, verb: str, given: Iterable[str]) -> None:
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    @overload
+    def call(self: Handler[Concatenate[Any, Q], R, C], *args: Q.args, **kwargs: Q.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **given: Any) -> Call[R]:
+        """Describe a call, to be put later: `send.call("ada").options(delay=5).put()`.
+
+        In a chain the first argument may be left out: the result of the link before it stands there.
+        """
+        return self.make_call(args, given, {})
+
+    def make_call(self, args: tuple[object, ...], given: dict[str, object], options: CallOptions) -> Call[R]:
+        """A call with these arguments and put options; options may be among the keywords."""
+        keywords, own = _split(given)
+        return Call(self, args, keywords, {**options, **own})  # type: ignore[typeddict-item]
+
+    def must_be_options(self, verb: str, given: Iterable[str]) -> None:
+        """BadValue for a name that is no put option."""
         for name in given:
             if name not in PUT_OPTIONS:
                 raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
@@ -141,7 +160,7 @@ class Handler(Generic[P, R, C]):
         return self.arguments.hints.get("return", Any) is not type(None)
 
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
-        """As _put, by the store's short way; None where there is none, or something has to be decided first."""
+        """As put_calls, by the store's short way; None where there is none, or something has to be decided first."""
         tube = self.connection.opened(self.rules.tube)
         if tube is None or not PUT_OPTIONS.isdisjoint(given):
             return None
@@ -166,7 +185,8 @@ class Handler(Generic[P, R, C]):
         return None if self.keeps else fast_put(tube, make_entry(tube.stored, None, options))
 
     @blocking
-    def _put(self, calls: list[Call]) -> Operation[list[Handle[R]]]:
+    def put_calls(self, calls: list[Given]) -> Operation[list[Handle[R]]]:
+        """Store a task for each of these calls, in one step."""
         more = _carried()  # before the first step: a loop continues in another context
         try:
             return (yield from self._put_into((yield from self.find_tube()), calls, more))
@@ -182,7 +202,7 @@ class Handler(Generic[P, R, C]):
             tube = yield Blocking(lambda: self.connection.tube(name), ("tube", name))
         return tube
 
-    def _put_into(self, tube: Tube, calls: list[Call], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:
+    def _put_into(self, tube: Tube, calls: list[Given], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:
         timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
         items = [self._call(tube, call, more) for call in calls]
         tasks: list[Task] = yield from operation_of(tube.put_many)(tube, items, timeout=timeout)
@@ -190,16 +210,15 @@ class Handler(Generic[P, R, C]):
         self._hooks.was_put(handles)
         return handles
 
-    def _call(self, tube: Tube, call: Call, more: Mapping[str, object]) -> tuple[object, PutOptions]:
+    def _call(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, PutOptions]:
         args, given = call
-        keywords = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
-        options = {name: value for name, value in given.items() if name in PUT_OPTIONS and name != "timeout"}
+        keywords, options = _split(given)
         return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 
     def make_item(
         self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
-    ) -> tuple[object, PutOptions]:
-        """What tube.put_many takes: a task that calls the function with stored arguments."""
+    ) -> tuple[dict[str, Any], PutOptions]:
+        """What tube.put_many accepts: a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
         if options.get("max_attempts") is None and tube.stored.max_attempts is None:
@@ -208,7 +227,7 @@ class Handler(Generic[P, R, C]):
             options["address"] = new_address()
         return self._data(stored, more), options
 
-    def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, object]:
+    def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:
         """A task that calls the function, as tubes have it."""
         return {"task": self.name, "args": stored, **more}
 
@@ -222,11 +241,19 @@ class Prepared(Generic[P, R]):
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a task that calls the function with these arguments."""
-        return self._handler._put([(args, {**self._options, **kwargs})])[0]
+        return self._handler.put_calls([(args, {**self._options, **kwargs})])[0]
 
     def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
         """As the handler's put_many."""
         return self._handler.put_many(items, **self._options)
+
+    @overload
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R]: ...
+    @overload
+    def call(self: Prepared[Concatenate[Any, Q], R], *args: Q.args, **kwargs: Q.kwargs) -> Call[R]: ...
+    def call(self, *args: Any, **given: Any) -> Call[R]:
+        """As the handler's call, with these options."""
+        return self._handler.make_call(args, given, self._options)
 
     @property
     def aio(self) -> AwaitedHandler[P, R]:
@@ -238,6 +265,12 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
     from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
+
+
+def _split(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+    """The arguments among the keywords of a put, and the put options."""
+    arguments = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
+    return arguments, {name: value for name, value in given.items() if name in PUT_OPTIONS}
 
 
 def _carried() -> dict[str, object]:

@@ -1,0 +1,64 @@
+"""A call of a handler as a value, to be put alone, by a schedule, in a group or as a link of a chain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
+
+from penstock.app.arguments import CallOptions
+from penstock.broker.tube import Tube
+from penstock.core.options import PutOptions
+
+if TYPE_CHECKING:
+    from penstock.app.async_handler import AwaitedCall
+    from penstock.app.handle import Handle
+    from penstock.app.handler import Handler
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """What `send.call(…)` gives. Its arguments are checked when it is put."""
+
+    handler: Handler[..., R, object]
+    args: tuple[object, ...]
+    kwargs: Mapping[str, object]
+    put_options: CallOptions
+    #: Whether the result of the link before it in a chain becomes its first positional argument.
+    takes_result: bool = True
+
+    def options(self, **options: Unpack[CallOptions]) -> Call[R]:
+        """The same call with more put options."""
+        self.handler.must_be_options("call.options", options)
+        return replace(self, put_options={**self.put_options, **options})
+
+    def without_result(self) -> Call[R]:
+        """The same call, which in a chain is not given the result of the link before it."""
+        return replace(self, takes_result=False)
+
+    def put(self) -> Handle[R]:
+        """Store a task that makes this call."""
+        return self.handler.put_calls([(self.args, {**self.put_options, **self.kwargs})])[0]
+
+    @property
+    def aio(self) -> AwaitedCall[R]:
+        """The same, awaited: `handle = await send.call(…).aio.put()`."""
+        from penstock.app.async_handler import AwaitedCall  # with asyncio, which most programs do not need
+
+        return AwaitedCall(self)
+
+    def item(self, tube: Tube, *result: object) -> tuple[dict[str, Any], PutOptions]:
+        """What tube.put_many accepts for this call; a result is its first positional argument, if it takes one."""
+        args = (*result, *self.args) if self.takes_result else self.args
+        return self._item(tube, self.handler.arguments.store(args, self.kwargs))
+
+    def pending_item(self, tube: Tube) -> tuple[dict[str, Any], PutOptions]:
+        """As `item`, before the result is known; `handler.arguments.with_first` adds it to the data's `args`."""
+        if not self.takes_result:
+            return self.item(tube)
+        return self._item(tube, self.handler.arguments.store_rest(self.args, self.kwargs))
+
+    def _item(self, tube: Tube, stored: dict[str, object]) -> tuple[dict[str, Any], PutOptions]:
+        return self.handler.make_item(tube, stored, {**self.put_options})
