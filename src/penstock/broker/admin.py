@@ -10,14 +10,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from penstock.broker.tube import Tube
+from penstock.broker.tube import Tube, find_records
 from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
 from penstock.core.results import Lane
-from penstock.core.select import Find
-from penstock.core.task import Record, Status, Task
+from penstock.core.task import Record, Status, Task, make_task
 from penstock.errors import NotFound, NotTaken
 from penstock.operations.store_ops import settle
 
@@ -25,6 +24,8 @@ from penstock.operations.store_ops import settle
 SAMPLE = 500
 # How many tasks one search reads before it returns.
 SEARCHED = 5000
+# A search returns when what it found has this many bytes of data.
+FOUND_BYTES = 4 * 1024 * 1024
 #: The verbs of an operator on one task, in the order of buttons.
 VERBS = ("kick", "release", "bury", "delete")
 
@@ -81,9 +82,8 @@ def is_paused(tube: Tube) -> bool:
 def lanes(tube: Tube) -> list[Lane]:
     """The micro-queues of the first taken and the first ready tasks, the busiest first."""
     store, stored = tube.runtime.store, tube.stored
-    tube.runtime.apply_due(stored)
-    found = [record for letter in ("t", "r") for record in store.find(stored, Find(letter, 0, SAMPLE))]
-    labels = dict.fromkeys(record.utube for record in found if record.utube is not None)
+    utubes = [record.utube for letter in ("t", "r") for record in find_records(tube, letter, SAMPLE)]
+    labels = dict.fromkeys(utube for utube in utubes if utube is not None)
     seen = [store.lane(stored, label) for label in labels]
     return sorted(seen, key=lambda lane: (-lane.waiting - lane.heads, -lane.taken, lane.utube))
 
@@ -116,23 +116,19 @@ def search(tube: Tube, status: Status | None, text: str, after: int | None, limi
     """Find tasks, in id order, with the text in their id, data, labels or reason; reads a bounded number of tasks."""
     wanted = text.strip().casefold()
     found: list[Task] = []
-    for _ in range(SEARCHED // SAMPLE if wanted else 1):
-        want = SAMPLE if wanted else limit
-        page = tube.tasks(status, limit=want, after=after)
-        for task in page:
-            after = task._record.id
-            if not wanted or wanted in _words(task):
-                found.append(task)
-                if len(found) == limit:
-                    return Found(found, after)
-        if len(page) < want:
-            return Found(found, None)
-    return Found(found, after)
+    most = SEARCHED if wanted else limit
+    size = 0
+    for number, record in enumerate(find_records(tube, status, most, after or 0), 1):
+        if not wanted or wanted in _words(record):
+            found.append(make_task(record, tube))
+            size += len(record.payload)
+        if len(found) == limit or number == most or size > FOUND_BYTES:
+            return Found(found, record.id)
+    return Found(found, None)
 
 
-def _words(task: Task) -> str:
-    record = task._record
-    labels = (str(task.id), record.utube, record.address, record.group, record.reason, record.callback)
+def _words(record: Record) -> str:
+    labels = (str(record.id), record.utube, record.address, record.group, record.reason, record.callback)
     words = " ".join(label for label in labels if label)
     return f"{words} {record.payload.decode('utf-8', 'replace')}".casefold()
 
@@ -150,11 +146,10 @@ class Callback(msgspec.Struct, frozen=True):
 
 def callbacks(tube: Tube) -> list[Callback]:
     """The hosts that tasks of this tube call, those with the most buried ones first."""
-    store, stored = tube.runtime.store, tube.stored
     numbers: Counter[tuple[str, str]] = Counter()
     reasons: dict[str, str] = {}
     for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):
-        for record in store.find(stored, Find(letter, 0, SAMPLE)):
+        for record in find_records(tube, letter, SAMPLE):
             if record.callback is None:
                 continue
             host = urlsplit(record.callback).netloc

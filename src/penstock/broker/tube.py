@@ -50,6 +50,8 @@ TaskOrId = Facts[Place] | int | str
 
 # tasks() returns this many unless told otherwise, and asks a store for at most MAX_PAGE at once.
 PAGE, MAX_PAGE = 100, 10_000
+# One store call reads at most this many bytes, if every task is as large as its tube allows.
+READ_BYTES = 32 * 1024 * 1024
 # For this many seconds the end of a `with` block retries while the server is away. A session without heartbeats lapses
 # after 15.
 PATIENCE = 10.0
@@ -385,25 +387,9 @@ class Tube:
         self, status: Status | str | None = None, *, limit: int | None = PAGE, after: TaskOrId | None = None
     ) -> list[Task]:
         """List up to limit tasks in id order, of one status if given. `after` the last one's id continues the list."""
-        if status is not None and status not in list(Status):
-            raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
         most = PAGE if limit is None else whole("limit", limit)
-        last = None if after is None else self._number(after)
-        if status == Status.DONE:
-            return []
-        self.runtime.reap_if_due()
-        self.runtime.apply_due(self.stored)
-        letter = None if status is None else str(status)
-        return [make_task(record, self) for record in self._pages(letter, last, most)]
-
-    def _pages(self, state: str | None, last: int | None, limit: int) -> Iterator[Record]:
-        """Read records page by page, so that no store has to return too many at once."""
-        while limit > 0:
-            page = self.runtime.store.find(self.stored, Find(state, max(last or 0, 0), min(limit, MAX_PAGE)))
-            yield from page
-            if len(page) < MAX_PAGE:
-                return
-            last, limit = page[-1].id, limit - MAX_PAGE
+        last = 0 if after is None else self._number(after)
+        return [make_task(record, self) for record in find_records(self, status, most, last)]
 
     def stats(self) -> TubeStats:
         """Read the tube's counters, which are exact; everything due is applied first."""
@@ -473,6 +459,29 @@ class Tube:
 def _update(task: TaskOrId, record: Record) -> None:
     if isinstance(task, Facts):
         task._after(record)
+
+
+def find_records(tube: Tube, status: Status | str | None, limit: int, after: int = 0) -> Iterator[Record]:
+    """The records of tasks whose number is above `after`, in id order, read few at a time."""
+    if status is not None and status not in list(Status):
+        raise BadValue(f"status {names.shown(status)} is unknown: use one of {', '.join(map(repr, Status))}")
+    if status == Status.DONE:
+        return
+    tube.runtime.reap_if_due()
+    tube.runtime.apply_due(tube.stored)
+    letter = None if status is None else str(status)
+    while limit > 0:
+        want = min(limit, per_call(tube.stored))
+        page = tube.runtime.store.find(tube.stored, Find(letter, max(after, 0), want))
+        yield from page
+        if len(page) < want:
+            return
+        after, limit = page[-1].id, limit - want
+
+
+def per_call(tube: StoredTube, size: int = READ_BYTES) -> int:
+    """How many tasks one store call may return, so that they have at most `size` bytes together."""
+    return max(1, min(MAX_PAGE, size // tube.max_payload))
 
 
 def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:

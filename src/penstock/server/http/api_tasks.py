@@ -8,11 +8,12 @@ from typing import Any
 
 from penstock import aio
 from penstock.broker import admin
-from penstock.broker.tube import Tube
-from penstock.errors import BadValue, NotTaken
+from penstock.broker.tube import Tube, per_call
+from penstock.errors import BadValue, NotTaken, PenstockError
 from penstock.server.http import requests, responses
 from penstock.server.http.operations import Call
 from penstock.server.http.responses import Acked, Sentence, Settled, TakenTasks, TaskAnswer, TaskList
+from penstock.server.paging import TAKE_BYTES, inspect_tasks, is_full, read_tasks, recover_tasks
 
 # The kinds whose ids are text; those of all others are integers.
 _TEXT_IDS = frozenset({"round", "reliable"})
@@ -37,8 +38,16 @@ async def put_many(call: Call, body: requests.PutMany) -> TaskList:
 async def take(call: Call, body: requests.Take) -> TaskAnswer | TakenTasks | None:
     """Take the first ready task, or up to `count`; 204 when nothing came in time."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    work = tube.take_many(body.count or 1, body.timeout or 0, max_pri=body.max_pri)
-    tasks = await (call.while_there(work) if body.timeout else work)
+    count = body.count or 1
+    most = min(count, per_call(tube.stored, TAKE_BYTES))
+    work = tube.take_many(most, body.timeout or 0, max_pri=body.max_pri)
+    got = tasks = await (call.while_there(work) if body.timeout else work)
+    while len(got) == most and len(tasks) < count and not is_full(tasks):
+        try:
+            got = await tube.take_many(min(most, count - len(tasks)), 0, max_pri=body.max_pri)
+        except PenstockError:
+            break  # the caller gets what was taken so far
+        tasks = tasks + got
     taken = await _handed_out(call, tasks)
     if not taken:
         return None
@@ -150,20 +159,22 @@ async def why(call: Call) -> Sentence:
 async def list_tasks(call: Call, query: requests.Listing) -> TaskList:
     """Tasks in id order, of one status if given."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    found = await tube.tasks(query.status, limit=query.limit, after=query.after)
-    return TaskList([responses.task(task) for task in found])
+    after = None if query.after is None else task_id(tube, query.after)
+    page = await call.access.call(read_tasks, tube.sync, query.status, query.limit, after)
+    return TaskList([responses.task(task) for task in page.tasks], page.tasks[-1].id if page.more else None)
 
 
 async def recover(call: Call, body: requests.Recover) -> TaskList:
     """Hand out again what was delivered long ago and never acked (kind reliable)."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    return TaskList([responses.task(task) for task in await tube.recover(body.count, body.elapsed)])
+    found = await call.access.call(recover_tasks, tube.sync, body.count, body.elapsed)
+    return TaskList([responses.task(task) for task in found])
 
 
 async def inspect(call: Call, query: requests.Inspection) -> TaskList:
     """Read the undelivered or the delivered list (kind reliable)."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    found = await tube.inspect(query.start, query.count, query.pending)
+    found = await call.access.call(inspect_tasks, tube.sync, query.start, query.count, query.pending)
     return TaskList([responses.task(task) for task in found])
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
-import msgspec
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
-from penstock.server.http import http_errors
+from penstock.server.http import http_errors, responses
 from penstock.server.http.authentication import Authentication
 from penstock.server.http.http_errors import Refused
 from penstock.server.http.options import Options
@@ -170,7 +169,9 @@ async def _serve(server: Server, operation: Operation, request: Request, read: d
         return answer
     session = getattr(answer, "session", None)
     headers = {SESSION: session} if isinstance(session, str) else {}
-    return Response(msgspec.json.encode(answer), operation.status, headers, "application/json")
+    body = responses.encoded(answer)
+    text = body if isinstance(body, bytes) else await asyncio.to_thread(body)
+    return Response(text, operation.status, headers, "application/json")
 
 
 async def _read(server: Server, operation: Operation, request: Request) -> dict[str, Any]:

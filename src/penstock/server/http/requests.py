@@ -227,7 +227,7 @@ class Listing(Query):
 
     status: str | None = None
     limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    after: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
+    after: str | None = None
 
 
 class Inspection(Query):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import base64
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from penstock.broker.outcome import Outcome
 from penstock.broker.stats import TubeInfo, TubeStats
 from penstock.core.task import Facts
 
+# Answers with more bytes of data are encoded in a thread, so that other callers need not wait.
+LARGE = 256 * 1024
+
 
 class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A task. Its data is in `data`, or in `base64` if bytes were put. `session` is who took it."""
@@ -21,7 +25,7 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     tube: str
     data: Any = UNSET
-    base64: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
     pri: int
     utube: str | None
     attempts: int
@@ -38,9 +42,10 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskList(msgspec.Struct, frozen=True):
-    """Tasks in order. While there are `limit` of them, continue with `after` the last one's id."""
+    """Tasks in order. If `after` is there, more may follow: continue with it."""
 
     tasks: list[TaskAnswer]
+    after: int | str | None = None
 
 
 class TakenTasks(msgspec.Struct, frozen=True):
@@ -98,7 +103,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True):
 
     status: str
     result: Any = None
-    base64: str | UnsetType = UNSET
+    base64: bytes | UnsetType = UNSET
     error: str | None = None
     code: int | str | None = None
 
@@ -125,14 +130,14 @@ class Health(msgspec.Struct, frozen=True):
 
 
 def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
-    """A task as the API tells it."""
+    """A task as the API tells it. Its JSON is copied as it is stored."""
     raw = isinstance(found.data, bytes)
     return TaskAnswer(
         id=found.id,
         status=found.status.value,
         tube=found.tube,
-        data=UNSET if raw else found.data,
-        base64=base64.b64encode(found.data).decode() if isinstance(found.data, bytes) else UNSET,
+        data=UNSET if raw else msgspec.Raw(found._record.payload),
+        base64=found.data if isinstance(found.data, bytes) else UNSET,
         pri=found.pri,
         utube=found.utube,
         attempts=found.attempts,
@@ -149,10 +154,19 @@ def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
     )
 
 
+def encoded(answer: object) -> Callable[[], bytes] | bytes:
+    """An answer in JSON; what makes it, if that takes a while."""
+    tasks = answer.tasks if isinstance(answer, TaskList | TakenTasks) else [answer]
+    parts = [part for task in tasks if isinstance(task, TaskAnswer) for part in (task.base64, task.data)]
+    size = sum(len(memoryview(part)) for part in parts if isinstance(part, bytes | msgspec.Raw))
+    encode = partial(msgspec.json.encode, answer)
+    return encode if size > LARGE else encode()
+
+
 def outcome(ended: Outcome) -> OutcomeAnswer:
     """An outcome as the API tells it."""
     if isinstance(ended.result, bytes):
-        return OutcomeAnswer(ended.status, None, base64.b64encode(ended.result).decode(), ended.error, ended.code)
+        return OutcomeAnswer(ended.status, None, ended.result, ended.error, ended.code)
     return OutcomeAnswer(ended.status, ended.result, UNSET, ended.error, ended.code)
 
 

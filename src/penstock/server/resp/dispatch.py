@@ -12,34 +12,39 @@ from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands import handshake, mq_commands, server_info, task_commands, transaction, tube_commands
 from penstock.server.resp.commands.command import Command
 from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
-from penstock.server.resp.replies import Fault, Refused, Reply, Word, fault_of
+from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word, fault_of
 
 log = logging.getLogger("penstock")
 
 # Calls joined into one step have so many words together: within that a put is all or nothing.
 MAX_WORDS = 10_000
+# They hand out so many tasks together: all of these are in memory until the replies are sent.
+MAX_TAKEN = 100
 
 
 class Calls:
     """Calls of one command that are carried out together."""
 
-    __slots__ = ("args", "command", "key", "words")
+    __slots__ = ("args", "command", "key", "taken", "words")
 
     def __init__(self, command: Command, args: Args, key: bytes | None) -> None:
         self.command = command
         self.args = [args]
         self.key = key
         self.words = len(args)
+        self.taken = command.takes_out(args)
 
     def join(self, request: Request) -> bool:
         """Whether this request of the same command is one more of them."""
         args = request[1:]
         if self.key is None or not self.command.takes(len(request)) or self.words + len(args) > MAX_WORDS:
             return False
-        if self.command.joins(args) != self.key:
+        taken = self.taken + self.command.takes_out(args)
+        if self.command.joins(args) != self.key or taken > MAX_TAKEN:
             return False
         self.args.append(args)
         self.words += len(args)
+        self.taken = taken
         return True
 
     @property
@@ -70,11 +75,24 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
             calls = None
         if isinstance(step, Calls) and not step.command.turns:
             calls, word = step, request[0]  # what follows may join
+        elif isinstance(step, Calls) and step.command.name == "EXEC":
+            yield from _executed(session)
         else:
             yield step
             role = session.role
     if calls is not None:
         yield calls
+
+
+def _executed(session: Session) -> Iterator[Calls | Reply]:
+    """EXEC: its replies are sent one after the other, so that few of them are in memory at a time."""
+    try:
+        queued = transaction.end(session)
+    except Refused as error:
+        yield error.fault
+    else:
+        yield ArrayHead(len(queued))
+        yield from plan(session, queued)
 
 
 def _queued(session: Session, request: Request, command: Command) -> Reply:
@@ -129,16 +147,8 @@ async def carry_out(session: Session, calls: Calls) -> list[Reply]:
     return [(await carry_out(session, Calls(calls.command, args, None)))[0] for args in calls.args]
 
 
-async def _execute(session: Session, requests: Sequence[Request]) -> list[Reply]:
-    """The replies of these requests, one after the other."""
-    replies: list[Reply] = []
-    for step in plan(session, requests):
-        replies += await carry_out(session, step) if isinstance(step, Calls) else [step]
-    return replies
-
-
 _OWN = (
     *handshake.COMMANDS, *server_info.COMMANDS, *mq_commands.COMMANDS, *tube_commands.COMMANDS, *task_commands.COMMANDS,
-    *transaction.commands(_execute),
+    *transaction.COMMANDS,
 )  # fmt: skip
 COMMANDS = {command.name.encode(): command for command in (*_OWN, server_info.command_about(_OWN))}

@@ -38,10 +38,20 @@ class Refused(Exception):
         self.fault = Fault(code, message)
 
 
+class ArrayHead:
+    """The beginning of an array whose items follow as replies of their own."""
+
+    __slots__ = ("count",)
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
 OK = Word("OK")
 
 Reply: TypeAlias = (
-    "bytes | str | int | float | bool | Word | Fault | list[Reply] | tuple[Reply, ...] | dict[str, Reply] | None"
+    "bytes | str | int | float | bool | Word | Fault | ArrayHead | "
+    "list[Reply] | tuple[Reply, ...] | dict[str, Reply] | None"
 )
 
 
@@ -90,6 +100,8 @@ def _write_other(out: list[bytes], reply: Reply, version: int) -> None:
             out.append(b",%b\r\n" % text if version == RESP3 else b"$%d\r\n%b\r\n" % (len(text), text))
         case Word():
             out.append(b"+%b\r\n" % reply.text.encode())
+        case ArrayHead():
+            out.append(b"*%d\r\n" % reply.count)
         case Fault():
             out.append(b"-%b %b\r\n" % (reply.code.encode(), _one_line(reply.message)))
         case dict():

@@ -43,7 +43,11 @@ class Service:
 
     async def ask(self, verb: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """What a verb gives, without blocking the loop. A caller that is cancelled meanwhile has taken nothing."""
-        run = self.executor.run(operation_of(verb, *args, **kwargs))
+        return await self.run(operation_of(verb, *args, **kwargs))
+
+    async def run(self, operation: Operation[R]) -> R:
+        """What an operation gives, as `ask`."""
+        run = self.executor.run(operation)
         try:
             return await run
         except asyncio.CancelledError:

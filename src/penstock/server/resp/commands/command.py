@@ -22,6 +22,10 @@ def _never(args: Args) -> bool:
     return False
 
 
+def _none(args: Args) -> int:
+    return 0
+
+
 def _alone(args: Args) -> bytes | None:
     return None
 
@@ -38,6 +42,8 @@ class Command(msgspec.Struct, frozen=True):
     tube_at: int = 0
     #: Consecutive calls with the same answer are carried out as one step; None: this one alone.
     joins: Callable[[Args], bytes | None] = _alone
+    #: How many tasks these arguments hand out at most.
+    takes_out: Callable[[Args], int] = _none
     #: Whether these arguments may make it wait for long.
     waits: Callable[[Args], bool] = _never
     #: Whether it changes how the requests behind it are read, so that these wait for it.

@@ -19,6 +19,7 @@ from penstock.core.numbers import MAX_SECONDS, MAX_WHOLE
 from penstock.core.task import Task
 from penstock.errors import NoSuchTube
 from penstock.server.auth import Role
+from penstock.server.paging import inspect_tasks, recover_tasks, take_tasks
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, text
 from penstock.server.resp.commands.command import Command, by_tube, single
@@ -49,10 +50,14 @@ async def _pop(session: Session, calls: Sequence[Args]) -> list[Reply]:
     counts = [_count(args[0]) for args in calls]
 
     async def take(queue: Tube) -> list[Task]:
-        return await session.service.ask(queue.take_many, sum(counts))
+        return await session.service.run(take_tasks(queue, sum(counts)))
 
     tasks = iter(await _on_queue(session, calls[0][1], take) or ())
     return [[_pair(task) for task in islice(tasks, count)] or None for count in counts]
+
+
+def _takes_out(args: Args) -> int:
+    return int(args[0]) if _WHOLE.fullmatch(args[0]) else 1
 
 
 async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
@@ -72,7 +77,7 @@ async def _recover(session: Session, args: Args) -> Reply:
         raise Refused("ERR", "value is out of range, must be positive")
 
     async def recover(queue: Tube) -> list[Task]:
-        return await session.service.ask(queue.recover, count, elapsed / 1000)
+        return await session.service.ask(recover_tasks, queue, count, elapsed / 1000)
 
     return [_pair(task) for task in await _on_queue(session, args[0], recover) or ()]
 
@@ -93,7 +98,7 @@ async def _inspect(session: Session, args: Args) -> Reply:
 
 
 def _look(queue: Tube, start: int, count: int, pending: bool) -> tuple[list[Task], int]:
-    tasks = queue.inspect(start, count, pending)
+    tasks = inspect_tasks(queue, start, count, pending)
     return tasks, queue.runtime.store.now() if pending else 0
 
 
@@ -152,7 +157,7 @@ def _count(raw: bytes) -> int:
 
 COMMANDS = (
     Command("MQ.PUSH", -3, _push, tube_at=1, joins=by_tube, usage="key element [element ...]"),
-    Command("MQ.POP", 3, _pop, tube_at=2, joins=lambda args: args[1], usage="count key"),
+    Command("MQ.POP", 3, _pop, tube_at=2, joins=lambda args: args[1], takes_out=_takes_out, usage="count key"),
     Command("MQ.ACK", -3, _ack, tube_at=1, joins=by_tube, usage="key id [id ...]"),
     Command("MQ.RECOVER", 4, single(_recover), tube_at=1, usage="key count milliseconds"),
     Command("MQ.INSPECT", -4, single(_inspect), Role.READ, tube_at=1, usage="key [PENDING] start count"),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, cast
 
 from penstock.broker.outcome import Outcome
-from penstock.broker.tube import MAX_PAGE, Tube
+from penstock.broker.tube import MAX_PAGE, PAGE, Tube
 from penstock.core import codec
 from penstock.core.numbers import span_ms
 from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role
+from penstock.server.paging import inspect_tasks, read_tasks, recover_tasks, take_tasks
 from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, code, data, number, options, task_id, text, whole
@@ -45,12 +46,15 @@ def _put(tube: Tube, args: Args) -> Operation[Task]:
 def _take(tube: Tube, args: Args) -> Operation[Reply]:
     given = options(args, _TAKE)
     many = "count" in given
-    tasks = yield from operation_of(
-        tube.take_many, given.get("count", 1), given.get("timeout", 0), max_pri=given.get("max_pri")
-    )
+    tasks = yield from take_tasks(tube, given.get("count", 1), given.get("timeout", 0), given.get("max_pri"))
     if not tasks:
         return None
     return triples(tasks) if many else triple(tasks[0])
+
+
+def _takes_out(args: Args) -> int:
+    counts = [args[at + 1] for at in range(1, len(args) - 1, 2) if args[at].upper() == b"COUNT"]
+    return int(counts[0]) if counts and counts[0].isdigit() and len(counts[0]) < 12 else 1
 
 
 async def _take_any(session: Session, args: Args) -> Reply:
@@ -106,7 +110,8 @@ def _facts(task: Task) -> Reply:
 
 def _tasks(tube: Tube, args: Args) -> Operation[list[Task]]:
     given = options(args, {"status": text, "limit": _page, "after": lambda what, raw: task_id(tube, raw)})
-    return operation_of(tube.tasks, given.pop("status", None), **given)
+    page = yield from operation_of(read_tasks, tube, given.get("status"), given.get("limit", PAGE), given.get("after"))
+    return page.tasks
 
 
 def _page(what: str, raw: bytes) -> int:
@@ -129,14 +134,14 @@ def _outcome(outcome: Outcome) -> Reply:
 
 
 def _recover(tube: Tube, args: Args) -> Operation[list[Task]]:
-    return operation_of(tube.recover, whole("count", args[0]), number("elapsed", args[1]))
+    return operation_of(recover_tasks, tube, whole("count", args[0]), number("elapsed", args[1]))
 
 
 def _inspect(tube: Tube, args: Args) -> Operation[list[Task]]:
     pending = [word.upper() for word in args[2:]] == [b"PENDING"]
     if not pending:
         options(args[2:], {})
-    return operation_of(tube.inspect, whole("start", args[0]), whole("count", args[1]), pending)
+    return operation_of(inspect_tasks, tube, whole("start", args[0]), whole("count", args[1]), pending)
 
 
 async def _session(session: Session, args: Args) -> Reply:
@@ -160,7 +165,7 @@ COMMANDS = (
     Command("TUBE.PUT", -3, verb(_put, _id), tube_at=1, waits=timeout_from(2),
             joins=lambda args: None if timeout_from(2)(args) else args[0], usage="name data [OPTION value ...]"),
     Command("TUBE.TAKE", -2, verb(_take, _same), tube_at=1, waits=timeout_from(1),
-            joins=lambda args: None if timeout_from(1)(args) else args[0],
+            joins=lambda args: None if timeout_from(1)(args) else args[0], takes_out=_takes_out,
             usage="name [TIMEOUT seconds] [COUNT count] [MAX_PRI pri]"),
     Command("TUBE.TAKEANY", -3, single(_take_any), waits=_any_waits,
             usage="count name [name ...] [TIMEOUT seconds] [MAX_PRI pri]"),

@@ -6,8 +6,6 @@ one, WATCH, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-
 from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args
@@ -18,23 +16,15 @@ from penstock.server.resp.replies import OK, Refused, Reply
 NAMES = frozenset({"MULTI", "EXEC", "DISCARD", "QUIT", "RESET"})
 
 
-def commands(execute: Callable[[Session, Sequence[Request]], Awaitable[list[Reply]]]) -> tuple[Command, ...]:
-    """The commands; `execute` carries out requests in order."""
-
-    async def run(session: Session, args: Args) -> Reply:
-        queued, spoilt = session.queued, session.spoilt
-        session.discard()
-        if queued is None:
-            raise Refused("ERR", "EXEC without MULTI")
-        if spoilt:
-            raise Refused("EXECABORT", "Transaction discarded because of previous errors.")
-        return await execute(session, queued)
-
-    return (
-        Command("MULTI", 1, single(_multi), Role.READ, turns=True),
-        Command("EXEC", 1, single(run), Role.READ, turns=True),
-        Command("DISCARD", 1, single(_discard), Role.READ, turns=True),
-    )
+def end(session: Session) -> list[Request]:
+    """The requests that EXEC is to carry out."""
+    queued, spoilt = session.queued, session.spoilt
+    session.discard()
+    if queued is None:
+        raise Refused("ERR", "EXEC without MULTI")
+    if spoilt:
+        raise Refused("EXECABORT", "Transaction discarded because of previous errors.")
+    return queued
 
 
 async def _multi(session: Session, args: Args) -> Reply:
@@ -49,3 +39,14 @@ async def _discard(session: Session, args: Args) -> Reply:
         raise Refused("ERR", "DISCARD without MULTI")
     session.discard()
     return OK
+
+
+async def _exec(session: Session, args: Args) -> Reply:
+    raise AssertionError("EXEC is planned as the requests that it carries out")
+
+
+COMMANDS = (
+    Command("MULTI", 1, single(_multi), Role.READ, turns=True),
+    Command("EXEC", 1, single(_exec), Role.READ, turns=True),
+    Command("DISCARD", 1, single(_discard), Role.READ, turns=True),
+)

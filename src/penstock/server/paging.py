@@ -1,0 +1,115 @@
+"""Answers of bounded size: pages of tasks that end when they hold enough bytes, and takes that do.
+
+A page has at least one task if there is one, so that a caller who continues after the last task reads everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.broker.tube import Tube, find_records, per_call
+from penstock.core import codec
+from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.select import Deliveries
+from penstock.core.task import Facts, Record, Task, make_task
+from penstock.errors import PenstockError
+from penstock.operations.operation import Operation
+
+MEBIBYTE = 1024 * 1024
+# An answer ends with the task that makes it larger than this.
+PAGE_BYTES = 8 * MEBIBYTE
+# What a task costs beyond its data.
+TASK_BYTES = 256
+# One store call takes at most this much, if every task is as large as its tube allows.
+TAKE_BYTES = 256 * MEBIBYTE
+
+
+class Page(NamedTuple):
+    """Tasks, and whether there may be more behind them."""
+
+    tasks: list[Task]
+    more: bool
+
+
+def read_tasks(tube: Tube, status: str | None, limit: int, after: int | str | None) -> Page:
+    """Tasks in id order, of one status if given. Their JSON is checked and not decoded."""
+    found = list(within(find_records(tube, status, limit, 0 if after is None else tube._number(after))))
+    more = len(found) == limit or sum(map(weigh, found)) > PAGE_BYTES
+    return Page([undecoded(tube, record) for record in found], more)
+
+
+def inspect_tasks(tube: Tube, start: int, count: int, pending: bool) -> list[Task]:
+    """A part of a list of kind reliable, cut where it is too large."""
+    if tube.stored.kind.name != "reliable":
+        tube.inspect(start, count, pending)  # refuses
+    return [undecoded(tube, record) for record in within(_deliveries(tube, start, count, pending))]
+
+
+def _deliveries(tube: Tube, start: int, count: int, pending: bool) -> Iterator[Record]:
+    place, left = whole("start", start, -MAX_WHOLE, MAX_WHOLE), whole("count", count)
+    while left > 0:
+        want = min(left, per_call(tube.stored))
+        part = tube.runtime.store.find(tube.stored, Deliveries(place, want, pending))
+        yield from part
+        if len(part) < want or place < 0 <= place + want:
+            return
+        place, left = place + want, left - want
+
+
+def take_tasks(tube: Tube, count: int, timeout: float | None = 0, max_pri: int | None = None) -> Operation[list[Task]]:
+    """As `tube.take_many`; fewer where they are too large together."""
+    take: Callable[..., Operation[list[Task]]] = type(tube).take_many.operation  # type: ignore[attr-defined]
+    tasks: list[Task] = []
+    while True:
+        want = min(whole("count", count) - len(tasks), per_call(tube.stored, TAKE_BYTES))
+        try:
+            got = yield from take(tube, want, 0 if tasks else timeout, max_pri=max_pri)
+        except PenstockError:
+            if not tasks:
+                raise
+            return tasks
+        tasks += got
+        if len(got) < want or len(tasks) == count or is_full(tasks):
+            return tasks
+
+
+def is_full(tasks: Iterable[Facts[Any]]) -> bool:
+    """Whether these are enough for one answer."""
+    return sum(weigh(task._record) for task in tasks) > PAGE_BYTES
+
+
+def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
+    """As `tube.recover`; fewer where they are too large together."""
+    if tube.stored.kind.name == "reliable" and whole("count", count) > per_call(tube.stored):
+        span_ms("elapsed", elapsed)
+        count = max(1, sum(1 for _ in within(_deliveries(tube, 0, count, True))))
+    return tube.recover(count, elapsed)
+
+
+def weigh(record: Record) -> int:
+    """About how many bytes a task is in an answer."""
+    return len(record.payload) + TASK_BYTES
+
+
+def within(records: Iterable[Record]) -> Iterator[Record]:
+    """These, up to the one that makes them too large together."""
+    size = 0
+    for record in records:
+        yield record
+        size += weigh(record)
+        if size > PAGE_BYTES:
+            return
+
+
+def undecoded(tube: Tube, record: Record) -> Task:
+    """A task whose JSON stays text; decoded, it might be twenty times as large. What is damaged is shown as bytes."""
+    if codec.is_raw(record.payload):
+        return make_task(record, tube)
+    try:
+        record.payload.decode()
+        return Task(record, tube, msgspec.json.decode(record.payload, type=msgspec.Raw))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return Task(record, tube, record.payload)
