@@ -39,7 +39,11 @@ class _Terms(msgspec.Struct, frozen=True):
 
 def make_entry(tube: Tube, data: object, options: PutOptions) -> Entry:
     """Everything about one put checked and encoded; nothing is stored when this raises."""
-    payload = encode_payload(tube, "data", data)
+    return entry_of(tube, encode_payload(tube, "data", data), options)
+
+
+def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
+    """The same for data that is encoded already."""
     clocked = tube.kind.hand_out == CLOCK
     if not options and not clocked:
         return plain_entry(tube, payload)

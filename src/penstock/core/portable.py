@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.core import codec, names
+from penstock.core.chain import checked_reply
 from penstock.core.ending import STATUSES, Ending
 from penstock.core.group import OPEN, STARTED, Group
 from penstock.core.ids import text_id
@@ -118,7 +119,7 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         taken=line.taken, expires=line.expires, at=line.at, ttr=line.ttr, max_attempts=line.max_attempts, owner=None,
         reason=names.text("reason", line.reason),
         callback=None if line.callback is None else callback_url("callback", line.callback), payload=read_data(line),
-        address=address, reply_to=None if line.reply_to is None else names.name("reply_to", line.reply_to),
+        address=address, reply_to=checked_reply("reply_to", line.reply_to),
         group=None if line.group is None else groups[line.group], group_no=line.group,
     )  # fmt: skip
 

@@ -101,7 +101,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     callback: str | None
     payload: bytes
     address: str | None = None
-    reply_to: str | None = None
+    reply_to: str | None = None  # marked where others follow: see core.chain
     group: str | None = None
     group_no: int | None = None
     progress: float | None = None  # of this hand-out, as its handler said

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from penstock.core import group as rules
 from penstock.core import lifecycle
 from penstock.core.address import linked
+from penstock.core.chain import reply_tube
 from penstock.core.ending import Ending, Sought
 from penstock.core.group import Group
 from penstock.core.kind import Kind
@@ -187,8 +188,9 @@ class EngineStore:
             if records:
                 work, name = Work(step, tube, effects), dropped_name(tube)
                 for record in records:
-                    if record.reply_to not in (None, name):
-                        work.reply(str(record.reply_to), reply_payload(record, Ending("deleted")))
+                    to = reply_tube(record.reply_to)
+                    if to not in (None, name):
+                        work.reply(str(to), reply_payload(record, Ending("deleted")))
                 work.flush(erase_upto=records[-1].id)
                 return True
             step.forget_tube(tube)

@@ -10,7 +10,10 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from penstock.core import chain
 from penstock.core import group as rules
+from penstock.core.chain import Link
+from penstock.core.ending import Ending
 from penstock.core.entry import plain_entry
 from penstock.core.group import Group
 from penstock.core.lifecycle import Change, altered, became_due, cancelled, expired
@@ -19,7 +22,7 @@ from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
-from penstock.engine.port import Delta, Flushed, GroupRow, Loaded, Row, Select, Step
+from penstock.engine.port import ByNames, Delta, Flushed, GroupRow, Loaded, Row, Select, Step
 
 
 class Work:
@@ -35,7 +38,7 @@ class Work:
         self._fresh: list[Entry] = []
         self._groups: dict[int, Group] = {}
         self._before: dict[int, Group] = {}  # as they are stored
-        self._works: dict[str, list[bytes]] = {}
+        self._works: dict[str, list[tuple[bytes, Link | None]]] = {}
 
     @property
     def now(self) -> int:
@@ -120,19 +123,29 @@ class Work:
         """Call the group over if nothing is left of it, and put its work."""
         work = rules.end(group, self.now + self.tube.retention)
         if work is not None:
-            self._works.setdefault(self.tube.name, []).append(work)
+            self.reply(self.tube.name, work)
 
     def reply(self, tube: str, payload: bytes) -> None:
         """Put a reply into the tube of that name."""
-        self._works.setdefault(tube, []).append(payload)
+        self._works.setdefault(tube, []).append((payload, None))
 
     def _left(self, record: Record, change: Change) -> None:
         if record.reply_to is not None and change.ending is not None:
-            self.reply(record.reply_to, reply_payload(record, change.ending))
+            self._follow_up(record, record.reply_to, change.ending)
         if record.group_no is not None:
             group = self._group_of(record)
             group.left -= 1
             self.end_group(group)
+
+    def _follow_up(self, record: Record, reply_to: str, ending: Ending) -> None:
+        """Put the reply of a task that ended, and the link that follows it in its chain if it is done."""
+        tube = chain.reply_tube(reply_to)
+        if tube is not None:
+            self.reply(tube, reply_payload(record, ending))
+        found = chain.next_link(record.payload, ending.result) if chain.is_marked(reply_to) else None
+        if found is not None and ending.status == "done":
+            link, payload = found
+            self._works.setdefault(link.tube, []).append((payload, link))
 
     def _group_of(self, record: Record) -> Group:
         assert record.group_no is not None
@@ -187,9 +200,20 @@ class Work:
                 effects.readied[number] = effects.readied.get(number, 0) + gain
 
     def _replies(self) -> list[tuple[Tube, list[Entry]]]:
-        """Replies and group work, by the tubes that they go to."""
-        tubes = [(self._work_tube(name), payloads) for name, payloads in self._works.items()]
-        return [(tube, [plain_entry(tube, payload) for payload in payloads]) for tube, payloads in tubes]
+        """Replies, group work and links of chains, by the tubes that they go to."""
+        tubes = [(self._work_tube(name), works) for name, works in self._works.items()]
+        entries = [(tube, [entry for work in works if (entry := self._work(tube, *work))]) for tube, works in tubes]
+        return [(tube, made) for tube, made in entries if made]
+
+    def _work(self, tube: Tube, payload: bytes, link: Link | None) -> Entry | None:
+        """One of them as a put; None for a link that was cancelled before its turn came."""
+        if link is None:
+            return plain_entry(tube, payload)
+        if self.step.load(tube, ByNames([link.address]), data=False).records:
+            return None
+        if self.step.outcome(tube, address=link.address) is not None:
+            return None
+        return chain.link_entry(tube, link, payload, self.now)
 
     def _work_tube(self, name: str) -> Tube:
         """The tube that a reply goes to, created when it is missing."""

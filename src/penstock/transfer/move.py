@@ -21,6 +21,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 import msgspec
 
 from penstock.core import names
+from penstock.core.chain import reply_tube
 from penstock.core.options import Tube
 from penstock.core.transfer import arriving, gone, is_erased, moved_to, own_options, plain_name
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
@@ -175,7 +176,7 @@ class Move:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
         for page in read_tasks(self._source, tube):  # also those that are there: which tubes do they reply to?
-            replies.update(record.reply_to for record in page if record.reply_to is not None)
+            replies.update(to for record in page if (to := reply_tube(record.reply_to)) is not None)
             if missing := [record for record in page if record.id > there]:
                 arrival.take_in(missing, page[-1].id)
             count += len(missing)

@@ -15,6 +15,7 @@ from typing import cast
 
 import msgspec
 
+from penstock.core.chain import MARK, Link, link_entry, next_link
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND
 from penstock.core.results import Effects
@@ -41,17 +42,23 @@ _MORE, _GONE = 1, 2
 
 
 class OutboxEntry(msgspec.Struct, frozen=True):
-    """A reply that was not put yet."""
+    """A reply, or a link of a chain, that was not put yet."""
 
     no: int
     tube: str
     data: bytes
+    link: Link | None = None
 
 
 def read_entry(stored: bytes) -> OutboxEntry:
     """Decode an entry, as lua/replies.lua writes it."""
     end = 13 + stored[12]
-    return OutboxEntry(int.from_bytes(stored[:6], "big"), stored[13:end].decode(), stored[end:])
+    entry = OutboxEntry(int.from_bytes(stored[:6], "big"), stored[13:end].decode(), stored[end:])
+    if entry.tube != MARK:
+        return entry
+    data = 4 + int.from_bytes(entry.data[:4], "big")
+    found = next_link(entry.data[data:], entry.data[4:data])
+    return entry if found is None else OutboxEntry(entry.no, found[0].tube, found[1], found[0])
 
 
 class Outbox:
@@ -125,7 +132,10 @@ class Outbox:
         found = [read_entry(stored) for stored in entries]
         by_name: dict[str, list[OutboxEntry]] = {}
         for entry in found:
-            by_name.setdefault(entry.tube, []).append(entry)
+            if entry.tube == MARK:  # its data is no longer that of a chain: nothing follows
+                self._runner.on_tag("remove_sent_replies", source, entry.no, idempotent=True)
+            else:
+                by_name.setdefault(entry.tube, []).append(entry)
         for name, batch in by_name.items():
             if name not in stuck:
                 try:
@@ -137,19 +147,30 @@ class Outbox:
         return found[-1].no
 
     def _receive(self, source: int, name: str, batch: list[OutboxEntry], effects: Effects, now: int | None) -> None:
-        words = [word for entry in batch for word in (entry.no, entry.data)]
         while True:
             tube = self._by_name.get(name) or self._tubes.save(name, REPLY_KIND, {}, exist_ok=True)
             self._by_name[name] = tube
             try:
-                spec = puts.pack_plain_spec(tube)
                 stored = self._tubes.shards.for_replies(tube, source)
-                reply = self._runner.on_tube("receive_replies", stored, source, spec, *words, idempotent=True, now=now)
+                facts, spec = puts.pack_facts(stored), puts.pack_plain_spec(tube)
+                words = [word for entry in batch for word in (entry.no, self._pack_link(tube, entry, now), entry.data)]
+                reply = self._runner.on_tube(
+                    "receive_replies", stored, source, facts, spec, *words, idempotent=True, now=now
+                )
             except NoSuchTube:
                 del self._by_name[name]  # dropped since it was found
             else:
                 read_log(stored, reply, effects)
                 return
+
+    def _pack_link(self, tube: Tube, waiting: OutboxEntry, now: int | None) -> bytes:
+        if waiting.link is None:
+            return b""
+        moment = 0 if waiting.link.at is None else self._runner.now(tube.no, now)
+        entry = link_entry(tube, waiting.link, waiting.data, moment)
+        if entry.reply_to is not None:
+            self.register(tube)
+        return puts.pack_link(entry)
 
 
 class Steps:

@@ -62,6 +62,11 @@ def pack_plain_spec(tube: Tube) -> bytes:
     return _encode(_spec(plain_entry(tube, b"")))
 
 
+def pack_link(entry: Entry) -> bytes:
+    """What receive_replies needs of a link of a chain."""
+    return _encode((_spec(entry, entry.utube), entry.address, entry.reply_to))
+
+
 def _spec(entry: Entry, utube: str | None = None) -> Spec:
     one, two = entry.rank1, entry.rank2
     return (

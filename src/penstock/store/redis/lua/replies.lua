@@ -2,7 +2,8 @@
 
 -- part: replies
 -- Replies as penstock.core.reply makes them.
--- outbox: number -> number, time, name of the reply tube, data. Clients put them into the reply tube in the order of their
+-- outbox: number -> number, time, name of the reply tube, data; for the next link of a chain, `>` and the length of the
+-- result in four bytes, the result and the data of the task that was acked. Clients put them into the reply tube in the order of their
 -- numbers and then remove them from the outbox; the reply tube remembers the highest number it received. `posted` of meta is
 -- the last number.
 -- KEYS: outbox
@@ -12,6 +13,9 @@ local function public_id(id, facts)
   if not facts[4] or id <= floor then return id end
   return floor + (id - floor - 1) * facts[4] + facts[5] + 1
 end
+
+-- The tube that a task's reply goes to, or ''. The mark of a task that others follow stands before it.
+local function reply_tube(rec) return (string.gsub(rec.reply_to or '', '^>', '')) end
 
 local function reply_of(id, rec, ending)
   local text = '{"id":' .. string.format('%.0f', id) .. ',"address":' .. (rec.address and cjson.encode(rec.address) or 'null')
@@ -61,8 +65,9 @@ if ghost then
   for _, id in ipairs(ids) do
     local key = key_of(id)
     local rec = decode(redis.call('HGET', k_tasks, key))
-    if rec and rec.reply_to and rec.reply_to ~= ghost then
-      post_reply(rec.reply_to, reply_of(public_id(id, facts), rec, { status = 'deleted' }))
+    local to = rec and reply_tube(rec) or ''
+    if to ~= '' and to ~= ghost then
+      post_reply(to, reply_of(public_id(id, facts), rec, { status = 'deleted' }))
     end
     redis.call('HDEL', k_tasks, key)
   end
@@ -74,18 +79,32 @@ local all = ghost or ARGV[3] == '1' or left_behind()
 return { now, more and 1 or gone and 2 or 0, unpack(all and outbox_entries(ARGV[2]) or {}) }
 
 -- script: receive_replies
--- Put replies from the outbox of another tube, each once, whatever the capacity.
+-- Put replies and links of chains from the outbox of another tube, each once, whatever the capacity. A link whose address
+-- is or was in use was cancelled before its turn came.
 -- inbox: tube -> the highest number received from it. Numbers arrive in order, so lower ones were received before.
--- KEYS: inbox
--- ARGV: now, shape, limit, number of the other tube, spec of a task without options: msgpack, number, data, ...
+-- KEYS: inbox addresses
+-- ARGV: now, shape, limit, number of the other tube, facts, spec of a task without options: msgpack, number, of a link
+--   msgpack [spec, address, reply_to], else '', data, ...
 -- Returns: now, readied, removed, log, follow_ups
 -- WITH: now tube encode layout new_record decode tasks micro_queues? unleased? add_task
 -- FLAGS: allow-oom
-local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[5])
-for i = 6, #ARGV, 2 do
+local done, spec = tonumber(redis.call('HGET', k_inbox, ARGV[4]) or 0), cmsgpack.unpack(ARGV[6])
+
+local function add_link(link, payload)
+  if redis.call('HEXISTS', k_addresses, link[2]) == 1 then return end
+  if not meta[5] then redis.call('HSET', k_meta, 'facts', ARGV[5]) end
+  if link[3] then redis.call('HSETNX', k_meta, 'posted', 0) end
+  last = last + 1
+  local rec = new_record(link[1], last)
+  rec.payload, rec.address, rec.reply_to = payload, link[2], link[3]
+  redis.call('HSET', k_addresses, rec.address, key_of(last))
+  log_change('put', add(rec), rec)
+end
+
+for i = 7, #ARGV, 3 do
   local no = tonumber(ARGV[i])
   if no > done then
-    add_plain(spec, ARGV[i + 1])
+    if ARGV[i + 1] == '' then add_plain(spec, ARGV[i + 2]) else add_link(cmsgpack.unpack(ARGV[i + 1]), ARGV[i + 2]) end
     done = no
   end
 end

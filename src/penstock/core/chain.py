@@ -1,0 +1,147 @@
+"""Chains: the calls that follow a task, and the task that the next one becomes when the task is acked.
+
+They travel in the task's own data, under `next`, so that no store needs a place for them. A task that has some is
+marked in its `reply_to`, which every store looks at when a task ends: `>`, and behind it the tube of its reply, if any.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import cast
+
+import msgspec
+
+from penstock.core import codec, names
+from penstock.core.entry import entry_of, plain_entry
+from penstock.core.numbers import MAX_SECONDS
+from penstock.core.options import PutOptions, Tube
+from penstock.core.task import Entry
+from penstock.errors import BadValue, PenstockError
+
+# Begins the `reply_to` of a task that others follow. No tube has such a name.
+MARK = ">"
+NEXT = "next"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Link(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that follows another one.
+
+    `into` says where in its arguments the result before it goes: a name, 0 for the front of a list, None for nowhere.
+    `options` are put options in seconds; `at` a moment in seconds since the epoch.
+    """
+
+    tube: str
+    address: str
+    data: dict[str, msgspec.Raw]
+    into: str | int | None = None
+    options: dict[str, object] = {}
+    at: float | None = None
+
+
+class _Data(msgspec.Struct):
+    next: list[Link] = []
+
+
+def with_links(data: dict[str, object], links: list[Link]) -> dict[str, object]:
+    """The data of a task that these follow."""
+    return {**data, NEXT: msgspec.json.decode(_encode(links))} if links else data
+
+
+def marked(reply_to: str | None) -> str:
+    """The `reply_to` of a task that others follow."""
+    return MARK + (reply_to or "")
+
+
+def is_marked(reply_to: str | None) -> bool:
+    """Whether others follow the task."""
+    return reply_to is not None and reply_to.startswith(MARK)
+
+
+def reply_tube(reply_to: str | None) -> str | None:
+    """The tube that the task's reply goes to, or None."""
+    return (reply_to or "").removeprefix(MARK) or None
+
+
+def checked_reply(what: str, reply_to: str | None) -> str | None:
+    """A `reply_to` from elsewhere, as a task may have it."""
+    tube = reply_tube(reply_to)
+    name = None if tube is None else names.name(what, tube)
+    return marked(name) if is_marked(reply_to) else name
+
+
+def next_link(payload: bytes, result: bytes | None) -> tuple[Link, bytes] | None:
+    """The link that follows a task with that data, and its own data with the result in it; None where none follows."""
+    try:
+        links = msgspec.json.decode(payload, type=_Data).next
+        return (links[0], _link_payload(links, result)) if links else None
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return None  # somebody has put other data in its place
+
+
+def _link_payload(links: list[Link], result: bytes | None) -> bytes:
+    link = links[0]
+    data: dict[str, object] = dict(link.data)
+    if link.into is not None:
+        given = msgspec.json.decode(link.data.get("args", b"{}"), type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+        value = _raw(result)
+        data["args"] = [value, *given] if isinstance(given, list) else {str(link.into): value, **given}
+    if links[1:]:
+        data[NEXT] = links[1:]
+    return _encode(data)
+
+
+def _raw(result: bytes | None) -> msgspec.Raw:
+    """A result as JSON; bytes as base64, which an argument of that type is read from."""
+    if result is None:
+        return msgspec.Raw(b"null")
+    if codec.is_raw(result):
+        return msgspec.Raw(_encode(base64.b64encode(result[1:]).decode()))
+    return msgspec.Raw(result)
+
+
+def link_entry(tube: Tube, link: Link, payload: bytes, now: int) -> Entry:
+    """The link as a put. Where the tube is of another kind than when the chain was put, what it lacks is left out."""
+    options = dict(link.options)
+    reply_to = options.pop("reply_to", None)
+    if link.at is not None:
+        options["delay"] = min(max(link.at - now / 1000, 0), MAX_SECONDS)
+    try:
+        entry = entry_of(tube, payload, cast(PutOptions, options))
+    except PenstockError:
+        entry = plain_entry(tube, payload)
+    more = msgspec.json.decode(payload, type=_Data).next
+    if more:
+        reply_to = marked(cast("str | None", reply_to))
+    return msgspec.structs.replace(entry, address=link.address, reply_to=reply_to)
+
+
+# The addresses of a chain's links say where the links before them are, so that an address alone tells how far the
+# chain is: `token.number`, or `token.number@tube,tube,…` where not all links before it are in its own tube.
+
+
+def link_address(token: str, tubes: list[str], place: int) -> str:
+    """The address of the link at a place, from the tubes of all links."""
+    before = tubes[:place]
+    where = "" if set(before) <= {tubes[place]} else "@" + ",".join(before)
+    address = f"{token}.{place}{where}"
+    if len(address.encode()) > names.MAX_NAME:
+        raise BadValue(
+            f"a chain of {len(tubes)} links has too many tubes with long names to be told in an address: use fewer"
+        )
+    return address
+
+
+def links_before(tube: str, address: str) -> list[tuple[str, str]]:
+    """Tubes and addresses of the links before the one with that address, nearest first; none for other addresses."""
+    head, _, where = address.partition("@")
+    token, _, number = head.rpartition(".")
+    if not token or not number.isascii() or not number.isdecimal() or len(number) > 4:
+        return []
+    place = int(number)
+    tubes = where.split(",") if where else [tube] * place
+    if len(tubes) != place:
+        return []
+    tubes.append(tube)
+    return [(tubes[before], link_address(token, tubes, before)) for before in reversed(range(place))]
