@@ -21,7 +21,7 @@ NAMES = """
     App Backoff BadValue Broker Bury DuplicateAddress Finding Group Kind NoSuchTube NotFound NotTaken Outcome
     OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo Status StoreBusy
     StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo
-    TubeMismatch TubeStats UnsupportedOption __version__ connect current_task register_kind waiting
+    TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task register_kind waiting
 """
 
 TUBE = (

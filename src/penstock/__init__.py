@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from penstock.app.app import App
+from penstock.app.chain import chain
 from penstock.app.current import Bury, Retry, current_task, waiting
 from penstock.broker.broker import Broker, connect
 from penstock.broker.group import Group, Progress
@@ -92,6 +93,7 @@ __all__ = [
     "TubeStats",
     "UnsupportedOption",
     "__version__",
+    "chain",
     "connect",
     "current_task",
     "register_kind",

@@ -159,6 +159,12 @@ class Arguments:
             return {**stored, first.name: [value, *rest]}  # type: ignore[misc]
         return {first.name: value, **stored}
 
+    def first_place(self) -> str:
+        """Where `core.chain` adds the first positional argument to what `store_rest` gave."""
+        first = self._first()
+        assert first is not None, "store_rest has refused it"
+        return f"*{first.name}" if first.kind is Parameter.VAR_POSITIONAL else first.name
+
     def _first(self) -> Parameter | None:
         first = self._parameters[0] if self._parameters else None
         return None if first is None or first.kind is Parameter.KEYWORD_ONLY else first

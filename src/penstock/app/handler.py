@@ -140,9 +140,16 @@ class Handler(Generic[P, R, C]):
             if name not in PUT_OPTIONS:
                 raise BadValue(f"{self.name}.{verb}: {name} is no put option: {', '.join(sorted(PUT_OPTIONS))} are")
 
-    def handle(self, id: int) -> Handle[R]:
-        """A handle on the task with that id, for a program that did not put it."""
-        return Handle(self, self.connection.tube(self.rules.tube), task_id(id))
+    def handle(self, id: int | None = None, *, address: str | None = None) -> Handle[R]:
+        """A handle on the task with that id or address, for a program that did not put it."""
+        tube = self.connection.tube(self.rules.tube)
+        if (id is None) == (address is None):
+            raise BadValue(f"{self.name}.handle needs either an id or an address")
+        if address is not None:
+            from penstock.app.chain import ChainHandle  # which needs this module
+
+            return ChainHandle(self, tube, address)
+        return Handle(self, tube, task_id(id))
 
     def read_result(self, stored: object) -> object:
         """A stored result, as the function's annotation says."""

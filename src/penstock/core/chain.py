@@ -28,14 +28,15 @@ _encode = msgspec.json.Encoder().encode
 class Link(msgspec.Struct, frozen=True, omit_defaults=True):
     """A call that follows another one.
 
-    `into` says where in its arguments the result before it goes: a name, 0 for the front of a list, None for nowhere.
+    `into` says where in its arguments the result before it goes: a name, a name after `*` for the front of the list
+    there, "" for the front of arguments that are a list, None for nowhere.
     `options` are put options in seconds; `at` a moment in seconds since the epoch.
     """
 
     tube: str
     address: str
     data: dict[str, msgspec.Raw]
-    into: str | int | None = None
+    into: str | None = None
     options: dict[str, object] = {}
     at: float | None = None
 
@@ -84,12 +85,20 @@ def _link_payload(links: list[Link], result: bytes | None) -> bytes:
     link = links[0]
     data: dict[str, object] = dict(link.data)
     if link.into is not None:
-        given = msgspec.json.decode(link.data.get("args", b"{}"), type=dict[str, msgspec.Raw] | list[msgspec.Raw])
-        value = _raw(result)
-        data["args"] = [value, *given] if isinstance(given, list) else {str(link.into): value, **given}
+        data["args"] = _with_result(link.data["args"], link.into, _raw(result))
     if links[1:]:
         data[NEXT] = links[1:]
     return _encode(data)
+
+
+def _with_result(args: bytes, into: str, value: msgspec.Raw) -> object:
+    if into == "":
+        return [value, *msgspec.json.decode(args, type=list[msgspec.Raw])]
+    given = msgspec.json.decode(args, type=dict[str, msgspec.Raw])
+    if not into.startswith("*"):
+        return {into: value, **given}
+    rest = msgspec.json.decode(given.get(into[1:], b"[]"), type=list[msgspec.Raw])
+    return {**given, into[1:]: [value, *rest]}
 
 
 def _raw(result: bytes | None) -> msgspec.Raw:
@@ -118,14 +127,15 @@ def link_entry(tube: Tube, link: Link, payload: bytes, now: int) -> Entry:
 
 
 # The addresses of a chain's links say where the links before them are, so that an address alone tells how far the
-# chain is: `token.number`, or `token.number@tube,tube,…` where not all links before it are in its own tube.
+# chain is: `chain:token.number`, and `@tube,tube,…` where not all links before it are in its own tube.
+_PREFIX = "chain:"
 
 
 def link_address(token: str, tubes: list[str], place: int) -> str:
     """The address of the link at a place, from the tubes of all links."""
     before = tubes[:place]
     where = "" if set(before) <= {tubes[place]} else "@" + ",".join(before)
-    address = f"{token}.{place}{where}"
+    address = f"{_PREFIX}{token}.{place}{where}"
     if len(address.encode()) > names.MAX_NAME:
         raise BadValue(
             f"a chain of {len(tubes)} links has too many tubes with long names to be told in an address: use fewer"
@@ -136,8 +146,8 @@ def link_address(token: str, tubes: list[str], place: int) -> str:
 def links_before(tube: str, address: str) -> list[tuple[str, str]]:
     """Tubes and addresses of the links before the one with that address, nearest first; none for other addresses."""
     head, _, where = address.partition("@")
-    token, _, number = head.rpartition(".")
-    if not token or not number.isascii() or not number.isdecimal() or len(number) > 4:
+    token, _, number = head.removeprefix(_PREFIX).rpartition(".")
+    if not head.startswith(_PREFIX) or not number.isascii() or not number.isdecimal() or len(number) > 4:
         return []
     place = int(number)
     tubes = where.split(",") if where else [tube] * place

@@ -36,6 +36,12 @@ def refuse_group(tube: str, shards: int) -> None:
         raise UnsupportedOption(f"tube {tube} has shards={shards}, so it has no groups: use a tube without shards")
 
 
+def refuse_chain(tube: str, shards: int) -> None:
+    """UnsupportedOption where a tube is sharded."""
+    if shards > 1:
+        raise UnsupportedOption(f"tube {tube} has shards={shards}, so it has no chains: use a tube without shards")
+
+
 def shard_of(text: str, shards: int) -> int:
     """The shard of a micro-queue or an address, the same in every process."""
     return crc32(text.encode()) % shards

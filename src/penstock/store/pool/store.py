@@ -11,6 +11,7 @@ from contextlib import closing, suppress
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
+from penstock.core.chain import is_marked
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
@@ -233,6 +234,8 @@ class PoolStore(RedisStore):
 
     def put(self, tube: Tube, entries: Sequence[Entry], *, now: int | None = None) -> Stored:
         self._must_fit(*(entry.payload for entry in entries))
+        if any(is_marked(entry.reply_to) for entry in entries):
+            raise UnsupportedOption("a pool has no chains: put them on the database behind it, or on Redis alone")
         return self._step(partial(super().put, tube, entries, now=now), tube)
 
     def plain_put(self, tube: Tube, entry: Entry) -> None:

@@ -1,0 +1,247 @@
+"""Chains of calls: each is put in the step that acks the one before it, with that one's result."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from penstock.app.handle import Handle
+from penstock.broker.outcome import Outcome, await_task, make_outcome
+from penstock.broker.tube import Tube, current_record
+from penstock.core import chain as core
+from penstock.core import names
+from penstock.core.entry import make_entry
+from penstock.core.numbers import timeout as check_timeout
+from penstock.core.options import PutOptions
+from penstock.core.shards import refuse_chain
+from penstock.core.task import STATUS, Record
+from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
+from penstock.operations.operation import Call as Blocking
+from penstock.operations.operation import Operation, blocking
+from penstock.operations.store_ops import put_entries
+from penstock.store.contract import load_tube
+
+if TYPE_CHECKING:
+    from penstock.app.call import Call
+    from penstock.app.handler import Handler
+
+R = TypeVar("R")
+
+# A link that follows one that is done is being put: Redis does that in a second step.
+_SOON = 0.02
+
+
+def chain(*calls: Call[Any]) -> Chain:
+    """Calls that run one after the other; each gets the result of the one before as its first positional argument."""
+    if not calls:
+        raise BadValue("a chain has no calls: give at least one, such as handler.call(1)")
+    connections = {id(call.handler.connection) for call in calls}
+    if len(connections) > 1:
+        raise BadValue("the calls of a chain are of several apps: all must be of one")
+    return Chain(calls)
+
+
+class Chain:
+    """What `penstock.chain(…)` gives: it may be put as often as one likes."""
+
+    def __init__(self, calls: Sequence[Call[Any]]) -> None:
+        self.calls = tuple(calls)
+
+    @blocking
+    def put(self) -> Operation[ChainHandle[Any]]:
+        """Store the first call with all that follow it. Returns the handle of the last one."""
+        tubes: list[Tube] = []
+        for call in self.calls:
+            tube = yield from call.handler.find_tube()
+            refuse_chain(tube.stored.name, tube.stored.shards)
+            tubes.append(tube)
+        token, names_of = secrets.token_urlsafe(12), [tube.name for tube in tubes]
+        addresses = [core.link_address(token, names_of, place) for place in range(len(tubes))]
+        links = [
+            _link(call, tube, address)
+            for call, tube, address in zip(self.calls[1:], tubes[1:], addresses[1:], strict=True)
+        ]
+        data, options = self.calls[0].item(tubes[0])
+        _refuse_own(self.calls[0])
+        options["address"] = addresses[0]
+        entry = make_entry(tubes[0].stored, core.with_links(data, links), options)
+        if links:
+            entry = msgspec.structs.replace(entry, reply_to=core.marked(entry.reply_to))
+        timeout = self.calls[0].put_options.get("timeout", 0)
+        yield from put_entries(tubes[0].runtime, tubes[0].stored, [entry], timeout)
+        handles = [
+            ChainHandle(call.handler, tube, address)
+            for call, tube, address in zip(self.calls, tubes, addresses, strict=True)
+        ]
+        handles[-1].handles = handles
+        return handles[-1]
+
+
+def _refuse_own(call: Call[Any]) -> None:
+    for option in ("address", "group", "on_duplicate"):
+        if call.put_options.get(option) is not None:
+            raise BadValue(f"{call.handler.name} is a link of a chain, which has its own address and no {option}")
+
+
+def _link(call: Call[Any], tube: Tube, address: str) -> core.Link:
+    """A call that follows another. What its tube would refuse is refused here, before anything is put."""
+    _refuse_own(call)
+    data, options = call.pending_item(tube)
+    make_entry(tube.stored, data, {**options, "address": address})
+    into = call.handler.arguments.first_place() if call.takes_result else None
+    kept, at = _portable(options)
+    raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in data.items()}
+    return core.Link(tube.name, address, raw, into, kept, at)
+
+
+def _portable(options: PutOptions) -> tuple[dict[str, object], float | None]:
+    """Put options as JSON keeps them, and the moment of `at`."""
+    kept: dict[str, object] = {}
+    at = None
+    for name, value in cast("dict[str, object]", options).items():
+        if isinstance(value, datetime):
+            at = value.timestamp()
+        elif isinstance(value, timedelta):
+            kept[name] = value.total_seconds()
+        elif value is not None and name not in ("address", "at", "on_duplicate"):
+            kept[name] = value
+    return kept, at
+
+
+class _Found(NamedTuple):
+    """What is known of a link: its status; its record, or its outcome; else the link before it that is waited for."""
+
+    status: str
+    record: Record | None = None
+    outcome: Outcome | None = None
+    before: tuple[Tube, Record] | None = None
+
+
+class ChainHandle(Handle[R], Generic[R]):
+    """A link of a chain, found by its address; `handles` of the last one has all. `id` is None until it is put."""
+
+    handles: list[ChainHandle[Any]]
+
+    def __init__(self, handler: Handler[..., R, object], tube: Tube, address: str) -> None:
+        super().__init__(handler, tube, 0)
+        self.address = names.label("address", address)
+        self.handles = [self]
+
+    def __repr__(self) -> str:
+        return f"<Handle of {self._handler.name} at {self.address} in {self._tube.name}>"
+
+    @property  # type: ignore[override]
+    def id(self) -> int | None:
+        """Its id; None while it is pending, or when it is gone."""
+        record = self._look().record
+        return None if record is None else record.id
+
+    @id.setter
+    def id(self, _: int) -> None:
+        """It has none of its own: it is found by its address."""
+
+    @property
+    def status(self) -> str:
+        """In one word: see the glossary."""
+        return self._look().status
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """How it ended; `failed` when a link before it ended otherwise than done; None while that is open."""
+        outcome = self._look().outcome
+        return None if outcome is None else self._read(outcome)
+
+    @property
+    def progress(self) -> float | None:
+        record = self._look().record
+        return None if record is None else record.progress
+
+    @blocking
+    def wait(self, timeout: float | None = None) -> Operation[Outcome]:
+        """How it ended, when it has. NotFound if it was never put, TaskFailed as soon as it is buried."""
+        limit = check_timeout(timeout)
+        ends = None if limit is None else time.monotonic() + limit
+        runtime = self._tube.runtime
+        while True:
+            found: _Found = yield Blocking(self._look)
+            left = None if ends is None else max(0.0, ends - time.monotonic())
+            if found.status == "unknown":
+                raise NotFound(f"no link of a chain at {self.address} in tube {self._tube.name}: it was never put")
+            if found.record is not None:  # raises TaskFailed when it is buried
+                return self._read((yield from await_task(runtime, self._tube.stored, found.record.id, left)))
+            if found.outcome is not None:
+                return self._read(found.outcome)
+            if found.before is None:
+                if left == 0:
+                    raise TimeoutError(f"{self!r} did not end within {limit:g} s")
+                yield from self._tube.session_handle.pause(_SOON)
+                continue
+            tube, record = found.before
+            try:
+                yield from await_task(runtime, tube.stored, record.id, left)
+            except TaskFailed:
+                continue  # buried meanwhile: the next look says so
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """Cancel the link, and so all that follow it. Returns False if it has ended or was never put.
+
+        One that is pending is stored and cancelled at once: a link whose address has an outcome is not put.
+        """
+        why = names.text("reason", reason)
+        while True:
+            found = self._look()
+            if found.record is not None and self._tube.cancel(found.record.id, why):
+                return True
+            if found.status != "pending":
+                return False
+            try:  # in a group that never starts, so that nobody takes it
+                group = self._tube.group(self.address.partition("@")[0])
+                task = group.put(None, address=self.address)
+            except DuplicateAddress:
+                continue  # it was put meanwhile
+            self._tube.cancel(task.id, why)
+            group.cancel()
+            return True
+
+    def _look(self) -> _Found:
+        found = self._at(self._tube, self.address)
+        if found is not None:
+            return found
+        for name, address in core.links_before(self._tube.name, self.address):
+            stored = load_tube(self._tube.runtime.store, name)
+            if stored is None:
+                continue
+            tube = Tube(self._tube.runtime, self._tube.session_handle, stored)
+            before = self._at(tube, address)
+            if before is None:
+                continue
+            again = self._at(self._tube, self.address)  # put since the first look
+            return again or _after(tube, before)
+        return _Found("unknown")
+
+    def _at(self, tube: Tube, address: str) -> _Found | None:
+        sought = tube.runtime.store.outcome(tube.stored, address)
+        if sought.ending is not None:
+            return _Found(sought.ending.status, outcome=make_outcome(sought.ending))
+        record = None if sought.id is None else current_record(tube, sought.id)
+        if record is not None:
+            word = STATUS[record.state].name.lower()
+            outcome = Outcome("buried", error=record.reason) if word == "buried" else None
+            return _Found(word, record, outcome)
+        if sought.id is None:
+            return None
+        sought = tube.runtime.store.outcome(tube.stored, address)  # it ended between the two looks
+        return None if sought.ending is None else _Found(sought.ending.status, outcome=make_outcome(sought.ending))
+
+
+def _after(tube: Tube, before: _Found) -> _Found:
+    """What is to be said of a link that is not put, from the nearest link before it that is known."""
+    if before.outcome is not None and before.outcome.status != "done":
+        error = before.outcome.error or f"the link before it was {before.outcome.status}"
+        return _Found("failed", outcome=Outcome("failed", error=error, code=before.outcome.code))
+    return _Found("pending", before=None if before.record is None else (tube, before.record))
