@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -88,11 +89,14 @@ def test_a_token_that_is_taken_out_of_the_file_ends_its_connections(guarded: Ser
         client.ping()
 
 
-def test_wrong_tokens_are_slowed_down(guarded: Serve) -> None:
+def test_wrong_tokens_are_slowed_down_and_right_ones_are_not(guarded: Serve) -> None:
     with guarded.raw() as client:
+        began = time.monotonic()
         client.sendall(b"AUTH wrong\r\n" * 11)
         wrong = b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
         read_exactly(client, wrong * 9 + wrong[:-2] + b" Too many failures: try again in")
+        assert time.monotonic() - began >= 1
+        assert guarded.client(password=TOKENS[Role.READ]).ping() is True
 
 
 def test_one_token_of_the_environment_is_enough_for_an_open_address(url: str) -> None:

@@ -11,6 +11,7 @@ from penstock.errors import BadValue
 from penstock.server.auth import (
     FORGET_SECONDS,
     FREE_FAILURES,
+    MAX_DELAY,
     MAX_PEERS,
     MAX_TOKEN,
     Failures,
@@ -101,9 +102,20 @@ def test_many_failures_of_a_peer_make_it_wait_and_nobody_else() -> None:
     tokens.failures = Failures(Now())  # the first wait is a second, which is over before a slow machine has looked
     for _ in range(FREE_FAILURES):
         assert tokens.check("wrong", "192.0.2.1") is None
-    assert tokens.wait("192.0.2.1") > 0
-    assert tokens.check("secret", "192.0.2.1") is None
-    assert tokens.check("secret", "192.0.2.2") is Role.ADMIN
+    assert tokens.wait("192.0.2.1") == tokens.delay("192.0.2.1") == 1
+    assert tokens.wait("192.0.2.2") == 0
+    assert tokens.check("wrong", "192.0.2.1") is None
+    assert tokens.wait("192.0.2.1") == 2
+
+
+def test_a_right_token_is_never_locked_out_and_forgives_no_wrong_one() -> None:
+    tokens = Tokens(single="secret")
+    tokens.failures = Failures(Now())
+    for _ in range(FREE_FAILURES + 20):
+        tokens.check("wrong", "192.0.2.1")
+    assert (tokens.wait("192.0.2.1"), tokens.delay("192.0.2.1")) == (60, MAX_DELAY)
+    assert tokens.check("secret", "192.0.2.1") is Role.ADMIN
+    assert tokens.wait("192.0.2.1") == 60
 
 
 def test_the_wait_doubles_and_ends() -> None:
@@ -121,14 +133,6 @@ def test_the_wait_doubles_and_ends() -> None:
     assert failures.wait("a") == 0
     now.seconds += FORGET_SECONDS + 1
     failures.add("a")
-    assert failures.wait("a") == 0
-
-
-def test_a_success_begins_anew() -> None:
-    failures = Failures(Now())
-    for _ in range(FREE_FAILURES):
-        failures.add("a")
-    failures.clear("a")
     assert failures.wait("a") == 0
 
 

@@ -23,6 +23,8 @@ from penstock.errors import BadValue
 # Typing errors cost nothing; after them each failure doubles the wait.
 FREE_FAILURES = 10
 LONGEST_WAIT = 60.0
+# An answer is held back for at most this long: the connection costs memory meanwhile.
+MAX_DELAY = 3.0
 # After this many seconds without a failure, the count of a peer starts again.
 FORGET_SECONDS = 600.0
 # Enough for every honest peer; an attacker with more addresses only pushes out his own.
@@ -51,10 +53,6 @@ class Failures:
         self._peers[network] = (1 if now - last > FORGET_SECONDS else count + 1, now)
         if len(self._peers) > MAX_PEERS:
             self._peers.popitem(last=False)
-
-    def clear(self, peer: str) -> None:
-        """This peer got in."""
-        self._peers.pop(_network(peer), None)
 
 
 def _network(peer: str) -> str:
@@ -115,22 +113,23 @@ class Tokens:
         return self._file is not None or bool(self._single)
 
     def check(self, token: str, peer: str = "") -> Role | None:
-        """The role of a token; None for an unknown one, and for any of a peer that must wait.
+        """The role of a token; None for an unknown one, whose answer is to be held back by `delay`.
 
-        The time it takes does not depend on which token it is, nor on how much of it is right.
+        A right one is right, however many wrong ones came from the same address: others may share it. The time it takes
+        does not depend on which token it is, nor on how much of it is right.
         """
-        if self.failures.wait(peer):
-            return None
         role = self.role_of(hashed(token)) if len(token) <= MAX_TOKEN else None
         if role is None:
             self.failures.add(peer)
-        else:
-            self.failures.clear(peer)
         return role
 
     def wait(self, peer: str) -> float:
-        """Seconds until this peer's tokens are looked at again; 0: now."""
+        """Seconds that this peer is asked to wait after wrong tokens; 0: none."""
         return self.failures.wait(peer)
+
+    def delay(self, peer: str) -> float:
+        """Seconds to hold back the answer to a wrong token."""
+        return min(self.failures.wait(peer), MAX_DELAY)
 
     def role_of(self, digest: str) -> Role | None:
         """The role of the token with that hash, as long as it is in the file."""

@@ -159,7 +159,7 @@ def _endpoint(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def form(request: Request) -> Response:
         try:
-            server.authentication.need(request, role)
+            await server.authentication.need(request, role)
             form = await read_form(request, server.options)
             cookie = "" if server.authentication.open else request.cookies.get(COOKIE, "")
             if not server.authentication.logins.sealed(cookie, form.get("seal", "")):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import secrets
 import time
@@ -28,7 +29,7 @@ class Logins:
         self._known: OrderedDict[str, tuple[str, float]] = OrderedDict()  # cookie -> hash of the token, end
 
     def enter(self, token: str, peer: str) -> str | None:
-        """A cookie for a good token."""
+        """A cookie for a right token."""
         if self._tokens.check(token, peer) is None:
             return None
         cookie = secrets.token_urlsafe(32)
@@ -74,24 +75,27 @@ class Authentication:
         """Whether no token is needed, because the server serves its own host alone."""
         return not self._tokens.required
 
-    def need(self, request: Request, role: Role) -> None:
+    async def need(self, request: Request, role: Role) -> None:
         """Refuse a caller who may not do this."""
-        found = self.role(request)
+        found = await self.role(request)
         if found is None:
             raise Refused(401, "a token is needed: send it as Authorization: Bearer TOKEN", WWW_Authenticate="Bearer")
         if found < role:
             needed, has = role.name.lower(), found.name.lower()
             raise Refused(403, f"this needs the role {needed}, and the token has {has}: make one with penstock token")
 
-    def role(self, request: Request) -> Role | None:
+    async def role(self, request: Request) -> Role | None:
         """The caller's role; None when there is no good token or cookie."""
         if self.open:
             return Role.ADMIN
         peer = peer_of(request)
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if token and scheme.lower() == "bearer":
-            self.refuse_hasty(peer)
-            return self._tokens.check(token.strip(), peer)
+            waiting = self._tokens.wait(peer)
+            found = self._tokens.check(token.strip(), peer)
+            if found is None and waiting:
+                raise await self.hasty(peer)
+            return found
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie) if cookie else None
         # Forms of the pages carry the seal in a field, which their own handlers look at.
@@ -100,11 +104,15 @@ class Authentication:
             raise Refused(403, f"a cookie alone changes nothing: send {SEAL_HEADER}, or a token")
         return role
 
-    def refuse_hasty(self, peer: str) -> None:
-        """Refuse a peer that gave wrong tokens too often."""
-        wait = self._tokens.wait(peer)
-        if wait:
-            raise Refused(429, "too many wrong tokens from this address: wait", Retry_After=str(int(wait) + 1))
+    def wait(self, peer: str) -> float:
+        """Seconds that this peer is asked to wait after wrong tokens."""
+        return self._tokens.wait(peer)
+
+    async def hasty(self, peer: str) -> Refused:
+        """The answer to one more wrong token of a peer that gave too many, after a while."""
+        await asyncio.sleep(self._tokens.delay(peer))
+        wait = str(int(self._tokens.wait(peer)) + 1)
+        return Refused(429, "too many wrong tokens from this address: give the right one, or wait", Retry_After=wait)
 
 
 def peer_of(request: Request) -> str:

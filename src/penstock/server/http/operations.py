@@ -142,7 +142,7 @@ def route(server: Server, operation: Operation) -> Route:
     async def endpoint(request: Request) -> Response:
         try:
             if operation.role is not None:
-                server.authentication.need(request, operation.role)
+                await server.authentication.need(request, operation.role)
             read = await _read(server, operation, request)
             return await _serve(server, operation, request, read)
         except ClientDisconnect:

@@ -63,7 +63,7 @@ class Pages:
 
         async def page(request: Request) -> Response:
             try:
-                role = self._authentication.role(request)
+                role = await self._authentication.role(request)
                 if role is None:
                     return _to_login(request)
                 query = _query(request, kind)
@@ -96,12 +96,15 @@ class Pages:
             return RedirectResponse("/", 303)
         if request.method == "GET":
             return self._login_page(request, request.query_params.get("next", "/"), "")
+        peer = peer_of(request)
         try:
-            self._authentication.refuse_hasty(peer_of(request))
             form = await read_form(request, self._server.options)
         except http_errors.Refused as refused:
             return self.refuse(request, refused)
-        cookie = self._authentication.logins.enter(form.get("token", "").strip(), peer_of(request))
+        waiting = self._authentication.wait(peer)
+        cookie = self._authentication.logins.enter(form.get("token", "").strip(), peer)
+        if cookie is None and waiting:
+            return self.refuse(request, await self._authentication.hasty(peer))
         if cookie is None:
             return self._login_page(request, form.get("next", "/"), "That is not one of this server's tokens.")
         response = RedirectResponse(local_path(form.get("next", "/")), 303)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import penstock
 from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
@@ -16,11 +18,11 @@ _MAX_NAME = 200
 async def _auth(session: Session, args: Args) -> Reply:
     if len(args) > 2:
         raise Refused("ERR", "syntax error")
-    _enter(session, args[-1])
+    await _enter(session, args[-1])
     return OK
 
 
-def _enter(session: Session, token: bytes) -> None:
+async def _enter(session: Session, token: bytes) -> None:
     """The user's name that some clients send beside the token says nothing here."""
     if not session.service.tokens.required:
         raise Refused(
@@ -30,6 +32,7 @@ def _enter(session: Session, token: bytes) -> None:
         )
     if not session.authenticate(token.decode("utf-8", "replace")):
         wait = session.service.tokens.wait(session.peer)
+        await asyncio.sleep(session.service.tokens.delay(session.peer))
         when = f" Too many failures: try again in {wait:.0f} s." if wait else ""
         raise Refused("WRONGPASS", f"invalid username-password pair or user is disabled.{when}")
 
@@ -44,7 +47,7 @@ async def _hello(session: Session, args: Args) -> Reply:
     while at < len(args):
         match args[at].upper(), args[at + 1 : at + 3]:
             case b"AUTH", [_, token]:
-                _enter(session, token)
+                await _enter(session, token)
                 at += 3
             case b"SETNAME", [given, *_]:
                 name = _printable(given)
