@@ -18,10 +18,10 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    App Backoff BadValue Broker Bury DuplicateAddress Finding Group Kind NoSuchTube NotFound NotTaken Outcome
-    OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo Status StoreBusy
-    StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo
-    TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task register_kind waiting
+    App Backoff BadValue Broker Bury DuplicateAddress Fail Finding Group Kind NoSuchTube NotFound NotTaken Outcome
+    OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo Snooze Status
+    StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull
+    TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task register_kind waiting
 """
 
 TUBE = (
@@ -42,7 +42,7 @@ FUNCTIONS = {
 }
 TASK_OPTIONS = (
     "address", "backoff", "callback", "delay", "executor", "group", "id", "max_attempts", "name", "on_duplicate", "pri",
-    "rank", "reply_to", "ttl", "ttr", "tube", "utube",
+    "rank", "reply_to", "time_limit", "ttl", "ttr", "tube", "utube",
 )  # fmt: skip
 METHODS = {
     "App.close": "",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.app import App
 from penstock.app.chain import chain
-from penstock.app.current import Bury, Retry, current_task, waiting
+from penstock.app.current import Bury, Fail, Retry, Snooze, current_task, waiting
 from penstock.broker.broker import Broker, connect
 from penstock.broker.group import Group, Progress
 from penstock.broker.outcome import Outcome
@@ -61,6 +61,7 @@ __all__ = [
     "Broker",
     "Bury",
     "DuplicateAddress",
+    "Fail",
     "Finding",
     "Group",
     "Kind",
@@ -76,6 +77,7 @@ __all__ = [
     "SchemaMismatch",
     "Session",
     "SessionInfo",
+    "Snooze",
     "Status",
     "StoreBusy",
     "StoreCorrupt",

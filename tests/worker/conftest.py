@@ -20,6 +20,7 @@ from tests.worker.program import PATIENCE, Program
 
 Start = Callable[..., Program]
 Work = Callable[[Settings], None]
+Run = Callable[..., Worker]
 
 
 @pytest.fixture(params=["sqlite"])  # a test on others gives their names by indirect parameters
@@ -61,6 +62,20 @@ def work(url: str, app: App, clock: Clock) -> Iterator[Work]:
             worker = Worker(app, settings)
             worker.start()
             started.callback(worker.stop)
+
+        yield begin
+
+
+@pytest.fixture
+def run(app: App) -> Iterator[Run]:
+    """Starts a worker in this process, on one tube; what it still runs at the end is given back at once."""
+    with ExitStack() as started:
+
+        def begin(tube: str, concurrency: int = 16) -> Worker:
+            worker = Worker(app, Settings(tubes=(tube,), concurrency=concurrency))
+            worker.start()
+            started.callback(worker.stop, 0)
+            return worker
 
         yield begin
 

@@ -214,3 +214,78 @@ def wait_for_ever() -> None:
 async def block_the_loop() -> None:
     with penstock.waiting():
         pass
+
+
+@app.task(tube="rules", max_attempts=3, backoff=FAST)
+def stumble(word: str = "") -> None:
+    say(["stumbled", penstock.current_task().attempts])
+    raise ValueError("no")
+
+
+@app.task(tube="rules")
+def snooze(times: int, seconds: float) -> int:
+    """Put itself back so many times."""
+    tube = app.broker.tube("snoozed")
+    if tube.stats().calls.put < times:
+        tube.put(0)
+        raise penstock.Snooze(seconds)
+    return int(penstock.current_task().attempts)
+
+
+@app.task(tube="rules", backoff=FAST)
+def misfit(number: int) -> None: ...
+
+
+@app.task(tube="rules")
+def give_in(error: str, code: int | None = None) -> str:
+    raise penstock.Fail(error, code)
+
+
+@app.task(tube="rules", time_limit=0.2, max_attempts=2, backoff=FAST)
+def hang(word: str) -> None:
+    """A thread that nobody can end."""
+    say(["began", word])
+    await_word(word)
+
+
+@app.task(tube="rules", time_limit=0.2, max_attempts=2, backoff=FAST)
+def hang_aside(word: str) -> None:
+    with penstock.waiting():
+        await_word(word)
+
+
+@app.task(tube="limited-async", time_limit=0.2, max_attempts=1)
+async def hang_async(stubborn: bool = False) -> str:
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        if not stubborn:
+            raise
+    return "too late"
+
+
+@app.task(tube="processes", executor="process", time_limit=0.2, max_attempts=1, ttr=30)
+def hang_process() -> None:
+    time.sleep(60)
+
+
+@app.task(tube="processes", executor="process")
+def signal_process(what: str) -> None:
+    if what == "snooze" and not app.broker.tube("snoozed").stats().calls.put:
+        app.broker.tube("snoozed").put(0)
+        raise penstock.Snooze(0.01)
+    if what == "fail":
+        raise penstock.Fail("gone", "E1")
+    say(["attempt", penstock.current_task().attempts])
+
+
+@app.task(tube="rules", ttr=0.7, max_attempts=2)
+def hold_rules(word: str) -> None:
+    say(["began", word, penstock.current_task().attempts])
+    await_word(word)
+
+
+@app.task(tube="rules", max_attempts=2, backoff=FAST)
+def die_raw() -> None:
+    say(["dying", penstock.current_task().attempts])
+    os.kill(os.getpid(), signal.SIGSEGV)

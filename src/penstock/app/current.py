@@ -1,4 +1,4 @@
-"""What a handler may use while it runs: its task, giving its slot back while it waits, and Retry and Bury."""
+"""What a handler may use while it runs: its task, giving its slot back while it waits, and the signals it may raise."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from types import TracebackType
 from typing import Protocol
 
 from penstock.core import names, numbers
+from penstock.core.ending import encode_code
 from penstock.core.numbers import span_ms
 from penstock.core.task import Home, Record, Task
-from penstock.errors import NotFound
+from penstock.errors import BadValue, NotFound
 
 
 class Retry(Exception):
@@ -19,9 +20,7 @@ class Retry(Exception):
     """
 
     def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
-        if delay is not None:
-            span_ms("delay", delay)
-        self.delay = delay
+        self.delay = None if delay is None else span_ms("delay", delay) / 1000
         self.reason = names.text("reason", reason)
         super().__init__(delay, reason)
 
@@ -32,6 +31,31 @@ class Bury(Exception):
     def __init__(self, reason: str | None = None) -> None:
         self.reason = names.text("reason", reason)
         super().__init__(reason)
+
+
+class Snooze(Exception):
+    """Not now: the task is released, and handed out again after `delay` seconds. The attempt does not count."""
+
+    def __init__(self, delay: float) -> None:
+        self.delay = span_ms("delay", delay) / 1000
+        super().__init__(delay)
+
+
+class Fail(Exception):
+    """Failed for good: the task leaves its tube with the outcome `failed`, and is not retried."""
+
+    def __init__(self, error: str, code: str | int | None = None) -> None:
+        text = names.text("error", error)
+        if text is None:
+            raise BadValue("error is None: give a str that says what failed")
+        encode_code(code)
+        self.error = text
+        self.code = code
+        super().__init__(error, code)
+
+
+# What a handler raises to say what becomes of its task; none of them is an error.
+SIGNALS = (Retry, Snooze, Bury, Fail)
 
 
 class CurrentTask(Task):

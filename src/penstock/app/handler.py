@@ -228,6 +228,8 @@ class Handler(Generic[P, R, C]):
         """What tube.put_many accepts: a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
+        if "ttr" in self.rules.options and "ttr" not in given and "ttr" not in tube.stored.kind.accepts:
+            del options["ttr"]
         if options.get("max_attempts") is None and tube.stored.max_attempts is None:
             options["max_attempts"] = DEFAULT_ATTEMPTS
         if self.keeps and options.get("address") is None:

@@ -11,6 +11,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind
+from penstock.core.numbers import positive_ms
 from penstock.core.options import PutOptions, Tube
 from penstock.errors import BadValue
 
@@ -21,12 +22,13 @@ EXECUTORS = ("thread", "process", "async")
 
 
 class TaskOptions(PutOptions, total=False):
-    """What `@app.task` may say; all but these four are put options."""
+    """What `@app.task` may say; all but these are put options."""
 
     name: str | None
     tube: str | None
     executor: str | None
     backoff: Backoff | None
+    time_limit: float | None
 
 
 class Rules(NamedTuple):
@@ -36,13 +38,14 @@ class Rules(NamedTuple):
     executor: str
     backoff: Backoff | None
     options: PutOptions
+    time_limit: float | None = None  # seconds that one run may take
 
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
     """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadValue(f"{name} has a yield, so calling it would run nothing of it: return what it makes")
-    own = ("name", "tube", "executor", "backoff")
+    own = ("name", "tube", "executor", "backoff", "time_limit")
     puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
     known = PUT_OPTIONS - {"timeout"}
     for option in puts:
@@ -54,7 +57,9 @@ def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) ->
         raise BadValue(f"backoff {names.shown(backoff)} of {name}: give a penstock.Backoff")
     tube = options.get("tube")
     name_of_tube = names.name("tube", DEFAULT_TUBE if tube is None else tube)
-    return Rules(name_of_tube, _executor(name, function, options.get("executor")), backoff, puts)
+    limit = options.get("time_limit")
+    seconds = None if limit is None else positive_ms("time_limit", limit) / 1000
+    return Rules(name_of_tube, _executor(name, function, options.get("executor")), backoff, puts, seconds)
 
 
 def _executor(name: str, function: Callable[..., Any], executor: str | None) -> str:

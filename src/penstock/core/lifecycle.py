@@ -51,9 +51,10 @@ class Move(msgspec.Struct, frozen=True):
     `verb` is one of ack, fail, release, touch (only by the session that holds the live lease), bury, delete,
     cancel (by anyone; with `lease`, only while that lease lives), kick (by anyone, of a buried task). `extra` is the
     delay of a release or the time of a touch, in ms. `result` is ack's, encoded; `code` goes with the `reason` of fail,
-    as JSON text; `progress` goes with touch. In a tube of an unleased kind `name` is the task's id, in place of `id`,
-    and a delivered one is acked by nobody's session, None. `seen` is the task as its holder knows it: a
-    store may decide by it, without reading it again, where its guard tells whether it is still so.
+    as JSON text; `progress` goes with touch. `max_attempts` of a release stands in place of the task's own; `ttr` of a
+    touch, in ms, lets the lease end that long from now, also one that had no end. In a tube of an unleased kind `name`
+    is the task's id, in place of `id`, and a delivered one is acked by nobody's session, None. `seen` is the task as
+    its holder knows it: a store may decide by it, without reading it again, where its guard tells whether it is so.
     """
 
     verb: str
@@ -68,6 +69,8 @@ class Move(msgspec.Struct, frozen=True):
     name: str | None = None
     progress: float | None = None
     seen: Record | None = None
+    max_attempts: int | None = None
+    ttr: int | None = None
 
     @property
     def shown(self) -> int | str:
@@ -91,9 +94,11 @@ def _decided(record: Record, move: Move, now: int) -> Change:
         case "release":
             if move.reason is not None:
                 record = msgspec.structs.replace(record, reason=move.reason)
+            if move.max_attempts is not None:
+                record = msgspec.structs.replace(record, max_attempts=move.max_attempts)
             return came_back(record, now, "release", move.extra, unstarted=move.unstarted)
         case "touch":
-            return touched(record, move.extra, move.progress)
+            return touched(record, move.extra, move.progress, None if move.ttr is None else now + move.ttr)
         case "bury":
             return buried(record, move.reason)
         case "kick":
@@ -158,9 +163,9 @@ def buried(record: Record, reason: str | None) -> Change:
     return Change("!", ("bury",), record.expires, record.expires, record.attempts, reason or record.reason)
 
 
-def touched(record: Record, extra: int, progress: float | None = None) -> Change:
-    """More time for this hand-out, where it has a deadline; and how far it is, where that is told."""
-    at = None if record.at is None else record.at + extra
+def touched(record: Record, extra: int, progress: float | None = None, until: int | None = None) -> Change:
+    """More time for this hand-out, where it has a deadline, or a new deadline; and its progress, where that is told."""
+    at = until if until is not None else None if record.at is None else record.at + extra
     told = record.progress if progress is None else progress
     return Change("t", ("touch",), at, record.expires, record.attempts, record.reason, told)
 

@@ -8,14 +8,14 @@ import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
-from penstock.app.current import Bury, Retry, set_run
+from penstock.app.current import SIGNALS, set_run
 from penstock.app.tracing import continued
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.task import Task
 from penstock.operations.store_ops import settle
 from penstock.worker import settlement
-from penstock.worker.running_task import RunningTask
+from penstock.worker.running_task import RunningTask, read_call
 
 
 def run_queued(app: App, *, raises: bool = True) -> int:
@@ -30,7 +30,7 @@ def run_queued(app: App, *, raises: bool = True) -> int:
         for tube, task in _ready(app, session_handle):
             count += 1
             error = _run(app, RunningTask(task, tube, session_handle.number, 0))
-            if error is not None and raises and not isinstance(error, (Retry, Bury)):
+            if error is not None and raises and not isinstance(error, SIGNALS):
                 raise error
     finally:
         set_run(None)
@@ -50,18 +50,19 @@ def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task
 
 
 def _run(app: App, item: RunningTask) -> Exception | None:
-    data = item.task.data
-    handler = app.handlers.get(data.get("task", "")) if isinstance(data, dict) else None
-    if handler is None or not isinstance(data, dict):
+    data = read_call(item.task) or {}
+    name = data.get("task")
+    handler = app.handlers.get(name) if isinstance(name, str) else None
+    if handler is None:
         settle(item.tube.runtime, item.tube.stored, [settlement.unknown(item).move])
         return None
-    item.handler = handler
+    item.use(handler, None, data)
     set_run(item)
     app.hooks.starts(item.task)
     began, error = time.perf_counter(), None
     try:
         with continued(data, item.tube.name, item.task.id):
-            result = handler.arguments.call(handler.function, data["args"])
+            result = handler.arguments.call(handler.function, item.stored)
             if inspect.iscoroutine(result):
                 result = asyncio.run(result)
         ended = settlement.done(item, result)

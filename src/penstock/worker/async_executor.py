@@ -12,12 +12,32 @@ from collections.abc import Sequence
 from penstock.app.current import set_run
 from penstock.app.tracing import continued
 from penstock.worker.running_task import RunningTask
+from penstock.worker.settlement import TimedOut
 from penstock.worker.state import WorkerState
 
 log = logging.getLogger("penstock.worker")
 
 # Seconds that cancelled coroutines have for their own ends.
 CLEAN_UP = 1.0
+
+
+class TimeLimit:
+    """Cancels a coroutine when its time is over, and again each second while it ignores that."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, task: asyncio.Task[None], limit: float) -> None:
+        self.limit = limit
+        self.passed = False
+        self._loop, self._task = loop, task
+        self._timer = loop.call_later(limit, self._cancel)
+
+    def stop(self) -> None:
+        """The coroutine has ended."""
+        self._timer.cancel()
+
+    def _cancel(self) -> None:
+        self.passed = True
+        self._task.cancel()
+        self._timer = self._loop.call_later(CLEAN_UP, self._cancel)
 
 
 class AsyncExecutor:
@@ -86,13 +106,19 @@ class AsyncExecutor:
         item.cancel = lambda: self._loop.call_soon_threadsafe(this.cancel)
         set_run(item)
         began = time.perf_counter()
+        limit = None if item.handler is None else item.handler.rules.time_limit
+        timer = None if limit is None else TimeLimit(self._loop, this, limit)
         try:
             result = await self._run(item)
+            if timer is not None and timer.passed:
+                raise TimedOut(timer.limit)
         except BaseException as error:  # a cancelled one, too: by its own code, by a lost lease, or at a stop
-            self._state.fail(item, error, began)
+            self._state.fail(item, TimedOut(timer.limit) if timer is not None and timer.passed else error, began)
         else:
             self._state.finish(item, result, began)
         finally:
+            if timer is not None:
+                timer.stop()
             self._state.slots.release()
 
     async def _run(self, item: RunningTask) -> object:

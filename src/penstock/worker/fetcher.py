@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, cast
 
-from penstock.app.tracing import TRACE
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_tube
@@ -17,7 +16,7 @@ from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import blocking
 from penstock.worker import settlement
-from penstock.worker.running_task import MAX_WAIT, RunningTask
+from penstock.worker.running_task import MAX_WAIT, RunningTask, read_call
 from penstock.worker.state import Executor, WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
 
@@ -191,6 +190,8 @@ class Fetcher:
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""
         self._state.throughput.look(time.monotonic())
+        if self._state.exhausted:
+            return 0, None
         slots, buffered = self._state.slots, len(self._state.in_flight.unstarted)
         if slots.limited:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
@@ -264,20 +265,22 @@ class Fetcher:
 
     def _route(self, item: RunningTask) -> str | None:
         """Where it runs; None when it has been settled here."""
-        data = item.task.data
         if item.task._record.callback is not None:
             if "callback" in self._executors:
                 return "callback"
-        elif isinstance(data, dict):
+        elif (data := read_call(item.task)) is not None:
             name = data.get("task")
-            item.handler = self._handlers.get(name) if isinstance(name, str) else None
-            if item.handler is not None:
-                item.slots, item.stored = self._state.slots, data.get("args")
-                item.traced = data if TRACE in data else None
-                if is_double(item.task, data):
-                    self._state.settler.add(item, settlement.dropped(item))
-                    return None
-                return item.handler.rules.executor
+            handler = self._handlers.get(name) if isinstance(name, str) else None
+            if handler is not None:
+                item.use(handler, self._state.slots, data)
+                ended = settlement.dropped(item) if is_double(item.task, data) else None
+                if item.used_up:
+                    ended = settlement.used_up(item)
+                    log.warning("%r is buried: its attempts are used up", item, extra={"item": item})
+                if ended is None:
+                    return handler.rules.executor
+                self._state.settler.add(item, ended)
+                return None
         if "callback" in self._executors and item.tube.name not in self._handled:
             self._state.settler.add(item, settlement.postponed(item, NOT_OURS))
             return None

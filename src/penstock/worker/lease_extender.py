@@ -72,6 +72,11 @@ class LeaseExtender:
         if self._state.in_flight.unstarted:
             pause = min(item.patience for item in held) / LOOKS
             self._give_back(now + pause)
+        for item in held:
+            if item.limit is not None and item.handler is not None and not item.finished:
+                pause = min(pause, max(0.002, item.limit - now))
+                if item.limit <= now:
+                    self._state.give_up(item, item.handler.rules.time_limit or 0)
         touches: dict[Tube, list[tuple[RunningTask, Move]]] = {}
         for item in held:
             move = self._touch(item, now)
@@ -96,13 +101,17 @@ class LeaseExtender:
         if item.session != self.session_handle.number:
             self._lose(item)  # the session has ended, and all its leases with it
             return None
-        extra, progress = _extension(item, now), item.progress
+        record, progress = item.task._record, item.progress
+        if item.new_ttr and item.ttr is not None and item not in self._state.in_flight.unstarted:
+            ttr = round(item.ttr * 1000)
+            return Move("touch", record.id, item.session, record.lease, progress=progress, ttr=ttr)
+        extra = _extension(item, now)
         if not extra and progress == item.told:
             return None
-        record = item.task._record
         return Move("touch", record.id, item.session, record.lease, round(extra * 1000), progress=progress)
 
     def _send(self, tube: Tube, pairs: list[tuple[RunningTask, Move]]) -> None:
+        sent = time.monotonic()
         try:
             records = settle(tube.runtime, tube.stored, [move for _, move in pairs])
         except PenstockError as error:
@@ -116,7 +125,9 @@ class LeaseExtender:
                 self._lose(item)
                 continue
             item.told = move.progress
-            if item.deadline is not None:
+            if move.ttr is not None:
+                item.new_ttr, item.deadline = False, sent + move.ttr / 1000
+            elif item.deadline is not None:
                 item.deadline += move.extra / 1000
 
     def _lose(self, item: RunningTask) -> None:

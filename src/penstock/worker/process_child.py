@@ -19,11 +19,12 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from penstock.app.current import Bury, CurrentTask, Retry, set_run
+from penstock.app.current import Bury, CurrentTask, Fail, Retry, Snooze, set_run
 from penstock.app.handler import Handler
 from penstock.app.tracing import continued
 from penstock.broker.tube_factory import DEFAULT_KIND
 from penstock.core import codec, names
+from penstock.core.ending import encode_code
 from penstock.core.kind import find_kind
 from penstock.core.options import Tube
 from penstock.core.task import Record
@@ -41,17 +42,20 @@ class Job(msgspec.Struct, frozen=True):
     module: str
     name: str
     record: Record
+    data: msgspec.Raw  # the call that the task describes
     tube: str
     url: str | None  # the store of the worker's app
 
 
 class Message(msgspec.Struct, frozen=True):
-    """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, bury, failed."""
+    """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
+    bury, fail (a signal of the handler), failed (an error)."""
 
     kind: str
     number: float | None = None
     text: str | None = None
     result: bytes | None = None
+    code: str | None = None
 
 
 class Home:
@@ -63,7 +67,7 @@ class Home:
 
     def _refuse(self, *_: object) -> NoReturn:
         raise UnsupportedOption(
-            "a handler in a process cannot settle its task: return, or raise penstock.Retry or penstock.Bury"
+            "a handler in a process cannot settle its task: return, or raise penstock.Retry, Snooze, Bury or Fail"
         )
 
     ack = fail = release = bury = touch = _finish = _give_back = _refuse
@@ -74,7 +78,7 @@ class ChildRun:
 
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
-        self.task = CurrentTask(job.record, Home(job.tube), codec.decode(job.record.payload))
+        self.task = CurrentTask(job.record, Home(job.tube), msgspec.json.decode(job.data))
 
     def current_task(self) -> CurrentTask:
         """The task as the handler holds it."""
@@ -149,13 +153,17 @@ def answer(job: Job) -> Message:
     """ChildRun the handler; what is to be said of its end."""
     try:
         handler = find_handler(job)
-        data: Any = codec.decode(job.record.payload)
+        data = msgspec.json.decode(job.data, type=dict[str, Any])
         with continued(data, job.tube, job.record.id):
-            return kept(handler, handler.arguments.call(handler.function, data["args"]))
+            return kept(handler, handler.arguments.call(handler.function, data.get("args", {})))
     except Retry as error:
         return Message("retry", error.delay, error.reason)
+    except Snooze as error:
+        return Message("snooze", error.delay)
     except Bury as error:
         return Message("bury", text=error.reason)
+    except Fail as error:
+        return Message("fail", text=error.error, code=encode_code(error.code))
     except BaseException as error:
         traceback.print_exc()
         return Message("failed", text=names.text("error", names.failure(error)))

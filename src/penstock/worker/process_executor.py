@@ -1,6 +1,6 @@
 """Runs handlers in processes of their own: each thread of this executor has one child, kept from task to task.
 
-A child that is not done at the ttr of its task is killed, and so is one whose lease is lost.
+A child that is not done at the ttr or the time limit of its task is killed, and so is one whose lease is lost.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from penstock.app.current import Bury, Retry
+from penstock.app.current import Bury, Fail, Retry, Snooze
 from penstock.core import codec
+from penstock.core.ending import decode_code
 from penstock.errors import BadValue
 from penstock.worker.process_child import Job, Message
 from penstock.worker.running_task import RunningTask
-from penstock.worker.settlement import HandlerFailed
+from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
 
@@ -108,10 +109,8 @@ class ProcessExecutor(ThreadExecutor):
             child.await_ready()
             began = time.perf_counter()
             self._state.finish(item, self._converse(child, item), began)
-        except (EOFError, ConnectionError, TimeoutError) as error:
-            ended = self._bury_child()
-            failure = HandlerFailed(str(error) if isinstance(error, TimeoutError) else f"its process died: {ended}")
-            self._state.fail(item, failure, began)
+        except (EOFError, ConnectionError):
+            self._state.fail(item, HandlerFailed(f"its process died: {self._bury_child()}"), began)
         except Exception as error:
             self._state.fail(item, error, began)
 
@@ -131,9 +130,11 @@ class ProcessExecutor(ThreadExecutor):
     def _converse(self, child: Child, item: RunningTask) -> object:
         """The handler's result; raises what it ended with."""
         assert item.handler is not None
-        function = item.handler.function
-        child.begin(Job(function.__module__, function.__qualname__, item.task._record, item.tube.name, self._url))
-        limit = None if item.ttr is None else time.monotonic() + item.ttr
+        function, data = item.handler.function, msgspec.Raw(_encode(item.task.data))
+        where = item.tube.name, self._url
+        child.begin(Job(function.__module__, function.__qualname__, item.task._record, data, *where))
+        seconds, over = self._limit(item)
+        limit = None if seconds is None else time.monotonic() + seconds
         item.ends = None if limit is None else limit + SETTLE_TIME
         item.cancel = child.kill
         aside = False
@@ -141,7 +142,8 @@ class ProcessExecutor(ThreadExecutor):
             while True:
                 said = child.next(None if limit is None else max(0.0, limit - time.monotonic()))
                 if said is None:
-                    raise TimeoutError(f"its process was killed at its ttr of {item.ttr:g} s")
+                    self._bury_child()
+                    raise over
                 if said.kind in ("aside", "back"):
                     aside = said.kind == "aside"
                     self._step(child, item, aside=aside)
@@ -153,6 +155,13 @@ class ProcessExecutor(ThreadExecutor):
             item.cancel = None
             if aside:  # it died there: the slot that it has not is still given back
                 self._step(None, item, aside=False)
+
+    def _limit(self, item: RunningTask) -> tuple[float | None, HandlerFailed]:
+        """The seconds that it may run, and what it ends with then."""
+        limit = item.handler.rules.time_limit if item.handler is not None else None
+        if limit is not None and (item.ttr is None or limit <= item.ttr):
+            return limit, TimedOut(limit)
+        return item.ttr, HandlerFailed(f"its process was killed at its ttr of {item.ttr or 0:g} s")
 
     def _step(self, child: Child | None, item: RunningTask, *, aside: bool) -> None:
         """The handler gives its slot back, or comes back for one; meanwhile another process may run."""
@@ -173,8 +182,12 @@ def _ended(said: Message) -> object:
             return None if said.result is None else codec.decode(said.result)
         case "retry":
             raise Retry(said.number, said.text)
+        case "snooze":
+            raise Snooze(said.number or 0)
         case "bury":
             raise Bury(said.text)
+        case "fail":
+            raise Fail(said.text or "", decode_code(said.code))
         case _:
             raise HandlerFailed(said.text or "it failed")
 

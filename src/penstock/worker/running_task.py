@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from penstock.app.current import CurrentTask
+from penstock.app.handler import DEFAULT_ATTEMPTS
+from penstock.app.tracing import TRACE
 from penstock.broker.tube import Tube
-from penstock.core.task import Task
+from penstock.core import codec
+from penstock.core.numbers import positive_ms
+from penstock.core.options import Tube as StoredTube
+from penstock.core.task import Record, Task
 from penstock.errors import BadValue
 
 if TYPE_CHECKING:
@@ -28,8 +33,9 @@ class RunningTask:
     """
 
     __slots__ = (
-        "cancel", "current", "deadline", "ends", "finished", "handler", "lost", "session", "slots", "stopped", "stored",
-        "task", "told", "traced", "ttr", "tube",
+        "aside", "cancel", "current", "deadline", "ended", "ends", "finished", "handler", "limit", "lost",
+        "max_attempts", "new_ttr", "session", "slots", "stopped", "stored", "stuck", "task", "told", "traced", "ttr",
+        "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -44,6 +50,12 @@ class RunningTask:
         self.stored: object = None  # its arguments
         self.traced: dict[str, object] | None = None  # its data, where a span is to be continued
         self.slots: Slots | None = None
+        self.max_attempts = record.max_attempts or DEFAULT_ATTEMPTS
+        self.new_ttr = False  # its lease does not have the handler's ttr yet
+        self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
+        self.aside = False  # its handler waits for other work, without a slot
+        self.ended = False  # its handler has returned, if it has a time limit
+        self.stuck = False  # its handler has not returned in time: lease and slot were given up
         self.lost = False
         self.finished = False  # a verdict is on its way to the store
         self.stopped = False  # the worker stops, and ends it
@@ -55,6 +67,27 @@ class RunningTask:
         unknown = "unknown" if self.task._record.callback is None else "callback"
         name = unknown if self.handler is None else self.handler.name
         return f"{name} {self.task.id} of {self.tube.name}"
+
+    def use(self, handler: AnyHandler, slots: Slots | None, data: Mapping[str, object]) -> None:
+        """Run it with this handler, whose rules hold where its put has none of its own."""
+        self.handler, self.slots = handler, slots
+        self.stored = data.get("args", {})
+        self.traced = dict(data) if TRACE in data else None
+        record, tube, options = self.task._record, self.tube.stored, handler.rules.options
+        most = options.get("max_attempts")
+        if most is not None and record.max_attempts in (None, tube.max_attempts):
+            self.max_attempts = most
+        elif record.max_attempts is None:
+            self.max_attempts = tube.max_attempts or DEFAULT_ATTEMPTS
+        if (ttr := options.get("ttr")) is not None and "ttr" in tube.kind.accepts and has_default_ttr(record, tube):
+            wanted = positive_ms("ttr", ttr) / 1000
+            if wanted != self.ttr:
+                self.ttr, self.new_ttr = wanted, True
+
+    @property
+    def used_up(self) -> bool:
+        """Whether it was handed out as often as it may be before this time: its worker died in the last attempt."""
+        return self.task._record.attempts > self.max_attempts
 
     @property
     def patience(self) -> float:
@@ -92,20 +125,29 @@ class RunningTask:
         """The handler waits for other work: its slot is another's."""
         if self.handler is not None and self.handler.rules.executor == "async" and not awaited:
             raise BadValue("penstock.waiting() would block the loop here: in an async handler use `async with`")
-        if self.slots is not None:
-            self.slots.step_aside()
+        if self.slots is None:
+            return
+        with self.slots.switch:
+            if self.stuck:  # it has no slot to give
+                return
+            self.aside = True
+        self.slots.step_aside()
 
     def step_back(self) -> None:
         """Continue as soon as there is a slot."""
-        if self.slots is None:
+        if self.slots is None or not self.aside:
             return
         granted = threading.Event()
         self.slots.step_back(granted.set)
         granted.wait()
+        with self.slots.switch:
+            self.aside, surplus = False, self.stuck
+        if surplus:  # its time limit passed meanwhile
+            self.slots.release()
 
     async def step_back_async(self) -> None:
         """The same, awaited. Also one that is cancelled meanwhile comes back first: it will give a slot back."""
-        if self.slots is None:
+        if self.slots is None or not self.aside:
             return
         loop, granted = asyncio.get_running_loop(), asyncio.Event()
         self.slots.step_back(lambda: loop.call_soon_threadsafe(granted.set))
@@ -115,8 +157,27 @@ class RunningTask:
                 await granted.wait()
             except asyncio.CancelledError as error:
                 cancelled = error
+        self.aside = False
         if cancelled is not None:
             raise cancelled
+
+
+def read_call(task: Task) -> dict[str, object] | None:
+    """The call that a task describes, also where it was put as bytes of JSON; None where it describes none."""
+    data = task.data
+    if isinstance(data, bytes):
+        try:
+            task.data = data = codec.decode(data)
+        except BadValue:
+            return None
+    return data if isinstance(data, dict) else None
+
+
+def has_default_ttr(record: Record, tube: StoredTube) -> bool:
+    """Whether the task's ttr is not its put's own: the tube's, or the ttl that stands for it, or none."""
+    if record.ttr is None or record.ttr in (tube.ttr, tube.ttl):
+        return True
+    return tube.ttr is None and record.expires is not None and record.expires - record.created == record.ttr
 
 
 class InFlight:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.app.current import Bury, Retry
+from penstock.app.current import Bury, Fail, Retry, Snooze
 from penstock.core import names
 from penstock.core.backoff import Backoff
+from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, span_ms
@@ -25,7 +26,7 @@ class Settlement(msgspec.Struct, frozen=True):
     """`hold` is for kinds without delays: the worker keeps the lease that long, and then settles."""
 
     move: Move
-    what: str  # done, retried, buried, released: for the tally
+    what: str  # done, failed, retried, buried, released: for the counters
     hold: float = 0
 
 
@@ -48,18 +49,37 @@ def unkept(error: Exception) -> str:
 
 
 def failed(item: RunningTask, error: BaseException) -> Settlement:
-    """Release or bury, because the handler raised."""
-    if isinstance(error, Bury):
-        return bury(item, error.reason)
-    if isinstance(error, Retry):
-        delay = _backoff(item) if error.delay is None else error.delay
-        return release(item, delay, error.reason)
+    """Release, bury or fail, because the handler raised. Every settlement that an exception leads to is made here."""
+    match error:
+        case Bury():
+            return bury(item, error.reason)
+        case Fail():
+            return _fail(item, error)
+        case Snooze():
+            return postponed(item, error.delay)
+        case Retry():
+            delay = _backoff(item) if error.delay is None else error.delay
+            return release(item, delay, error.reason)
     reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
     return release(item, _backoff(item), reason)
 
 
 class HandlerFailed(Exception):
-    """The error of a handler in another process, as text."""
+    """The end of a run that is told as text: an error in another process, or a limit that was passed."""
+
+
+class TimedOut(HandlerFailed, TimeoutError):
+    """A run took longer than its handler's time limit."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__(f"timed out after {limit:g} s")
+
+
+def _fail(item: RunningTask, error: Fail) -> Settlement:
+    record = item.task._record
+    code = encode_code(error.code)
+    move = Move("fail", record.id, item.session, record.lease, reason=error.error, code=code, seen=record)
+    return Settlement(move, "failed")
 
 
 def bury(item: RunningTask, reason: str | None) -> Settlement:
@@ -70,12 +90,16 @@ def bury(item: RunningTask, reason: str | None) -> Settlement:
 
 
 def release(item: RunningTask, delay: float, reason: str | None) -> Settlement:
-    """Release the task for another attempt after the delay."""
+    """Release the task for another attempt after the delay; its last attempt buries it."""
     record = item.task._record
     timed = "delay" in item.tube.stored.kind.accepts
     extra = span_ms("delay", min(delay, MAX_SECONDS)) if timed else 0
-    move = Move("release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record)
-    return Settlement(move, "retried", 0 if timed else delay)
+    move = Move(
+        "release", record.id, item.session, record.lease, extra, names.text("reason", reason), seen=record,
+        max_attempts=item.max_attempts,
+    )  # fmt: skip
+    last = record.attempts >= item.max_attempts
+    return Settlement(move, "retried", 0 if timed or last else delay)
 
 
 def unknown(item: RunningTask) -> Settlement:
@@ -91,15 +115,27 @@ def unstarted(item: RunningTask) -> Settlement:
 
 def postponed(item: RunningTask, seconds: float) -> Settlement:
     """Release a task that cannot run here now, with a delay; the attempt is not counted."""
-    later = release(item, seconds, None)
-    return Settlement(msgspec.structs.replace(later.move, unstarted=True), "released", later.hold)
+    move = msgspec.structs.replace(release(item, seconds, None).move, unstarted=True, max_attempts=None)
+    return Settlement(move, "released", 0 if move.extra else seconds)
+
+
+def used_up(item: RunningTask) -> Settlement:
+    """Bury a task that was handed out as often as it may be, and whose last attempt ended with its worker."""
+    record = item.task._record
+    move = Move(
+        "release", record.id, item.session, record.lease, unstarted=True, seen=record, max_attempts=item.max_attempts
+    )
+    return Settlement(move, "buried")
 
 
 def stopped(item: RunningTask) -> Settlement:
     """Release a task whose handler did not end before the worker stopped."""
     record = item.task._record
     reason = "the worker stopped before it was done"
-    return Settlement(Move("release", record.id, item.session, record.lease, reason=reason, seen=record), "released")
+    move = Move(
+        "release", record.id, item.session, record.lease, reason=reason, seen=record, max_attempts=item.max_attempts
+    )
+    return Settlement(move, "released")
 
 
 def dropped(item: RunningTask) -> Settlement:

@@ -21,6 +21,8 @@ class Slots:
         self.running = 0
         self.aside = 0
         self._lock = threading.Lock()
+        #: Held while a handler's time limit passes, or it ends, steps aside or comes back.
+        self.switch = threading.Lock()
         self._returning: deque[Grant] = deque()
         #: Called without the lock whenever a slot may have become free.
         self.on_free: list[Callable[[], None]] = []

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.app.current import Bury, Retry
+from penstock.app.current import SIGNALS
 from penstock.app.hooks import Hooks
 from penstock.worker import settlement
 from penstock.worker.running_task import InFlight, RunningTask
@@ -41,6 +41,7 @@ class WorkerState:
         self.in_flight = InFlight()
         self.stats = WorkerStats()
         self.slots = Slots(settings.concurrency, settings.limits)
+        self._concurrency = settings.concurrency
         self.settler = Settler(self.in_flight, self.stats, self.thread)
         self.throughput = Throughput()
         #: Called when a thread of the worker itself has crashed.
@@ -92,12 +93,46 @@ class WorkerState:
         if item.lost:
             return self.settler.forget(item)
         ended = settlement.stopped(item) if item.stopped else settlement.failed(item, error)
-        if not isinstance(error, (Retry, Bury)) and not item.stopped:
+        if not isinstance(error, SIGNALS) and not item.stopped:
             log.warning(
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
                 exc_info=_shown(error), extra={"item": item},
             )  # fmt: skip
         return self.settler.add(item, ended)
+
+    def returned(self, item: RunningTask) -> bool:
+        """A thread has come back from a handler. False if its time limit passed: its lease and slot are given up."""
+        if item.limit is None:
+            return True
+        with self.slots.switch:
+            item.ended = True
+            if item.stuck:
+                self.stats.stuck -= 1
+        return not item.stuck
+
+    def give_up(self, item: RunningTask, limit: float) -> None:
+        """A thread has passed its time limit. It cannot be stopped, so release its task and replace its slot."""
+        with self.slots.switch:
+            if item.ended or item.stuck:
+                return
+            item.stuck = True
+            self.stats.stuck += 1
+            has_slot = not item.aside
+        log.error(
+            "%r timed out after %g s and its thread is stuck (%d of %d); running on in another thread",
+            item, limit, self.stats.stuck, self._concurrency, extra={"item": item},
+        )  # fmt: skip
+        self.fail(item, settlement.TimedOut(limit), time.perf_counter() - limit)
+        if self.exhausted:
+            log.critical("all %d threads are stuck; shutting down", self._concurrency)
+            self.on_crash()
+        if has_slot:
+            self.slots.release()
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether as many threads are stuck as handlers may run at once: a new process has to continue."""
+        return self.stats.stuck >= self._concurrency
 
     def _ended(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
         self.throughput.note(seconds)

@@ -106,7 +106,7 @@ class ThreadExecutor:
                 return
             holding = self._slots.acquire()
             if holding:
-                self._drain()
+                holding = self._drain()
                 set_run(None)
             with self._lock:
                 self._idle.append(parked)
@@ -118,24 +118,30 @@ class ThreadExecutor:
                 parked.lock.acquire()
             duty, parked.duty = parked.duty, None
 
-    def _drain(self) -> None:
+    def _drain(self) -> bool:
+        """Run what there is. Returns False if the slot was given to another thread meanwhile."""
         buffer, pace = self._buffer, self._state.throughput
         alone = True  # there is always one more thread about to look, in case that this one's handler blocks
         while not self._slots.wanted:
             try:
                 item = buffer.popleft()
             except IndexError:
-                return
+                break
             if buffer and (alone or pace.mean is None or pace.mean > WORTH_A_THREAD):
                 alone = False
                 self.wake()
             if self._state.claim(item):
                 self._call(item)
+                if item.stuck:
+                    return False
+        return True
 
     def _call(self, item: RunningTask) -> None:
         handler = item.handler
         assert handler is not None
         set_run(item)
+        if handler.rules.time_limit is not None:
+            item.limit = time.monotonic() + handler.rules.time_limit
         began = time.perf_counter()
         try:
             if item.traced is None:
@@ -144,6 +150,8 @@ class ThreadExecutor:
                 with continued(item.traced, item.tube.name, item.task.id):
                     result = handler.arguments.call(handler.function, item.stored)
         except BaseException as error:
-            self._state.fail(item, error, began)
+            if self._state.returned(item):
+                self._state.fail(item, error, began)
         else:
-            self._state.finish(item, result, began)
+            if self._state.returned(item):
+                self._state.finish(item, result, began)

@@ -16,11 +16,13 @@ class WorkerStats:
         self.began = time.monotonic()
         self.taken = 0
         self.done = 0
+        self.failed = 0
         self.retried = 0
         self.buried = 0
         self.released = 0
         self.dropped = 0
         self.lost = 0
+        self.stuck = 0
 
     def count(self, what: str) -> None:
         """Increment a counter."""

@@ -65,7 +65,7 @@ return answer
 -- script: apply
 -- Write each row whose guard holds: what the engine decided about a task. A task of a cancelled group is removed instead.
 -- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
---   rank1, owner, until; then: state, at (of a taken task: by how much later), expires, attempts, reason, events,
+--   rank1, owner, until; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason, events,
 --   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it],
 --   ...], result, ...
 -- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}
@@ -85,7 +85,8 @@ local function decided(rec, row)
     events = row[13], quiet = not row[16],
   }
   if to.state == 't' then
-    to.at, rec.progress = rec.at and rec.at + to.at, row[14] or rec.progress
+    local at = (rec.at or 0) + to.at
+    to.at, rec.progress = at > 0 and at or nil, row[14] or rec.progress
   end
   local ending = row[15]
   if ending then
