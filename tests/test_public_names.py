@@ -29,11 +29,12 @@ TUBE = (
     "ttl, ttr, utube_limit"
 )
 PUT = (
-    "address=None, callback=None, delay=0, group=None, id=None, max_attempts=None, on_duplicate='error', pri=None, "
-    "rank=None, reply_to=None, timeout=0, ttl=None, ttr=None, utube=None"
+    "address=None, at=None, callback=None, delay=0, group=None, id=None, max_attempts=None, on_duplicate='error', "
+    "pri=None, rank=None, reply_to=None, timeout=0, ttl=None, ttr=None, utube=None"
 )
 PUT_MANY = (
-    "address, callback, delay, group, id, max_attempts, on_duplicate, pri, rank, reply_to, timeout=0, ttl, ttr, utube"
+    "address, at, callback, delay, group, id, max_attempts, on_duplicate, pri, rank, reply_to, timeout=0, ttl, ttr, "
+    "utube"
 )
 # First the parameters by position, in order; after *, those by name alone, sorted.
 FUNCTIONS = {

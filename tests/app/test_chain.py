@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -194,3 +195,15 @@ def test_what_cannot_be_put_is_refused_and_nothing_is_stored(chains: App) -> Non
     assert unknown.status == "unknown"
     with pytest.raises(penstock.NotFound):
         unknown.wait(0)
+
+
+def test_a_link_is_put_for_a_time(chains: App) -> None:
+    add, double = chains.handlers["add"], chains.handlers["double"]
+    past, soon = datetime.now(UTC) - timedelta(days=1), datetime.now(UTC) + timedelta(seconds=60)
+    handle = put_chain(add.call(1).options(at=past), double.call().options(at=soon))
+    run_queued(chains)
+    [task] = chains.broker.tube("two").tasks()
+    assert (task.status, task.due) == ("~", pytest.approx(soon.timestamp(), abs=1))
+    assert handle.status == "delayed"
+    with pytest.raises(penstock.BadValue, match="at and delay"):
+        put_chain(add.call(1), double.call().options(at=soon, delay=1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -255,3 +257,39 @@ def test_who_waits_says_so_before_it_looks(app: App, monkeypatch: pytest.MonkeyP
     with pytest.raises(TimeoutError):
         handle.wait(0)
     assert calls == ["outcome", "get"]
+
+
+def test_a_task_is_put_for_a_time(app: App) -> None:
+    @app.task(delay=600)
+    def send(to: str) -> None: ...
+
+    @app.task
+    def remind(at: str) -> str:
+        return at
+
+    soon, past = datetime.now(UTC) + timedelta(seconds=60), datetime.now(UTC) - timedelta(days=1)
+    handles: list[Any] = [
+        send.options(at=soon).put("ada"), send.put("ada", at=soon), send.call("ada").options(at=soon).put(),
+        *send.put_many(["ada", {"to": "ada", "at": soon}], at=soon), asyncio.run(send.options(at=soon).aio.put("ada")),
+    ]  # fmt: skip
+    tube = app.broker.tube("default")
+    assert [tube.peek(handle.id).due for handle in handles] == [pytest.approx(soon.timestamp(), abs=1)] * 6
+    assert tube.peek(send.options(at=past).put("ada").id).status == "r"
+    with pytest.raises(penstock.BadValue, match="at and delay"):
+        send.options(at=soon, delay=3).put("ada")
+    # A parameter of that name: `.put` means the parameter.
+    handle = remind.options(at=past).put(at="noon")
+    run_queued(app)
+    assert handle.result(0) == "noon"
+
+
+def test_one_item_is_no_collection_of_items(app: App) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    given: Any
+    for given in ("ada", b"ada", {"to": "ada"}):
+        with pytest.raises(penstock.BadValue, match="which is one item: give a list"):
+            send.put_many(given)
+        with pytest.raises(penstock.BadValue, match="which is one item: give a list"):
+            asyncio.run(send.aio.put_many(given))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from enum import Enum
 from typing import Any
@@ -38,11 +39,21 @@ def test_what_is_no_collection_is_refused(
 
 def test_any_other_collection_will_do(broker: penstock.Broker) -> None:
     tube = broker.tube("mail")
-    for given in (["x"], ("x",), {"x"}, "x", iter(["x"]), {"x": 1}.keys(), range(1)):
+    for given in (["x"], ("x",), {"x"}, (text for text in "x"), iter(["x"]), {"x": 1}.keys(), range(1)):
         tube.put_many(given)
     assert broker.take((name for name in ["mail"]), timeout=0) is not None
     assert tube.ack_many(iter([1, 2])) == [True, False]
     assert tasks(tube) == {"ready": 6, "done": 1, "total": 6}
+
+
+def test_one_item_is_no_collection_of_items(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    given: Any
+    for given in ("xyz", b"xyz", bytearray(b"x"), memoryview(b"x"), {"x": 1}, "", {}, UserDict(x=1)):
+        for put_many in (tube.put_many, tube.group("g").put_many):
+            with pytest.raises(penstock.BadValue, match=r"^items .* which is one item: give a list, such as \[item\]$"):
+                put_many(given)
+    assert tasks(tube) == {}
 
 
 def test_only_a_bool_says_whether_to_repair(broker: penstock.Broker) -> None:

@@ -40,7 +40,7 @@ def number(task: penstock.Task) -> tuple[int, int]:
 def test_ids_are_the_moment_and_a_number_from_1(queue: penstock.Tube, clock: Clock) -> None:
     ms = clock()
     assert queue.put("a").id == f"{ms}-1"
-    assert [task.id for task in queue.put_many("bc")] == [f"{ms}-2", f"{ms}-3"]
+    assert [task.id for task in queue.put_many([*"bc"])] == [f"{ms}-2", f"{ms}-3"]
     clock.advance(0.001)
     assert queue.put("d").id == f"{ms + 1}-1"
 
@@ -48,9 +48,9 @@ def test_ids_are_the_moment_and_a_number_from_1(queue: penstock.Tube, clock: Clo
 @pytest.mark.parametrize("back", [-0.001, -3600])
 def test_ids_grow_also_when_the_clock_goes_back(queue: penstock.Tube, clock: Clock, back: float) -> None:
     ms = clock()
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     clock.advance(back)
-    assert [task.id for task in queue.put_many("cd")] == [f"{ms}-3", f"{ms}-4"]
+    assert [task.id for task in queue.put_many([*"cd"])] == [f"{ms}-3", f"{ms}-4"]
     clock.advance(-back)
     assert queue.put("e").id == f"{ms}-5"
     assert datas(queue.take_many(9)) == list("abcde")
@@ -101,14 +101,14 @@ def test_a_delivered_message_is_taken_by_nobody(queue: penstock.Tube, broker: pe
 
 def test_messages_come_in_put_order(queue: penstock.Tube) -> None:
     queue.put("a")
-    queue.put_many("bcd")
+    queue.put_many([*"bcd"])
     assert datas(queue.take_many(3)) == list("abc")
     queue.put("e")
     assert datas(queue.take_many(9)) == list("de")
 
 
 def test_a_session_end_gives_nothing_back(connect: Connect, queue: penstock.Tube, clock: Clock) -> None:
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     other = connect()
     with other.session() as session:
         take(session.tube("queue"))
@@ -134,7 +134,7 @@ def test_a_blocked_take_is_woken_by_a_put(live: penstock.Broker) -> None:
 
 
 def test_anyone_may_ack_by_id_and_it_counts_once(queue: penstock.Tube, connect: Connect) -> None:
-    queue.put_many("abc")
+    queue.put_many([*"abc"])
     a, b, c = queue.take_many(3)
     theirs = connect().tube("queue")
     theirs.ack(a.id)
@@ -147,7 +147,7 @@ def test_anyone_may_ack_by_id_and_it_counts_once(queue: penstock.Tube, connect: 
 
 
 def test_ack_many_gives_the_ids_really_removed_each_once(queue: penstock.Tube) -> None:
-    put = queue.put_many("abcd")
+    put = queue.put_many([*"abcd"])
     queue.take_many(3)
     a, b, c, d = (task.id for task in put)
     assert queue.ack_many([c, a, c, "1-1", d]) == [c, a]
@@ -166,7 +166,7 @@ def test_an_undelivered_message_cannot_be_acked(queue: penstock.Tube) -> None:
 
 
 def test_ack_sets_the_status_of_the_task(queue: penstock.Tube) -> None:
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     a, b = queue.take_many(2)
     a.ack()
     queue.ack_many([b])
@@ -174,7 +174,7 @@ def test_ack_sets_the_status_of_the_task(queue: penstock.Tube) -> None:
 
 
 def test_with_acks_at_the_end_and_leaves_it_delivered_when_it_raises(queue: penstock.Tube) -> None:
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     with take(queue):
         pass
     with pytest.raises(ValueError, match="odd"), take(queue) as task:
@@ -197,7 +197,7 @@ def test_a_late_with_learns_that_its_message_was_acked(queue: penstock.Tube) -> 
 
 
 def test_recover_hands_out_what_was_delivered_long_enough_ago(queue: penstock.Tube, clock: Clock) -> None:
-    queue.put_many("abc")
+    queue.put_many([*"abc"])
     queue.take_many(2)
     clock.advance(2)
     take(queue)
@@ -216,7 +216,7 @@ def test_recover_hands_out_what_was_delivered_long_enough_ago(queue: penstock.Tu
 
 
 def test_recover_gives_each_once_a_call_oldest_first_and_moves_it_behind(queue: penstock.Tube) -> None:
-    queue.put_many("abcd")
+    queue.put_many([*"abcd"])
     queue.take_many(3)
     assert datas(queue.recover(2, 0)) == ["a", "b"]
     assert delivered(queue) == ["c", "a", "b"]
@@ -244,7 +244,7 @@ def test_a_recovered_message_is_acked_as_any_other(queue: penstock.Tube, connect
 
 
 def test_recover_after_the_clock_went_back_is_late_by_at_most_the_jump(queue: penstock.Tube, clock: Clock) -> None:
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     take(queue)
     clock.advance(-10)
     take(queue)
@@ -267,7 +267,7 @@ def test_recover_hands_out_nothing_while_the_tube_is_paused(queue: penstock.Tube
 
 
 def test_inspect_reads_either_list_and_changes_nothing(queue: penstock.Tube, clock: Clock) -> None:
-    put = queue.put_many("abcd")
+    put = queue.put_many([*"abcd"])
     queue.take_many(2)
     clock.advance(1)
     before = everything(queue)
@@ -296,7 +296,7 @@ def test_inspect_from_either_end(queue: penstock.Tube, pending: bool) -> None:
 
 
 def test_delete_and_peek_go_by_id_in_either_state(queue: penstock.Tube) -> None:
-    put = queue.put_many("abc")
+    put = queue.put_many([*"abc"])
     take(queue)
     assert (queue.peek(put[0].id).status, queue.peek(put[1]).status) == ("t", "r")
     queue.delete(put[0].id)
@@ -310,7 +310,7 @@ def test_delete_and_peek_go_by_id_in_either_state(queue: penstock.Tube) -> None:
 
 
 def test_tasks_lists_in_put_order_by_status(queue: penstock.Tube) -> None:
-    put = queue.put_many("abcde")
+    put = queue.put_many([*"abcde"])
     queue.take_many(3)
     queue.recover(1, 0)
     assert datas(queue.tasks()) == list("abcde")
@@ -322,7 +322,7 @@ def test_tasks_lists_in_put_order_by_status(queue: penstock.Tube) -> None:
 
 
 def test_why_tells_of_either_state(queue: penstock.Tube, clock: Clock) -> None:
-    a, b = queue.put_many("ab")
+    a, b = queue.put_many([*"ab"])
     assert queue.why(b.id) == f"task {b.id} is ready: 1 task ahead of it; the take after that gets it"
     take(queue)
     clock.advance(3)
@@ -335,7 +335,7 @@ def test_why_tells_of_either_state(queue: penstock.Tube, clock: Clock) -> None:
 
 def test_capacity_counts_what_is_not_acked(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="reliable", capacity=2)
-    tube.put_many("ab")
+    tube.put_many([*"ab"])
     take(tube)
     with pytest.raises(penstock.TubeFull, match="holds 2 of 2"):
         tube.put("c")
@@ -353,7 +353,7 @@ def test_a_paused_tube_delivers_nothing(queue: penstock.Tube) -> None:
 
 
 def test_drop_is_refused_while_messages_are_delivered(broker: penstock.Broker, queue: penstock.Tube) -> None:
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     take(queue)
     with pytest.raises(penstock.TubeBusy):
         queue.drop()
@@ -371,7 +371,7 @@ def test_drop_is_refused_while_messages_are_delivered(broker: penstock.Broker, q
 def test_changes_are_told(queue: penstock.Tube) -> None:
     told: list[tuple[str, str]] = []
     queue.on_change(lambda task, event: told.append((event, f"{task.data}{task.attempts}{task.status}")))
-    queue.put_many("ab")
+    queue.put_many([*"ab"])
     task = take(queue)
     queue.recover(1, 0)
     task.ack()

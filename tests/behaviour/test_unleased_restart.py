@@ -10,7 +10,7 @@ from tests.behaviour.looks import facts
 def test_order_deliveries_times_and_the_last_id_outlive_a_restart(durable_url: str, clock: Clock) -> None:
     with penstock.connect(durable_url, clock=clock) as broker:
         queue = broker.tube("queue", kind="reliable")
-        queue.put_many("abcde")
+        queue.put_many([*"abcde"])
         queue.take_many(3)
         clock.advance(1)
         queue.recover(1, 0)
@@ -29,7 +29,7 @@ def test_order_deliveries_times_and_the_last_id_outlive_a_restart(durable_url: s
 def test_the_last_id_outlives_all_messages(durable_url: str, clock: Clock) -> None:
     with penstock.connect(durable_url, clock=clock) as broker:
         queue = broker.tube("queue", kind="reliable")
-        queue.put_many("ab")
+        queue.put_many([*"ab"])
         queue.ack_many(queue.take_many(2))
     with penstock.connect(durable_url, clock=clock) as broker:
         assert broker.tube("queue").put("c").id == f"{clock()}-3"

@@ -9,7 +9,7 @@ import pytest
 import penstock
 from penstock.app.rules import TaskOptions
 from penstock.core.kind import find_kind
-from penstock.core.options import PutOptions, TubeOptions
+from penstock.core.options import TimedOptions, TubeOptions
 from tests.docs.pages import ROOT
 
 PAGE = (ROOT / "docs" / "glossary.md").read_text()
@@ -28,7 +28,7 @@ REQUIRED = {
     *(set(penstock.__all__) - ERRORS - {"__version__"}),
     *(name for name in dir(penstock.Tube) if name[0] != "_" and callable(getattr(penstock.Tube, name))),
     *TubeOptions.__annotations__,
-    *PutOptions.__annotations__,
+    *TimedOptions.__annotations__,
     *KINDS,
     *OUTCOMES,
     *(status.value for status in penstock.Status),

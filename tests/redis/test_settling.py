@@ -100,7 +100,7 @@ def test_whoever_waits_for_one_is_woken(broker: penstock.Broker, url: str, clock
 def test_a_holder_decides_by_what_it_took_and_is_not_misled_by_it(broker: penstock.Broker, clock: Clock) -> None:
     """It may have touched the task since; another may have it by now."""
     tube = broker.tube("t", ttr=5, ttl=60)
-    tube.put_many("ab")
+    tube.put_many([*"ab"])
     touched, lost = tube.take_many(2)
     touched.touch(100)
     clock.advance(10)

@@ -45,7 +45,7 @@ def must_be_buried(tube: penstock.Tube, id: int, stored: bytes = b"garbage") -> 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_ready_one_is_passed_over(broker: penstock.Broker, kind: str, stored: bytes) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put_many("abc")
+    tube.put_many([*"abc"])
     spoil(tube, 1, stored)
     assert drain(tube) == ["b", "c"]
     must_be_buried(tube, 1, stored)
@@ -66,7 +66,7 @@ def test_a_take_from_several_tubes_goes_on(broker: penstock.Broker) -> None:
     tube = broker.tube("t", kind="utube")
     broker.tube("other")
     assert broker.take(["other", "t"], 0) is None
-    tube.put_many("ab")
+    tube.put_many([*"ab"])
     spoil(tube, 1)
     task = broker.take(["other", "t"], 0)
     assert task is not None
@@ -78,7 +78,7 @@ def test_a_take_from_several_tubes_goes_on(broker: penstock.Broker) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_taken_one_cannot_be_acked(broker: penstock.Broker, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put_many("ab")
+    tube.put_many([*"ab"])
     task = tube.take(0)
     assert task is not None
     spoil(tube, 1)
@@ -126,7 +126,7 @@ def test_it_is_never_handed_out_but_can_be_deleted(broker: penstock.Broker, kind
 @pytest.mark.parametrize("verb", ["delete", "truncate"])
 def test_one_that_nobody_met_can_be_removed(broker: penstock.Broker, verb: str) -> None:
     tube = broker.tube("t", kind="utube")
-    tube.put_many("ab")
+    tube.put_many([*"ab"])
     spoil(tube, 1)
     if verb == "delete":
         tube.delete(1)
@@ -186,7 +186,7 @@ def test_check_finds_it_and_repair_mends_it(broker: penstock.Broker, kind: str) 
 def test_a_message_or_element_is_passed_over(broker: penstock.Broker) -> None:
     feeds, queue = broker.tube("feeds", kind="round", period=5), broker.tube("queue", kind="reliable")
     feeds.put_many([(data, {"id": data}) for data in "ab"])
-    name = queue.put_many("ab")[0].id
+    name = queue.put_many([*"ab"])[0].id
     spoil(feeds, 1)
     spoil(queue, 1)
     assert [task.data for task in feeds.take_many(9)] == ["b"]
@@ -200,7 +200,7 @@ def test_a_message_or_element_is_passed_over(broker: penstock.Broker) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_moves_as_a_buried_task(broker: penstock.Broker, clock: Clock, kind: str) -> None:
     tube = broker.tube("t", kind=kind)
-    tube.put_many("abc")
+    tube.put_many([*"abc"])
     spoil(tube, 1)
     with penstock.connect("memory://new", clock=clock) as new:
         moved(broker, new, "t")

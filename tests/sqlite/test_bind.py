@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Thread
 
@@ -27,7 +28,7 @@ def test_a_put_is_there_after_the_commit_and_not_before(broker: penstock.Broker,
     tube = broker.tube("mail")
     own.execute("BEGIN IMMEDIATE")
     own.execute("INSERT INTO orders VALUES (1)")
-    task = broker.bind(own).tube("mail").put({"order": 1}, pri=3)
+    task = broker.bind(own).tube("mail").put({"order": 1}, pri=3, at=datetime.fromtimestamp(0, UTC))
     with pytest.raises(penstock.NotFound):
         tube.peek(task.id)
     own.execute("COMMIT")

@@ -15,6 +15,7 @@ from penstock.aio.executor import BatchExecutor
 from penstock.broker import broker, group, session, tube
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
+from penstock.core.numbers import Seconds
 
 log = logging.getLogger("penstock")
 
@@ -228,7 +229,7 @@ class Broker(Handle[broker.Broker], Closing):
     check = awaited(broker.Broker.check)
     _session = awaited(broker.Broker.session)
 
-    def session(self, ttr: float = 0, id: str | None = None) -> Opening[Session]:
+    def session(self, ttr: Seconds = 0, id: str | None = None) -> Opening[Session]:
         """As `penstock.Broker.session`: await it, or enter it by `async with`."""
         return Opening(partial(self._session, ttr, id))
 

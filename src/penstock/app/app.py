@@ -11,6 +11,7 @@ from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules
 from penstock.broker.broker import Broker
 from penstock.core import names
+from penstock.core.numbers import Seconds
 from penstock.errors import BadValue
 from penstock.schedule.plan import Cron, Every, Plan
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
@@ -79,7 +80,7 @@ class App:
         """
         return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, options)
 
-    def every(self, seconds: float, *, catch_up: str | None = "none", **options: Unpack[TaskOptions]) -> Decorator:
+    def every(self, seconds: Seconds, *, catch_up: str | None = "none", **options: Unpack[TaskOptions]) -> Decorator:
         """Have a worker call the function at multiples of `seconds` since the Unix epoch."""
         return self._schedule(Every(seconds), catch_up, options)
 

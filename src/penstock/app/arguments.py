@@ -14,7 +14,8 @@ from msgspec.structs import astuple
 
 from penstock.core import codec
 from penstock.core.names import kind_of
-from penstock.core.options import PutOptions
+from penstock.core.numbers import Seconds
+from penstock.core.options import TimedOptions
 from penstock.errors import BadValue
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})
@@ -67,14 +68,16 @@ def _load(kind: type, value: object) -> object:
     raise NotImplementedError(f"the annotation {kind.__name__} is none that data can have")
 
 
-class CallOptions(PutOptions, total=False):
+class CallOptions(TimedOptions, total=False):
     """What one `.put` may say beside the arguments."""
 
-    timeout: float | None
+    timeout: Seconds | None
 
 
 # The names that `.put` keeps for itself. `id` is not among them: only kinds that no worker takes from have it.
 PUT_OPTIONS = frozenset(CallOptions.__annotations__) - {"id"}
+# A parameter may have this name: then `.put` means the parameter, and `.options(at=…)` the option.
+SHARED_NAME = "at"
 
 
 class Arguments:
@@ -90,6 +93,7 @@ class Arguments:
         plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = all(parameter.kind in plain for parameter in self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
+        self.options = PUT_OPTIONS.difference(self._names)
         self._needed = sum(parameter.default is Parameter.empty for parameter in self._parameters)
 
     @cached_property
@@ -115,6 +119,11 @@ class Arguments:
         if parameter.default is Parameter.empty:
             return parameter.name, kind, msgspec.field()
         return parameter.name, kind, msgspec.field(default_factory=lambda: parameter.default)
+
+    def split(self, given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
+        """The arguments among the keywords of a put, and the put options."""
+        keywords = {name: value for name, value in given.items() if name not in self.options}
+        return keywords, {name: value for name, value in given.items() if name in self.options}
 
     def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
         """What is kept of a call: each argument that was given, by name; BadValue when it does not fit."""
@@ -219,7 +228,7 @@ def _check(name: str, parameters: Sequence[Parameter]) -> None:
                 f"{name} takes any keyword (**{parameter.name}), so that .put could not tell its arguments from "
                 "put options: name its parameters"
             )
-        if parameter.name in PUT_OPTIONS:
+        if parameter.name in PUT_OPTIONS and parameter.name != SHARED_NAME:
             raise BadValue(
                 f"parameter {parameter.name} of {name} has the name of a put option, so that .put could not tell "
                 f"which is meant: rename it (put options are {', '.join(sorted(PUT_OPTIONS))})"

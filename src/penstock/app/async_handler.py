@@ -11,6 +11,7 @@ from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
+from penstock.core.numbers import Seconds
 from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, operation_of
 
@@ -32,19 +33,15 @@ class AwaitedHandler(Generic[P, R]):
 
     async def put(self, *args: P.args, **kwargs: P.kwargs) -> AwaitedHandle[R]:
         """As the handler's put. Options: `send.options(delay=10).aio.put(…)`."""
-        return (await self._put([(args, {**self._options, **kwargs})]))[0]
+        return await self._handler.make_call(args, kwargs, self._options).aio.put()
 
     async def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[AwaitedHandle[R]]:
         """As the handler's put_many."""
-        return await self._put(self._handler.calls(items, {**self._options, **shared}))
+        return await _put(self._handler, self._handler.calls(items, {**self._options, **shared}))
 
     def handle(self, id: int) -> AwaitedHandle[R]:
         """A handle on the task with that id, for a program that did not put it."""
         return AwaitedHandle(self._handler, task_id(id))
-
-    async def _put(self, calls: list[Given]) -> list[AwaitedHandle[R]]:
-        handles = await _carried(self._handler.connection, operation_of(self._handler.put_calls)(self._handler, calls))
-        return [AwaitedHandle(self._handler, handle.id) for handle in handles]
 
 
 class AwaitedCall(Generic[R]):
@@ -55,8 +52,7 @@ class AwaitedCall(Generic[R]):
 
     async def put(self) -> AwaitedHandle[R]:
         """Store a task that makes this call."""
-        call = self._call
-        return await AwaitedHandler(call.handler, call.put_options).put(*call.args, **call.kwargs)
+        return (await _put(self._call.handler, [self._call.given]))[0]
 
 
 class AwaitedHandle(Generic[R]):
@@ -69,7 +65,7 @@ class AwaitedHandle(Generic[R]):
     def __repr__(self) -> str:
         return f"<Handle of {self._handler.name} {self.id}>"
 
-    async def wait(self, timeout: float | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
+    async def wait(self, timeout: Seconds | None = None) -> Outcome:  # noqa: ASYNC109 - as the blocking one
         """As a handle's wait; it holds no thread meanwhile."""
 
         def flow() -> Operation[Outcome]:
@@ -78,7 +74,7 @@ class AwaitedHandle(Generic[R]):
 
         return await _carried(self._handler.connection, flow())
 
-    async def result(self, timeout: float | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
+    async def result(self, timeout: Seconds | None = None) -> R:  # noqa: ASYNC109 - as the blocking one
         """What the function returned, when it has; TaskFailed when it did not end well."""
         return cast(R, (await self.wait(timeout)).unwrap())
 
@@ -96,6 +92,11 @@ class AwaitedHandle(Generic[R]):
             return answer
 
         return await _carried(self._handler.connection, flow())
+
+
+async def _put(handler: Handler[..., R, object], calls: list[Given]) -> list[AwaitedHandle[R]]:
+    handles = await _carried(handler.connection, operation_of(handler.put_calls)(handler, calls))
+    return [AwaitedHandle(handler, handle.id) for handle in handles]
 
 
 async def _carried(connection: AppConnection, flow: Operation[T]) -> T:

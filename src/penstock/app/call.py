@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack
 
 from penstock.app.arguments import CallOptions
 from penstock.broker.tube import Tube
-from penstock.core.options import PutOptions
+from penstock.core.options import TimedOptions
 
 if TYPE_CHECKING:
     from penstock.app.async_handler import AwaitedCall
     from penstock.app.handle import Handle
-    from penstock.app.handler import Handler
+    from penstock.app.handler import Given, Handler
 
 R = TypeVar("R")
 
@@ -38,9 +38,14 @@ class Call(Generic[R]):
         """The same call, which in a chain is not given the result of the link before it."""
         return replace(self, takes_result=False)
 
+    @property
+    def given(self) -> Given:
+        """Its parts, as a handler puts them."""
+        return self.args, {**self.kwargs}, {**self.put_options}
+
     def put(self) -> Handle[R]:
         """Store a task that makes this call."""
-        return self.handler.put_calls([(self.args, {**self.put_options, **self.kwargs})])[0]
+        return self.handler.put_calls([self.given])[0]
 
     @property
     def aio(self) -> AwaitedCall[R]:
@@ -49,16 +54,16 @@ class Call(Generic[R]):
 
         return AwaitedCall(self)
 
-    def item(self, tube: Tube, *result: object) -> tuple[dict[str, Any], PutOptions]:
+    def item(self, tube: Tube, *result: object) -> tuple[dict[str, Any], TimedOptions]:
         """What tube.put_many accepts for this call; a result is its first positional argument, if it takes one."""
         args = (*result, *self.args) if self.takes_result else self.args
         return self._item(tube, self.handler.arguments.store(args, self.kwargs))
 
-    def pending_item(self, tube: Tube) -> tuple[dict[str, Any], PutOptions]:
+    def pending_item(self, tube: Tube) -> tuple[dict[str, Any], TimedOptions]:
         """As `item`, before the result is known; `handler.arguments.with_first` adds it to the data's `args`."""
         if not self.takes_result:
             return self.item(tube)
         return self._item(tube, self.handler.arguments.store_rest(self.args, self.kwargs))
 
-    def _item(self, tube: Tube, stored: dict[str, object]) -> tuple[dict[str, Any], PutOptions]:
+    def _item(self, tube: Tube, stored: dict[str, object]) -> tuple[dict[str, Any], TimedOptions]:
         return self.handler.make_item(tube, stored, {**self.put_options})

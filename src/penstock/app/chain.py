@@ -16,8 +16,9 @@ from penstock.broker.tube import Tube, current_record
 from penstock.core import chain as core
 from penstock.core import names
 from penstock.core.entry import make_entry
+from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions
+from penstock.core.options import TimedOptions, with_delay
 from penstock.core.shards import refuse_chain
 from penstock.core.task import STATUS, Record
 from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
@@ -62,14 +63,17 @@ class Chain:
             tubes.append(tube)
         token, names_of = secrets.token_urlsafe(12), [tube.name for tube in tubes]
         addresses = [core.link_address(token, names_of, place) for place in range(len(tubes))]
+        timed = any(call.put_options.get("at") is not None for call in self.calls)
+        now: int = (yield Blocking(tubes[0].runtime.store.now)) if timed else 0
         links = [
-            _link(call, tube, address)
+            _link(call, tube, address, now)
             for call, tube, address in zip(self.calls[1:], tubes[1:], addresses[1:], strict=True)
         ]
         data, options = self.calls[0].item(tubes[0])
         _refuse_own(self.calls[0])
         options["address"] = addresses[0]
-        entry = make_entry(tubes[0].stored, core.with_links(data, links), options)
+        delayed = with_delay(tubes[0].stored.kind, options, now)
+        entry = make_entry(tubes[0].stored, core.with_links(data, links), delayed)
         if links:
             entry = msgspec.structs.replace(entry, reply_to=core.marked(entry.reply_to))
         timeout = self.calls[0].put_options.get("timeout", 0)
@@ -88,18 +92,18 @@ def _refuse_own(call: Call[Any]) -> None:
             raise BadValue(f"{call.handler.name} is a link of a chain, which has its own address and no {option}")
 
 
-def _link(call: Call[Any], tube: Tube, address: str) -> core.Link:
+def _link(call: Call[Any], tube: Tube, address: str, now: int) -> core.Link:
     """A call that follows another. What its tube would refuse is refused here, before anything is put."""
     _refuse_own(call)
     data, options = call.pending_item(tube)
-    make_entry(tube.stored, data, {**options, "address": address})
+    make_entry(tube.stored, data, with_delay(tube.stored.kind, {**options, "address": address}, now))
     into = call.handler.arguments.first_place() if call.takes_result else None
     kept, at = _portable(options)
     raw = {name: msgspec.Raw(msgspec.json.encode(value)) for name, value in data.items()}
     return core.Link(tube.name, address, raw, into, kept, at)
 
 
-def _portable(options: PutOptions) -> tuple[dict[str, object], float | None]:
+def _portable(options: TimedOptions) -> tuple[dict[str, object], float | None]:
     """Put options as JSON keeps them, and the moment of `at`."""
     kept: dict[str, object] = {}
     at = None
@@ -162,7 +166,7 @@ class ChainHandle(Handle[R], Generic[R]):
         return None if record is None else record.progress
 
     @blocking
-    def wait(self, timeout: float | None = None) -> Operation[Outcome]:
+    def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
         """How it ended, when it has. NotFound if it was never put, TaskFailed as soon as it is buried."""
         limit = check_timeout(timeout)
         ends = None if limit is None else time.monotonic() + limit

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from penstock.core import names, numbers
 from penstock.core.ending import encode_code
-from penstock.core.numbers import span_ms
+from penstock.core.numbers import Seconds, span_ms
 from penstock.core.task import Home, Record, Task
 from penstock.errors import BadValue, NotFound
 
@@ -19,7 +19,7 @@ class Retry(Exception):
     The attempt counts.
     """
 
-    def __init__(self, delay: float | None = None, reason: str | None = None) -> None:
+    def __init__(self, delay: Seconds | None = None, reason: str | None = None) -> None:
         self.delay = None if delay is None else span_ms("delay", delay) / 1000
         self.reason = names.text("reason", reason)
         super().__init__(delay, reason)
@@ -36,7 +36,7 @@ class Bury(Exception):
 class Snooze(Exception):
     """Not now: the task is released, and handed out again after `delay` seconds. The attempt does not count."""
 
-    def __init__(self, delay: float) -> None:
+    def __init__(self, delay: Seconds) -> None:
         self.delay = span_ms("delay", delay) / 1000
         super().__init__(delay)
 

@@ -8,6 +8,7 @@ import msgspec
 
 from penstock.broker.outcome import Outcome, await_task, find_outcome
 from penstock.broker.tube import Tube, current_record
+from penstock.core.numbers import Seconds
 from penstock.operations.operation import Operation, blocking
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class Handle(Generic[R]):
         return f"<Handle of {self._handler.name} {self.id} in {self._tube.name}>"
 
     @blocking
-    def wait(self, timeout: float | None = None) -> Operation[Outcome]:
+    def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
         """How the task ended, when it has; TimeoutError when it does not end in time.
 
         TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
@@ -36,7 +37,7 @@ class Handle(Generic[R]):
         outcome = yield from await_task(self._tube.runtime, self._tube.stored, self.id, timeout)
         return self._read(outcome)
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: Seconds | None = None) -> R:
         """What the function returned, when it has; TaskFailed when it did not end well."""
         return cast(R, self.wait(timeout).unwrap())
 

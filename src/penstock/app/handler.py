@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import arguments, tracing
@@ -17,8 +18,9 @@ from penstock.app.rules import Rules
 from penstock.broker.tube import Tube, fast_put
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
-from penstock.core.options import PutOptions
-from penstock.core.shapes import several
+from penstock.core.numbers import Seconds
+from penstock.core.options import TimedOptions
+from penstock.core.shapes import items as check_items
 from penstock.core.task import Record, Task
 from penstock.errors import BadValue, NoSuchTube
 from penstock.operations.operation import Call as Blocking
@@ -33,8 +35,8 @@ P = ParamSpec("P")
 Q = ParamSpec("Q")
 C = TypeVar("C", covariant=True)  # what a plain call gives: the result, or a coroutine of it
 
-# The arguments and keywords of one put; put options may be among the keywords.
-Given = tuple[tuple[object, ...], dict[str, object]]
+# The arguments, the keywords and the options of one put.
+Given = tuple[tuple[object, ...], dict[str, object], dict[str, object]]
 # The short way of its puts, and the tube that it leads to.
 _Short = tuple[Tube | None, Callable[[object], Record | None] | None]
 # A task that nobody gave a max_attempts: with the default back-off its last attempt is more than an hour later.
@@ -67,13 +69,15 @@ class Handler(Generic[P, R, C]):
     @overload
     def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
     @overload
-    def put(self, *args: object, delay: float, **more: object) -> Handle[R]: ...
+    def put(self, *args: object, delay: Seconds, **more: object) -> Handle[R]: ...
+    @overload
+    def put(self, *args: object, at: datetime, **more: object) -> Handle[R]: ...
     @overload
     def put(self, *args: object, pri: int, **more: object) -> Handle[R]: ...
     @overload
-    def put(self, *args: object, ttl: float, **more: object) -> Handle[R]: ...
+    def put(self, *args: object, ttl: Seconds, **more: object) -> Handle[R]: ...
     @overload
-    def put(self, *args: object, ttr: float, **more: object) -> Handle[R]: ...
+    def put(self, *args: object, ttr: Seconds, **more: object) -> Handle[R]: ...
     @overload
     def put(self, *args: object, utube: str | int, **more: object) -> Handle[R]: ...
     @overload
@@ -89,11 +93,11 @@ class Handler(Generic[P, R, C]):
     @overload
     def put(self, *args: object, rank: float, **more: object) -> Handle[R]: ...
     @overload
-    def put(self, *args: object, timeout: float | None, **more: object) -> Handle[R]: ...
+    def put(self, *args: object, timeout: Seconds | None, **more: object) -> Handle[R]: ...
     def put(self, *args: Any, **given: Any) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
-        return self.put_calls([(args, given)])[0] if handle is None else handle
+        return self.put_calls([(args, *self.arguments.split(given))])[0] if handle is None else handle
 
     def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
         """Store many tasks in one step, as tube.put_many does; put options in `shared` are for all.
@@ -106,7 +110,11 @@ class Handler(Generic[P, R, C]):
     def calls(self, items: Iterable[object], shared: CallOptions) -> list[Given]:
         """The calls that the items of put_many describe."""
         self.must_be_options("put_many", shared)
-        return [(args, {**shared, **keywords}) for args, keywords in map(_parts, several("items", items))]
+        found = []
+        for args, given in map(_parts, check_items(items)):
+            keywords, own = self.arguments.split(given)
+            found.append((args, keywords, {**shared, **own}))
+        return found
 
     @property
     def aio(self) -> AwaitedHandler[P, R]:
@@ -131,7 +139,7 @@ class Handler(Generic[P, R, C]):
 
     def make_call(self, args: tuple[object, ...], given: dict[str, object], options: CallOptions) -> Call[R]:
         """A call with these arguments and put options; options may be among the keywords."""
-        keywords, own = _split(given)
+        keywords, own = self.arguments.split(given)
         return Call(self, args, keywords, {**options, **own})  # type: ignore[typeddict-item]
 
     def must_be_options(self, verb: str, given: Iterable[str]) -> None:
@@ -169,7 +177,7 @@ class Handler(Generic[P, R, C]):
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
         """As put_calls, by the store's short way; None where there is none, or something has to be decided first."""
         tube = self.connection.opened(self.rules.tube)
-        if tube is None or not PUT_OPTIONS.isdisjoint(given):
+        if tube is None or not self.arguments.options.isdisjoint(given):
             return None
         if self._short[0] is not tube:
             self._short = tube, self._short_way(tube)
@@ -210,26 +218,27 @@ class Handler(Generic[P, R, C]):
         return tube
 
     def _put_into(self, tube: Tube, calls: list[Given], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:
-        timeout: Any = calls[0][1].get("timeout", 0) if calls else 0
+        timeout: Any = calls[0][2].get("timeout", 0) if calls else 0
         items = [self._call(tube, call, more) for call in calls]
         tasks: list[Task] = yield from operation_of(tube.put_many)(tube, items, timeout=timeout)
         handles = [Handle(self, tube, task.id) for task in tasks]
         self._hooks.was_put(handles)
         return handles
 
-    def _call(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, PutOptions]:
-        args, given = call
-        keywords, options = _split(given)
+    def _call(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, TimedOptions]:
+        args, keywords, options = call
         return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 
     def make_item(
         self, tube: Tube, stored: dict[str, object], given: dict[str, object], **more: object
-    ) -> tuple[dict[str, Any], PutOptions]:
+    ) -> tuple[dict[str, Any], TimedOptions]:
         """What tube.put_many accepts: a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
         if "ttr" in self.rules.options and "ttr" not in given and "ttr" not in tube.stored.kind.accepts:
             del options["ttr"]
+        if given.get("at") is not None and given.get("delay") is None:
+            options.pop("delay", None)  # the handler's
         if options.get("max_attempts") is None and tube.stored.max_attempts is None:
             options["max_attempts"] = DEFAULT_ATTEMPTS
         if self.keeps and options.get("address") is None:
@@ -250,7 +259,7 @@ class Prepared(Generic[P, R]):
 
     def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
         """Store a task that calls the function with these arguments."""
-        return self._handler.put_calls([(args, {**self._options, **kwargs})])[0]
+        return self._handler.make_call(args, kwargs, self._options).put()
 
     def put_many(self, items: Iterable[object]) -> list[Handle[R]]:
         """As the handler's put_many."""
@@ -274,12 +283,6 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
     from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
-
-
-def _split(given: Mapping[str, object]) -> tuple[dict[str, object], dict[str, object]]:
-    """The arguments among the keywords of a put, and the put options."""
-    arguments = {name: value for name, value in given.items() if name not in PUT_OPTIONS}
-    return arguments, {name: value for name, value in given.items() if name in PUT_OPTIONS}
 
 
 def _carried() -> dict[str, object]:

@@ -11,7 +11,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind
-from penstock.core.numbers import positive_ms
+from penstock.core.numbers import Seconds, positive_ms
 from penstock.core.options import PutOptions, Tube
 from penstock.errors import BadValue
 
@@ -28,7 +28,7 @@ class TaskOptions(PutOptions, total=False):
     tube: str | None
     executor: str | None
     backoff: Backoff | None
-    time_limit: float | None
+    time_limit: Seconds | None
 
 
 class Rules(NamedTuple):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 from penstock.broker.group import Group
 from penstock.broker.tube import TaskOrId, Tube
 from penstock.broker.tube_factory import open_tube
-from penstock.core.options import PutOptions, TubeOptions
+from penstock.core.options import TimedOptions, TubeOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Effects
 from penstock.core.task import Entry, Record, Task
@@ -48,11 +48,11 @@ class BoundTube:
         """The tube's name."""
         return self._tube.name
 
-    def put(self, data: object, **options: Unpack[PutOptions]) -> Task:
+    def put(self, data: object, **options: Unpack[TimedOptions]) -> Task:
         """Put one task, as Tube.put does; a full tube raises TubeFull at once, because a transaction must not wait."""
         return self._tube.put_many([(data, {})], **options)[0]
 
-    def put_many(self, items: Iterable[object], **shared: Unpack[PutOptions]) -> list[Task]:
+    def put_many(self, items: Iterable[object], **shared: Unpack[TimedOptions]) -> list[Task]:
         """Put many tasks, as Tube.put_many does."""
         return self._tube.put_many(items, **shared)
 

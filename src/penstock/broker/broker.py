@@ -13,7 +13,7 @@ from penstock.broker.session import Session, SessionHandle, SessionInfo, session
 from penstock.broker.stats import TubeInfo
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import DEFAULT_KIND, create_tube, open_tube
-from penstock.core.numbers import span_ms
+from penstock.core.numbers import Seconds, span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
 from penstock.core.shapes import flag
@@ -64,7 +64,7 @@ class Broker:
 
     @blocking
     def take(
-        self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
+        self, names: Iterable[str], timeout: Seconds | None = None, *, max_pri: int | None = None
     ) -> Operation[Task | None]:
         """Take the first ready task of the first of these tubes that has one; None if none came in time.
 
@@ -72,7 +72,7 @@ class Broker:
         """
         return (yield from self.session_handle.take_first(names, timeout, max_pri))
 
-    def session(self, ttr: float | None = 0, id: str | UUID | None = None) -> Session:
+    def session(self, ttr: Seconds | None = 0, id: str | UUID | None = None) -> Session:
         """Begin a session, or with id join a live one; NotFound if that is unknown or has lapsed.
 
         After its end its tasks stay taken for ttr seconds, so that another process may join it in that time.

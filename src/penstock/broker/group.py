@@ -11,8 +11,9 @@ from penstock.core import group as rules
 from penstock.core import names
 from penstock.core.entry import encode_payload
 from penstock.core.group import Group as StoredGroup
+from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions
+from penstock.core.options import TimedOptions
 from penstock.core.task import Entry, Task, make_task
 from penstock.errors import BadValue, NotFound
 from penstock.operations.operation import Call, Operation, blocking
@@ -49,14 +50,14 @@ class Group:
         return f"<Group {self.name} of {self._tube.name}>"
 
     @blocking
-    def put(self, data: object, *, timeout: float | None = 0, **options: Unpack[PutOptions]) -> Operation[Task]:
+    def put(self, data: object, *, timeout: Seconds | None = 0, **options: Unpack[TimedOptions]) -> Operation[Task]:
         """Add one task, as Tube.put does; NotFound when the group has ended."""
         tasks = yield from self._put([(data, {})], timeout, options)
         return tasks[0]
 
     @blocking
     def put_many(
-        self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
+        self, items: Iterable[object], *, timeout: Seconds | None = 0, **shared: Unpack[TimedOptions]
     ) -> Operation[list[Task]]:
         """Add many tasks, as Tube.put_many does; NotFound when the group has ended."""
         return (yield from self._put(items, timeout, shared))
@@ -85,7 +86,7 @@ class Group:
         return Progress(group.total - group.left, group.total)
 
     @blocking
-    def wait(self, timeout: float | None = None) -> Operation[str]:
+    def wait(self, timeout: Seconds | None = None) -> Operation[str]:
         """ "done" when its end work is put, "cancelled" when it was cancelled and all its work is gone.
 
         TimeoutError when neither comes in time.
@@ -119,12 +120,12 @@ class Group:
         if turned.more:  # blocked takes move the rest
             self._runtime.note_deadline((("ready", self._stored.no),), 0)
 
-    def _put(self, items: Iterable[object], timeout: float | None, options: PutOptions) -> Operation[list[Task]]:
+    def _put(self, items: Iterable[object], timeout: Seconds | None, options: TimedOptions) -> Operation[list[Task]]:
         mine = self._mine(options)
         records = yield from put_items(self._runtime, self._stored, items, timeout, mine, self._bind)
         return [make_task(record, self._tube) for record in records]
 
-    def _mine(self, options: PutOptions) -> PutOptions:
+    def _mine(self, options: TimedOptions) -> TimedOptions:
         if options.get("group") is not None:
             raise self._foreign(options["group"])
         return {**options, "group": self.name}

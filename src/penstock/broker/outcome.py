@@ -9,6 +9,7 @@ import msgspec
 
 from penstock.core import codec, names
 from penstock.core.ending import Ending, Sought, decode_code
+from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, NotFound, TaskFailed
@@ -43,7 +44,9 @@ class Outcome(msgspec.Struct, frozen=True):
         raise TaskFailed(f"the task failed{code}: {self.error}")
 
 
-def await_outcome(runtime: BrokerRuntime, tube: StoredTube, address: str, timeout: float | None) -> Operation[Outcome]:
+def await_outcome(
+    runtime: BrokerRuntime, tube: StoredTube, address: str, timeout: Seconds | None
+) -> Operation[Outcome]:
     """Wait for the task that holds the address now. Returns its outcome; TimeoutError if it does not end in time."""
     label, limit = names.label("address", address), check_timeout(timeout)
     first: Sought = yield OutcomeOp(runtime, tube, label)
@@ -53,7 +56,7 @@ def await_outcome(runtime: BrokerRuntime, tube: StoredTube, address: str, timeou
     return (yield from _await(runtime, tube, id, lambda: find_outcome(runtime, tube, id), f"of address {label}", limit))
 
 
-def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: float | None) -> Operation[Outcome]:
+def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Seconds | None) -> Operation[Outcome]:
     """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried."""
 
     def look() -> Operation[Outcome | None]:

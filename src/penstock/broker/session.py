@@ -23,6 +23,7 @@ from penstock.broker.tube_factory import find_tube, open_tube
 from penstock.core import numbers
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
+from penstock.core.numbers import Seconds
 from penstock.core.results import Blocked, Joined, Presence, Taken
 from penstock.core.shapes import several
 from penstock.core.task import Task
@@ -73,7 +74,7 @@ class Session:
 
     @blocking
     def take(
-        self, names: Iterable[str], timeout: float | None = None, *, max_pri: int | None = None
+        self, names: Iterable[str], timeout: Seconds | None = None, *, max_pri: int | None = None
     ) -> Operation[Task | None]:
         """Take the first ready task of the first of these tubes that has one; None if none came in time."""
         return (yield from self.session_handle.take_first(names, timeout, max_pri))
@@ -198,7 +199,7 @@ class SessionHandle:
 
     # Take.
 
-    def take_first(self, names: Iterable[str], timeout: float | None, max_pri: int | None) -> Operation[Task | None]:
+    def take_first(self, names: Iterable[str], timeout: Seconds | None, max_pri: int | None) -> Operation[Task | None]:
         """Take the first ready task of the first of these tubes that has one."""
         wanted = [valid_name("tube", name) for name in several("tubes", names)]
         if isinstance(names, str) or not wanted:
@@ -222,7 +223,12 @@ class SessionHandle:
         return find_tube(self.runtime, self, name)
 
     def take_tasks(
-        self, tubes: Sequence[Tube], count: int, timeout: float | None, max_pri: int | None, stop: Stop | None = None
+        self,
+        tubes: Sequence[Tube],
+        count: int,
+        timeout: Seconds | None,
+        max_pri: int | None,
+        stop: Stop | None = None,
     ) -> Operation[list[Task]]:
         """Take up to count tasks of the first tube that has any, waiting up to timeout seconds for the first.
 

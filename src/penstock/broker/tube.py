@@ -9,6 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 from penstock.broker import why
@@ -20,8 +21,8 @@ from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_SECONDS, positive_ms, span_ms, whole
-from penstock.core.options import PutOptions, refuse_option
+from penstock.core.numbers import MAX_SECONDS, Seconds, positive_ms, span_ms, whole
+from penstock.core.options import PutOptions, TimedOptions, refuse_option, with_delay
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
 from penstock.core.shapes import several
@@ -97,14 +98,15 @@ class Tube:
 
     @blocking_with_fast_path(_put_plain)
     def put(
-        self, data: object, *, pri: int | None = None, ttl: float | None = None, ttr: float | None = None,
-        delay: float | None = 0, utube: str | int | None = None, id: str | None = None, rank: float | None = None,
-        address: str | None = None, on_duplicate: str = "error", group: str | None = None,
+        self, data: object, *, pri: int | None = None, ttl: Seconds | None = None, ttr: Seconds | None = None,
+        delay: Seconds | None = 0, at: datetime | None = None, utube: str | int | None = None, id: str | None = None,
+        rank: float | None = None, address: str | None = None, on_duplicate: str = "error", group: str | None = None,
         callback: str | None = None, reply_to: str | None = None, max_attempts: int | None = None,
-        timeout: float | None = 0,
+        timeout: Seconds | None = 0,
     ) -> Operation[Task]:  # fmt: skip
         """Store one task. When this returns, it is as durable as the store promises.
 
+        Seconds may be a timedelta. `at`, an aware datetime, is used in place of a delay; one in the past means now.
         If the tube is full, waits up to timeout seconds (None: for ever), then raises TubeFull.
         """
         options: PutOptions = {}
@@ -115,6 +117,9 @@ class Tube:
                 "address": address, "on_duplicate": on_duplicate, "group": group, "callback": callback,
                 "reply_to": reply_to, "max_attempts": max_attempts,
             }  # fmt: skip
+        if at is not None:
+            now: int = yield Call(self.runtime.store.now)
+            options = with_delay(self.stored.kind, {**options, "at": at}, now)
         entry = make_entry(self.stored, data, options)
         record = (yield from put_entries(self.runtime, self.stored, [entry], timeout))[0]
         same = type(data) in ATOMS and address is id is None  # with one, it may be the task that was there
@@ -122,7 +127,7 @@ class Tube:
 
     @blocking
     def put_many(
-        self, items: Iterable[object], *, timeout: float | None = 0, **shared: Unpack[PutOptions]
+        self, items: Iterable[object], *, timeout: Seconds | None = 0, **shared: Unpack[TimedOptions]
     ) -> Operation[list[Task]]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
         records = yield from put_items(self.runtime, self.stored, items, timeout, shared)
@@ -131,7 +136,7 @@ class Tube:
     # Take.
 
     @blocking
-    def take(self, timeout: float | None = None, *, max_pri: int | None = None) -> Operation[Task | None]:
+    def take(self, timeout: Seconds | None = None, *, max_pri: int | None = None) -> Operation[Task | None]:
         """Take the first ready task in the tube's order, leased to this session alone; None if none came in time.
 
         timeout None waits for ever, 0 never waits.
@@ -141,7 +146,9 @@ class Tube:
         return tasks[0] if tasks else None
 
     @blocking
-    def take_many(self, count: int, timeout: float | None = 0, *, max_pri: int | None = None) -> Operation[list[Task]]:
+    def take_many(
+        self, count: int, timeout: Seconds | None = 0, *, max_pri: int | None = None
+    ) -> Operation[list[Task]]:
         """Take up to count ready tasks, in order; waits up to timeout seconds for the first."""
         check_max_pri(self.stored, max_pri)
         return (yield from self.session_handle.take_tasks((self,), whole("count", count), timeout, max_pri))
@@ -198,7 +205,7 @@ class Tube:
         yield from self._settle_leased(task_or_id, move)
 
     @blocking
-    def release(self, task_or_id: TaskOrId, delay: float | None = 0) -> Operation[None]:
+    def release(self, task_or_id: TaskOrId, delay: Seconds | None = 0) -> Operation[None]:
         """Put a task back at its old place, after delay seconds if the kind has delays. NotTaken unless held."""
         extra = span_ms("delay", 0 if delay is None else delay)
         if extra and "delay" not in self.stored.kind.accepts:
@@ -206,7 +213,7 @@ class Tube:
         yield from self._settle_leased(task_or_id, self._move("release", task_or_id, extra))
 
     @blocking
-    def touch(self, task_or_id: TaskOrId, seconds: float) -> Operation[None]:
+    def touch(self, task_or_id: TaskOrId, seconds: Seconds) -> Operation[None]:
         """Extend this lease by some seconds; does nothing if it has no deadline. NotTaken unless held."""
         if not self.stored.kind.timed:
             raise UnsupportedOption(f"kind {self.kind} has no ttr to touch: these have it: {kinds_with('ttr')}")
@@ -413,7 +420,7 @@ class Tube:
     # Addresses and groups.
 
     @blocking
-    def wait(self, address: str, timeout: float | None = None) -> Operation[Outcome]:
+    def wait(self, address: str, timeout: Seconds | None = None) -> Operation[Outcome]:
         """Wait for the task that holds the address now. Returns its outcome; TimeoutError if it does not end in time.
 
         An address without a task gives its last outcome, or `unknown` if none is kept.
@@ -447,7 +454,7 @@ class Tube:
 
     # Kind reliable.
 
-    def recover(self, count: int, elapsed: float) -> list[Task]:
+    def recover(self, count: int, elapsed: Seconds) -> list[Task]:
         """Deliver again what was delivered at least elapsed seconds ago and never acked (kind reliable)."""
         raise unsupported(self.stored.kind, "recover")
 

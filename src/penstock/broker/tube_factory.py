@@ -10,6 +10,7 @@ from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.kind import DELIVER, find_kind
+from penstock.core.numbers import plain_seconds
 from penstock.core.options import DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TubeMismatch
@@ -83,8 +84,8 @@ def _check_match(stored: StoredTube, kind: str | None, options: Mapping[str, obj
     check_tube_options(stored.kind, options)
     for option, value in options.items():
         has = stored.given.get(option, DEFAULTS.get(option))
-        if value is not None and value != has:
+        if value is not None and plain_seconds(value) != has:
             raise TubeMismatch(
-                f"tube {stored.name} has {option}={has!r}, not {value!r}: open it without "
+                f"tube {stored.name} has {option}={has!r}, not {plain_seconds(value)!r}: open it without "
                 f"{option}, or drop it and create it again"
             )

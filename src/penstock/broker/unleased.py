@@ -12,7 +12,7 @@ from penstock.broker.tube import TaskOrId, Tube, taken_tasks
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_WHOLE, span_ms, whole
+from penstock.core.numbers import MAX_WHOLE, Seconds, span_ms, whole
 from penstock.core.select import Deliveries, Sweep
 from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
@@ -34,7 +34,7 @@ class UnleasedTube(Tube):
     def release_all(self) -> int:
         raise unsupported(self.stored.kind, "release_all")
 
-    def wait(self, address: str, timeout: float | None = None) -> Outcome:
+    def wait(self, address: str, timeout: Seconds | None = None) -> Outcome:
         raise unsupported(self.stored.kind, "wait")
 
     def group(self, name: str) -> Group:
@@ -87,7 +87,7 @@ class ReliableTube(UnleasedTube):
     def _acked(self, records: Iterable[Record | None]) -> list[str]:
         return [record.address for record in records if record is not None and record.address is not None]
 
-    def recover(self, count: int, elapsed: float) -> list[Task]:
+    def recover(self, count: int, elapsed: Seconds) -> list[Task]:
         recovered = self.runtime.store.sweep(
             self.stored, Sweep("recover", whole("count", count), span_ms("elapsed", elapsed))
         )

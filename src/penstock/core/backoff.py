@@ -5,21 +5,23 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.names import shown
-from penstock.core.numbers import number, positive_ms, span_ms
+from penstock.core.numbers import Seconds, number, plain_seconds, positive_ms, span_ms
 from penstock.errors import BadValue
 
 
 class Backoff(msgspec.Struct, frozen=True):
     """Attempt n waits base * factor**(n-1) seconds, at most limit, give or take the jitter share."""
 
-    base: float = 1
+    base: Seconds = 1
     factor: float = 2
-    limit: float = 300
+    limit: Seconds = 300
     jitter: float = 0.1
 
     def __post_init__(self) -> None:
         span_ms("backoff base", self.base)
         positive_ms("backoff limit", self.limit)
+        for name in ("base", "limit"):
+            msgspec.structs.force_setattr(self, name, plain_seconds(getattr(self, name)))
         if number("backoff factor", self.factor) < 1:
             raise BadValue(f"backoff factor {shown(self.factor)} is below 1: waits would shrink")
         if not 0 <= number("backoff jitter", self.jitter) <= 1:
@@ -27,6 +29,8 @@ class Backoff(msgspec.Struct, frozen=True):
 
     def delay(self, attempt: int, chance: float) -> float:
         """Seconds to wait after that attempt; chance, from 0 to 1, places it within the jitter."""
+        assert isinstance(self.base, (int, float))
+        assert isinstance(self.limit, (int, float))
         try:
             grown = self.base * float(self.factor) ** max(attempt - 1, 0)
         except OverflowError:  # beyond every limit

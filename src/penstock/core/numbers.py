@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime, timedelta
 
 from penstock.core.names import kind_of, shown
 from penstock.errors import BadValue
@@ -10,6 +11,8 @@ from penstock.errors import BadValue
 # A hundred years: longer than any queue lives, and far below 2**53 when counted in milliseconds.
 MAX_SECONDS = 3_155_760_000
 MAX_WHOLE = 2**31 - 1
+# Seconds as callers may give them.
+Seconds = float | timedelta
 MAX_PRI = MAX_WHOLE
 # Of sums of floats: a hundred times 0.01 is 1.0000000000000007.
 ROUNDING = 1e-9
@@ -64,9 +67,28 @@ def timeout(value: object) -> float | None:
     return None if value is None else _seconds("timeout", value, "0 or more, or None")
 
 
+def delay_until(at: object, now: int) -> Seconds:
+    """The delay of a put for that time; `now` in milliseconds by the store's clock. A time in the past means now."""
+    if not isinstance(at, datetime):
+        raise BadValue(f"at {shown(at)} is {kind_of(at)}: give a datetime with a time zone")
+    if at.utcoffset() is None:
+        raise BadValue(f"at {shown(at)} has no time zone: give an aware datetime, such as datetime.now(UTC)")
+    delay = max((at.timestamp() * 1000 - now) / 1000, 0)
+    if delay > MAX_SECONDS:
+        raise BadValue(f"at {shown(at)} is out of range: at most {MAX_SECONDS} seconds (100 years) from now")
+    return delay
+
+
+def plain_seconds(value: object) -> object:
+    """A timedelta as seconds; every other value as it is."""
+    return value.total_seconds() if isinstance(value, timedelta) else value
+
+
 def _seconds(what: str, value: object, wanted: str, *, above: bool = False) -> float:
     if type(value) not in (int, float):
-        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give seconds, {wanted}")
+        if not isinstance(value, timedelta):
+            raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give seconds or a timedelta, {wanted}")
+        value = value.total_seconds()
     assert isinstance(value, (int, float))
     if not (value > 0 if above else value >= 0):  # also refuses NaN
         raise BadValue(f"{what} {shown(value)} is out of range: give seconds, {wanted}")

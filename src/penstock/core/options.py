@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from typing import NoReturn, TypedDict, cast
 from urllib.parse import urlsplit
 
@@ -11,7 +12,7 @@ import msgspec
 from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
-from penstock.core.numbers import positive_ms, pri, span_ms, whole
+from penstock.core.numbers import Seconds, delay_until, plain_seconds, positive_ms, pri, span_ms, whole
 from penstock.core.shapes import flag
 from penstock.core.shards import check_shards, refuse_with_shards
 from penstock.core.task import Entry
@@ -22,21 +23,21 @@ DEFAULT_RETENTION = 7 * 24 * 3600
 
 
 class TubeOptions(TypedDict, total=False):
-    """The options of a tube, all optional; seconds are floats."""
+    """The options of a tube, all optional."""
 
-    ttl: float | None
-    ttr: float | None
+    ttl: Seconds | None
+    ttr: Seconds | None
     pri: int | None
     callback: str | None
     capacity: int | None
     temporary: bool | None
     max_attempts: int | None
     backoff: Backoff | None
-    period: float | None
+    period: Seconds | None
     utube_limit: int | None
     fair: bool | None
-    aging: float | None
-    retention: float | None
+    aging: Seconds | None
+    retention: Seconds | None
     max_payload: int | None
     shards: int | None
 
@@ -45,9 +46,9 @@ class PutOptions(TypedDict, total=False):
     """What one put may say; None and absent mean the same: not given."""
 
     pri: int | None
-    ttl: float | None
-    ttr: float | None
-    delay: float | None
+    ttl: Seconds | None
+    ttr: Seconds | None
+    delay: Seconds | None
     utube: str | int | None
     id: str | None
     rank: float | None
@@ -57,6 +58,12 @@ class PutOptions(TypedDict, total=False):
     callback: str | None
     reply_to: str | None
     max_attempts: int | None
+
+
+class TimedOptions(PutOptions, total=False):
+    """As PutOptions, with a time in place of a delay: `with_delay` makes a delay of it."""
+
+    at: datetime | None
 
 
 class Tube(msgspec.Struct, frozen=True):
@@ -157,8 +164,8 @@ def check_tube_options(kind: Kind, options: Mapping[str, object]) -> dict[str, o
         if need is not None and not kind.has(need):
             raise UnsupportedOption(f"kind {kind.name} has no option {option}: these have it: {kinds_with(need)}")
         checked = _CHECKS[option](option, value)
-        if DEFAULTS.get(option) != value:
-            given[option] = checked if isinstance(checked, str) else value
+        if DEFAULTS.get(option) != plain_seconds(value):
+            given[option] = checked if isinstance(checked, str) else plain_seconds(value)
     if given.get("fair") and ("-id" in kind.order or (len(kind.order) == 2 and kind.order[1] != "id")):
         raise UnsupportedOption(f"kind {kind.name} leaves no place for fair turns in its order: drop fair")
     if given.get("aging") and kind.order[0] != "pri":
@@ -205,6 +212,20 @@ def refuse_foreign(kind: Kind, given: Mapping[str, object]) -> None:
 def _check_on_duplicate(value: object) -> None:
     if value not in ("error", "ignore", "replace"):
         raise BadValue(f"on_duplicate {names.shown(value)} is unknown: give error, ignore or replace")
+
+
+def with_delay(kind: Kind, given: TimedOptions, now: int) -> PutOptions:
+    """Put options whose `at` is a delay; `now` in milliseconds by the store's clock."""
+    options = dict(given)
+    at = options.pop("at", None)
+    if at is not None:
+        delay = options.get("delay")
+        if delay is not None and not (type(delay) in (int, float) and delay == 0):
+            raise BadValue(f"at and delay {names.shown(delay)} are given: give one of them")
+        if not kind.has("delay"):
+            raise UnsupportedOption(f"kind {kind.name} has no option at: these have it: {kinds_with('delay')}")
+        options["delay"] = delay_until(at, now)
+    return cast(PutOptions, options)
 
 
 def refuse_option(kind: Kind, option: str) -> NoReturn:

@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.core import codec
 from penstock.core.kind import Kind
+from penstock.core.numbers import Seconds
 from penstock.errors import BadValue, StoreCorrupt
 
 T = TypeVar("T")
@@ -130,9 +131,9 @@ class Home(Place, Protocol):
 
     def ack(self, task_or_id: Task, result: object = None) -> None: ...
     def fail(self, task_or_id: Task, error: str, code: str | int | None = None) -> None: ...
-    def release(self, task_or_id: Task, delay: float | None = 0) -> None: ...
+    def release(self, task_or_id: Task, delay: Seconds | None = 0) -> None: ...
     def bury(self, task_or_id: Task, reason: str | None = None) -> None: ...
-    def touch(self, task_or_id: Task, seconds: float) -> None: ...
+    def touch(self, task_or_id: Task, seconds: Seconds) -> None: ...
     def _finish(self, task: Task) -> None: ...
     def _give_back(self, task: Task, error: BaseException) -> None: ...
 
@@ -207,7 +208,7 @@ class Task(Facts[Home]):
         """Failed for good: the task leaves the tube."""
         self._home.fail(self, error, code)
 
-    def release(self, delay: float | None = 0) -> None:
+    def release(self, delay: Seconds | None = 0) -> None:
         """Back to its old place, after delay seconds."""
         self._home.release(self, delay)
 
@@ -215,7 +216,7 @@ class Task(Facts[Home]):
         """Aside, until kicked."""
         self._home.bury(self, reason)
 
-    def touch(self, seconds: float) -> None:
+    def touch(self, seconds: Seconds) -> None:
         """So many seconds more for this hand-out."""
         self._home.touch(self, seconds)
 

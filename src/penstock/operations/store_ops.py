@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec.structs import replace
 
 from penstock.core.ending import Sought
 from penstock.core.entry import encode_payload, make_entry
 from penstock.core.lifecycle import Move
+from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
-from penstock.core.options import PutOptions
+from penstock.core.options import PutOptions, TimedOptions, with_delay
 from penstock.core.options import Tube as StoredTube
-from penstock.core.shapes import several
+from penstock.core.shapes import items as check_items
 from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
 from penstock.errors import TubeFull
-from penstock.operations.operation import Operation, StoreOp
+from penstock.operations.operation import Call, Operation, StoreOp
 
 if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime
@@ -69,15 +70,18 @@ class PutOp(StoreOp):
 
 
 def put_items(
-    runtime: BrokerRuntime, tube: StoredTube, items: Iterable[object], timeout: float | None, shared: PutOptions,
+    runtime: BrokerRuntime, tube: StoredTube, items: Iterable[object], timeout: Seconds | None, shared: TimedOptions,
     bind: Callable[[Entry], Entry] | None = None,
 ) -> Operation[list[Record]]:  # fmt: skip
     """Put many tasks, each `data` or `(data, options)`, in atomic chunks; `bind` ties each entry to a group."""
     records: list[Record] = []
-    feed = iter(several("items", items))
+    feed = iter(check_items(items))
     # Items of a list are all checked before any of them is stored.
     ahead = max(len(items), CHUNK) if isinstance(items, (list, tuple)) else CHUNK
-    while entries := list(_entries(tube, islice(feed, ahead), shared)):
+    while chunk := list(islice(feed, ahead)):
+        timed = shared.get("at") is not None or any(_has_options(item) and "at" in item[1] for item in chunk)
+        now: int | None = (yield Call(runtime.store.now)) if timed else None
+        entries = list(_entries(tube, chunk, shared, now))
         if bind is not None:
             entries = [bind(entry) for entry in entries]
         for first in range(0, len(entries), CHUNK):
@@ -87,7 +91,7 @@ def put_items(
 
 
 def put_entries(
-    runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], timeout: float | None
+    runtime: BrokerRuntime, tube: StoredTube, entries: Sequence[Entry], timeout: Seconds | None
 ) -> Operation[list[Record]]:
     """Put these entries, all or none; if the tube is full, waits up to timeout seconds, then raises TubeFull."""
     limit, put = check_timeout(timeout), PutOp(runtime, tube, entries)
@@ -100,17 +104,26 @@ def put_entries(
     return records
 
 
-def _entries(tube: StoredTube, items: Iterable[object], shared: PutOptions) -> Iterator[Entry]:
+def _has_options(item: object) -> TypeGuard[tuple[object, dict[str, object]]]:
+    return isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict)
+
+
+def _entries(tube: StoredTube, items: Iterable[object], given: TimedOptions, now: int | None) -> Iterator[Entry]:
     first: Entry | None = None  # without options of its own: others of this sort only differ in their data
+    shared = _delayed(tube, given, now)
     for item in items:
-        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], dict):
+        if _has_options(item):
             own = {option: value for option, value in item[1].items() if value is not None}
-            yield make_entry(tube, item[0], {**shared, **own})
+            yield make_entry(tube, item[0], _delayed(tube, {**given, **own}, now))  # type: ignore[typeddict-item]
         elif first is None:
             first = make_entry(tube, item, shared)
             yield first
         else:
             yield replace(first, payload=encode_payload(tube, "data", item))
+
+
+def _delayed(tube: StoredTube, options: TimedOptions, now: int | None) -> PutOptions:
+    return options if now is None else with_delay(tube.kind, options, now)
 
 
 class SettleOp(StoreOp):

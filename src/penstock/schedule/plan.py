@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Protocol
+from typing import Protocol, cast
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
 from penstock.core.names import kind_of, shown
-from penstock.core.numbers import positive_ms
+from penstock.core.numbers import Seconds, plain_seconds, positive_ms
 from penstock.errors import BadValue
 
 # A shorter distance would fill the tube with ticks that are put ahead.
@@ -40,9 +40,9 @@ class Plan(Protocol):
 class Every:
     """At every multiple of a number of seconds since the epoch, so that all workers agree without asking."""
 
-    def __init__(self, seconds: float) -> None:
-        self.when: When = {"every": seconds}
+    def __init__(self, seconds: Seconds) -> None:
         self._ms = positive_ms("every", seconds)
+        self.when: When = {"every": cast(float, plain_seconds(seconds))}
         if self._ms < SHORTEST_MS:
             raise BadValue(f"every {shown(seconds)} is too often: give at least {SHORTEST_MS / 1000} seconds")
 
