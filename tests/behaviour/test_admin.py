@@ -90,13 +90,31 @@ def test_retry_kicks_releases_or_ends_a_delay(broker: penstock.Broker, connect: 
         admin.retry(tube, again.id)
 
 
+def test_an_address_is_found_and_its_task_is_cancelled(broker: penstock.Broker) -> None:
+    tube = broker.tube("mail")
+    tube.put("other")
+    task = tube.put("x", address="a/ü")
+    assert admin.id_at(tube, "a/ü") == task.id
+    admin.cancel(tube, task.id, "too late")
+    assert tube.wait("a/ü", 0) == penstock.Outcome("cancelled", error="too late")
+    with pytest.raises(penstock.NotFound, match=f"task {task.id} is not in tube mail"):
+        admin.cancel(tube, task.id)
+    with pytest.raises(penstock.NotFound, match="has no task in tube mail"):
+        admin.id_at(tube, "a/ü")
+    for wrong in ("", " ", "a" * 10_000, "\ud800"):
+        with pytest.raises(penstock.BadValue):
+            admin.id_at(tube, wrong)
+    with pytest.raises(penstock.UnsupportedOption):
+        admin.id_at(broker.tube("round", "round", period=1), "a")
+
+
 def test_each_status_has_its_verbs() -> None:
     assert {status.name: admin.verbs_for(status) for status in Status} == {
-        "READY": ["bury", "delete"],
-        "TAKEN": ["retry", "release", "bury", "delete"],
+        "READY": ["bury", "cancel", "delete"],
+        "TAKEN": ["retry", "release", "bury", "cancel", "delete"],
         "DONE": [],
-        "BURIED": ["retry", "kick", "bury", "delete"],
-        "DELAYED": ["retry", "bury", "delete"],
+        "BURIED": ["retry", "kick", "bury", "cancel", "delete"],
+        "DELAYED": ["retry", "bury", "cancel", "delete"],
     }
 
 

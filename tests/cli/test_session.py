@@ -102,3 +102,19 @@ def test_retry_brings_back_what_is_buried_or_in_other_hands(shell: Shell) -> Non
         broker.create_tube("feeds", "round", period=1).put("x", id="a")
     assert "is ready already" in shell.refused("retry", "mail", "1")
     assert shell.refused("retry", "feeds", "a").startswith("kind round has no kick")
+
+
+def test_cancel_ends_a_task_by_its_id_or_address(shell: Shell) -> None:
+    shell("put", "mail", "x", "--address", "first")
+    shell("put", "mail", "y", "--address", "second")
+    assert shell.json("cancel", "mail", "1", "--reason", "too late") == {"tube": "mail", "id": 1, "verb": "cancel"}
+    assert shell("cancel", "mail", "--address", "second") == "cancelled 2 of mail"
+    assert shell.run("wait", "mail", "first", "--timeout", "0").stdout.split()[1:] == [
+        "cancelled",
+        "error",
+        "too",
+        "late",
+    ]
+    assert "task 1 is not in tube mail" in shell.refused("cancel", "mail", "1")
+    assert "has no task in tube mail" in shell.refused("cancel", "mail", "--address", "second")
+    assert "give one of them" in shell.refused("cancel", "mail")

@@ -15,6 +15,7 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.kind import must_have
 from penstock.core.lifecycle import TRANSITIONS, Move
+from penstock.core.options import refuse_option
 from penstock.core.results import Lane
 from penstock.core.task import Record, Status, Task, make_task
 from penstock.errors import NotFound, NotTaken
@@ -27,12 +28,12 @@ SEARCHED = 5000
 # A search returns when what it found has this many bytes of data.
 FOUND_BYTES = 4 * 1024 * 1024
 #: The verbs of an operator on one task, in the order of buttons.
-VERBS = ("kick", "release", "bury", "delete")
+VERBS = ("kick", "release", "bury", "cancel", "delete")
 
 
 def verbs_for(status: Status) -> list[str]:
     """The verbs that an operator can use on a task of that status."""
-    own = [verb for verb in VERBS if status.value in TRANSITIONS[verb]]
+    own = [verb for verb in VERBS if status.value in TRANSITIONS["delete" if verb == "cancel" else verb]]
     return ["retry", *own] if status in (Status.BURIED, Status.DELAYED, Status.TAKEN) else own
 
 
@@ -66,6 +67,22 @@ def retry(tube: Tube, id: int | str) -> None:
         if status is Status.DELAYED:
             tube.bury(id)  # kicked below; if the process dies in between, the task stays buried, where it is seen
         kick_one(tube, id)
+
+
+def id_at(tube: Tube, address: str) -> int:
+    """The id of the task that has the address now; NotFound if there is none."""
+    if not tube.stored.kind.leased:
+        refuse_option(tube.stored.kind, "address")
+    record = tube.runtime.store.get(tube.stored, [names.label("address", address)])[0]
+    if record is None:
+        raise NotFound(f"address {names.shown(address)} has no task in tube {tube.name}: never put, or ended")
+    return record.id
+
+
+def cancel(tube: Tube, id: int | str, reason: str | None = None) -> None:
+    """As `tube.cancel`; NotFound if the task is not there."""
+    if not tube.cancel(id, reason):
+        raise NotFound(f"task {id} is not in tube {tube.name}: it was never put, or has left it")
 
 
 def holder(tube: Tube, record: Record) -> str | None:

@@ -24,8 +24,8 @@ _DATA_BEGINS = 34
 # verb -> what people read once it is done
 _DONE = {
     "put": "put", "ack": "acked", "fail": "failed", "release": "released", "touch": "touched", "bury": "buried",
-    "kick": "kicked", "retry": "retried", "delete": "deleted", "pause": "paused", "resume": "resumed",
-    "truncate": "removed", "drop": "dropped",
+    "kick": "kicked", "retry": "retried", "cancel": "cancelled", "delete": "deleted", "pause": "paused",
+    "resume": "resumed", "truncate": "removed", "drop": "dropped",
 }  # fmt: skip
 
 

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 import click
 
-from penstock.broker.admin import kick_one
+from penstock.broker.admin import cancel as cancel_task
+from penstock.broker.admin import id_at, kick_one
 from penstock.broker.admin import retry as run_again
 from penstock.cli import output, params
 from penstock.errors import BadValue, NotTaken
@@ -163,6 +164,30 @@ def retry(url: str, tube: str, id: str, as_json: bool) -> None:
         number = params.task_id(opened, id)
         run_again(opened, number)
         output.settled(opened, number, "retry", as_json)
+
+
+@click.command()
+@params.tube_argument
+@click.argument("id", required=False)
+@click.option("--address", help="The address of the task, in place of its ID.")
+@click.option("--reason", help="Kept as the error of its outcome.")
+@output.json_option
+@click.pass_obj
+def cancel(url: str, tube: str, id: str | None, address: str | None, reason: str | None, as_json: bool) -> None:
+    """End a task as cancelled, also while it runs.
+
+    \b
+    penstock cancel mail 1 --reason "no longer wanted"
+    penstock cancel mail --address order-7
+
+    A handler that runs it loses its lease. Exit code 1 if the task is not there.
+    """
+    if (id is None) == (address is None):
+        raise BadValue("cancel needs the ID of a task, or its --address: give one of them")
+    with params.opened(url, tube) as opened:
+        number = params.task_id(opened, id) if id is not None else id_at(opened, address or "")
+        cancel_task(opened, number, reason)
+        output.settled(opened, number, "cancel", as_json)
 
 
 @click.command()

@@ -140,6 +140,14 @@ def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Br
     assert 2 not in filled.tube("mail")
 
 
+def test_a_task_is_cancelled_after_a_question(server: Serving, filled: penstock.Broker, page: Page) -> None:
+    page.goto(f"{server.url}/tubes/mail/tasks/1")
+    page.get_by_text("Cancel", exact=True).click()
+    press(page, "Yes, cancel")
+    expect(page.get_by_role("status")).to_have_text("The task is cancelled.")
+    assert filled.tube("mail").wait(HOSTILE, 0) == penstock.Outcome("cancelled", error="cancelled in the dashboard")
+
+
 def test_the_buttons_of_a_tube(server: Serving, filled: penstock.Broker, page: Page) -> None:
     tube = filled.tube("mail")
     page.goto(f"{server.url}/tubes/mail")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import quote
 
 import httpx
 
@@ -236,3 +237,30 @@ def test_ids_of_the_other_kinds_are_text(server: Serving) -> None:
     recovered = server.post("/api/tubes/log/recover", {"count": 5, "elapsed": 0}).json()["tasks"]
     assert [task["id"] for task in recovered] == [id]
     assert server.post("/api/tubes/log/ack", {"ids": [id, "1-1"]}).json() == {"acked": [id]}
+
+
+@EVERY_STORE
+def test_cancel_ends_a_task_in_any_state(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail")
+    for address in ("ready", "taken", "with/slash ü?"):
+        tube.put(address, address=address)
+    task = tube.take(0)
+    assert task is not None
+    for id in (1, 2):
+        cancelled = server.post(f"{MAIL}/tasks/{id}/cancel", {"reason": "too late"})
+        assert (cancelled.status_code, cancelled.json()) == (200, {"id": id, "tube": "mail"})
+    assert tube.wait("ready", 0) == tube.wait("taken", 0) == penstock.Outcome("cancelled", error="too late")
+    assert refused(server.post(f"{MAIL}/tasks/1/cancel")) == (404, "NotFound")
+    assert refused(server.post(f"{MAIL}/tasks/x/cancel")) == (400, "BadValue")
+    path = f"{MAIL}/addresses/{quote('with/slash ü?')}"
+    assert server.get(path).json()["id"] == 3
+    assert server.get(path.replace("/slash", "%2Fslash")).json()["address"] == "with/slash ü?"
+    assert server.post(f"{path}/cancel").json() == {"id": 3, "tube": "mail"}
+    for answer in (server.get(path), server.post(f"{path}/cancel"), server.client.delete(path)):
+        assert refused(answer) == (404, "NotFound")
+    tube.put("again", address="again")
+    assert server.client.delete(f"{MAIL}/addresses/again").status_code == 204
+    assert tube.wait("again", 0).status == "deleted"
+    beside.tube("feeds", "round", period=1).put(1, id="a")
+    assert refused(server.get("/api/tubes/feeds/addresses/a")) == (400, "UnsupportedOption")
+    assert refused(server.post("/api/tubes/feeds/tasks/a/cancel")) == (400, "UnsupportedOption")

@@ -31,6 +31,7 @@ NOTICES = {
     "release": "The task is released.",
     "bury": "The task is buried.",
     "delete": "The task is deleted.",
+    "cancel": "The task is cancelled.",
     "kicked": "Buried tasks that are ready again: {count}.",
     "paused": "The tube is paused: nothing is taken from it.",
     "resumed": "Tube resumed.",
@@ -98,7 +99,8 @@ def _on_task(verb: str, change: Callable[[Any, Any], object]) -> Action:
     async def action(form: FormAction) -> str:
         id = task_id(form.tube, form.path["id"])
         await form.access.call(change, form.tube.sync, id)
-        return f"{form.home}?done=delete" if verb == "delete" else f"{form.home}/tasks/{part(id)}?done={verb}"
+        gone = verb in ("delete", "cancel")
+        return f"{form.home}?done={verb}" if gone else f"{form.home}/tasks/{part(id)}?done={verb}"
 
     return action
 
@@ -130,6 +132,10 @@ ACTIONS: dict[str, tuple[Role, Action]] = {
     _TASK + "retry": (Role.OPERATE, _on_task("retry", admin.retry)),
     _TASK + "release": (Role.OPERATE, _on_task("release", admin.release_one)),
     _TASK + "bury": (Role.OPERATE, _on_task("bury", lambda tube, id: tube.bury(id, "buried in the dashboard"))),
+    _TASK + "cancel": (
+        Role.OPERATE,
+        _on_task("cancel", lambda tube, id: admin.cancel(tube, id, "cancelled in the dashboard")),
+    ),
     _TASK + "delete": (Role.OPERATE, _on_task("delete", lambda tube, id: tube.delete(id))),
     _TUBE + "/kick": (Role.OPERATE, _kick),
     _TUBE + "/pause": (Role.ADMIN, _pause),

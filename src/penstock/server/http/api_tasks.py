@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from penstock import aio
@@ -97,6 +98,11 @@ async def bury(call: Call, body: requests.Bury) -> Settled:
     return await _settle(call, body, "bury", body.reason)
 
 
+async def cancel(call: Call, body: requests.Cancel) -> Settled:
+    """End a task with the outcome `cancelled`, in any state; by anyone."""
+    return await _steer(call, partial(admin.cancel, reason=body.reason))
+
+
 async def kick_one(call: Call, body: requests.NoBody) -> Settled:
     """A buried task is ready again, its attempts forgotten; by anyone."""
     return await _steer(call, admin.kick_one)
@@ -109,9 +115,16 @@ async def retry(call: Call, body: requests.NoBody) -> Settled:
 
 async def _steer(call: Call, change: Callable[[Tube, int | str], None]) -> Settled:
     tube = await call.access.tube(call.path["name"], call.visit)
-    id = task_id(tube, call.path["id"])
+    id = await _id(call, tube)
     await call.access.call(change, tube.sync, id)
     return Settled(id, tube.name)
+
+
+async def _id(call: Call, tube: aio.Tube) -> Any:
+    """The id in the path, or that of the task that has the address in the path."""
+    if "address" in call.path:
+        return await call.access.call(admin.id_at, tube.sync, call.path["address"])
+    return task_id(tube, call.path["id"])
 
 
 async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Settled:
@@ -141,13 +154,28 @@ async def ack_many(call: Call, body: requests.AckMany) -> Acked:
 async def peek(call: Call) -> TaskAnswer:
     """A task as it stands, whoever has it."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    return responses.task(await tube.peek(task_id(tube, call.path["id"])))
+    return responses.task(await tube.peek(await _id(call, tube)))
+
+
+async def peek_address(call: Call) -> TaskAnswer:
+    """The task that has an address now."""
+    return await peek(call)
 
 
 async def delete(call: Call) -> None:
     """Remove a task; by anyone."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    await tube.delete(task_id(tube, call.path["id"]))
+    await tube.delete(await _id(call, tube))
+
+
+async def delete_address(call: Call) -> None:
+    """Remove the task that has an address now; by anyone."""
+    await delete(call)
+
+
+async def cancel_address(call: Call, body: requests.Cancel) -> Settled:
+    """End the task that has an address now with the outcome `cancelled`; by anyone."""
+    return await cancel(call, body)
 
 
 async def why(call: Call) -> Sentence:

@@ -17,6 +17,7 @@ _JSON = "application/json"
 _PARTS = {
     "name": "The tube's name.",
     "id": "The task's id; of a session, the session's.",
+    "address": "The task's address.",
     "group": "The group's name.",
     "key": "The schedule's key, as the list has it.",
 }

@@ -140,6 +140,12 @@ class Bury(Held):
     reason: str | None = None
 
 
+class Cancel(Body):
+    """Why it is not wanted any more; kept as the error of its outcome."""
+
+    reason: str | None = None
+
+
 class AckMany(Body):
     """Tasks to be acked in one step."""
 

@@ -9,6 +9,7 @@ from penstock.server.http.operations import Operation
 _TUBE = "/api/tubes/{name}"
 # Ids of round tubes are the callers', and may hold a slash; so verbs stand before the bare path.
 _TASK = _TUBE + "/tasks/{id:path}"
+_ADDRESS = _TUBE + "/addresses/{address:path}"
 _GROUP = _TUBE + "/groups/{group}"
 _SCHEDULE = "/api/schedules/{key}"
 READ, OPERATE, ADMIN = Role.READ, Role.OPERATE, Role.ADMIN
@@ -38,10 +39,14 @@ OPERATIONS = (
     Operation("POST", _TASK + "/touch", OPERATE, api_tasks.touch),
     Operation("POST", _TASK + "/fail", OPERATE, api_tasks.fail),
     Operation("POST", _TASK + "/bury", OPERATE, api_tasks.bury),
+    Operation("POST", _TASK + "/cancel", OPERATE, api_tasks.cancel),
     Operation("POST", _TASK + "/kick", OPERATE, api_tasks.kick_one),
     Operation("POST", _TASK + "/retry", OPERATE, api_tasks.retry),
     Operation("GET", _TASK, READ, api_tasks.peek),
     Operation("DELETE", _TASK, OPERATE, api_tasks.delete),
+    Operation("POST", _ADDRESS + "/cancel", OPERATE, api_tasks.cancel_address),
+    Operation("GET", _ADDRESS, READ, api_tasks.peek_address),
+    Operation("DELETE", _ADDRESS, OPERATE, api_tasks.delete_address),
     Operation("GET", _TUBE + "/groups", READ, api_tubes.list_groups),
     Operation("GET", _GROUP, READ, api_tubes.show_group),
     Operation("POST", _GROUP + "/start", OPERATE, api_tubes.start_group),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, cast
 
+from penstock.broker import admin
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import MAX_PAGE, PAGE, Tube
 from penstock.core import codec
 from penstock.core.numbers import span_ms
 from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
+from penstock.errors import NotFound
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role
 from penstock.server.paging import inspect_tasks, read_tasks, recover_tasks, take_tasks
 from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
-from penstock.server.resp.command_args import Args, code, data, number, options, task_id, text, whole
+from penstock.server.resp.command_args import Args, Reader, code, data, number, options, task_id, text, whole
 from penstock.server.resp.commands.command import Command, by_tube, single, timeout_from, verb
 from penstock.server.resp.replies import Reply
 from penstock.server.resp.service import operation_of
@@ -88,16 +91,35 @@ def _fail(tube: Tube, args: Args) -> Operation[None]:
     return operation_of(tube.fail, task_id(tube, args[0]), text("error", args[1]), **options(args[2:], {"code": code}))
 
 
-def _bury(tube: Tube, args: Args) -> Operation[None]:
-    return operation_of(tube.bury, task_id(tube, args[0]), **options(args[1:], {"reason": text}))
+def _which(tube: Tube, args: Args) -> Operation[tuple[int | str, Args]]:
+    """The task that the first arguments name, by its id or by ADDRESS, and the arguments behind that."""
+    if len(args) == 1 or args[0].upper() != b"ADDRESS":
+        return task_id(tube, args[0]), args[1:]
+    id: int = yield from operation_of(admin.id_at, tube, text("address", args[1]))
+    return id, args[2:]
 
 
-def _delete(tube: Tube, args: Args) -> Operation[None]:
-    return operation_of(tube.delete, task_id(tube, args[0]))
+def _joins(args: Args) -> bytes | None:
+    """Calls by id on the same tube may be one step. What has an address may change with each call."""
+    return None if args[1].upper() == b"ADDRESS" else args[0]
 
 
-def _peek(tube: Tube, args: Args) -> Operation[Task]:
-    return operation_of(tube.peek, task_id(tube, args[0]))
+def _on_one(verb: str, **known: Reader) -> Callable[[Tube, Args], Operation[Any]]:
+    """A verb of the tube on one task, by its id or its address."""
+
+    def flow(tube: Tube, args: Args) -> Operation[Any]:
+        id, rest = yield from _which(tube, args)
+        return (yield from operation_of(getattr(tube, verb), id, **options(rest, known)))
+
+    return flow
+
+
+def _cancel(tube: Tube, args: Args) -> Operation[int]:
+    try:
+        cancelled = yield from _on_one("cancel", reason=text)(tube, args)
+    except NotFound:  # no task has the address
+        return 0
+    return int(cancelled)
 
 
 _FACTS = "tube pri utube attempts lease created taken due expires address group reason".split()
@@ -117,10 +139,6 @@ def _tasks(tube: Tube, args: Args) -> Operation[list[Task]]:
 def _page(what: str, raw: bytes) -> int:
     """How many tasks one reply may have: all of them are in memory at once."""
     return bounded(what, whole(what, raw), 1, MAX_PAGE)
-
-
-def _why(tube: Tube, args: Args) -> Operation[str]:
-    return operation_of(tube.why, task_id(tube, args[0]))
 
 
 def _wait(tube: Tube, args: Args) -> Operation[Outcome]:
@@ -173,13 +191,16 @@ COMMANDS = (
     Command("TUBE.RELEASE", -3, verb(_release), tube_at=1, joins=by_tube, usage="name id [DELAY seconds]"),
     Command("TUBE.TOUCH", 4, verb(_touch), tube_at=1, joins=by_tube, usage="name id seconds"),
     Command("TUBE.FAIL", -4, verb(_fail), tube_at=1, joins=by_tube, usage="name id error [CODE code]"),
-    Command("TUBE.BURY", -3, verb(_bury), tube_at=1, joins=by_tube, usage="name id [REASON text]"),
-    Command("TUBE.DELETE", 3, verb(_delete), tube_at=1, joins=by_tube, usage="name id"),
-    Command("TUBE.PEEK", 3, verb(_peek, triple), Role.READ, tube_at=1, usage="name id"),
-    Command("TUBE.SHOW", 3, verb(_peek, _facts), Role.READ, tube_at=1, usage="name id"),
+    Command("TUBE.BURY", -3, verb(_on_one("bury", reason=text)), tube_at=1, joins=_joins,
+            usage="name id|ADDRESS address [REASON text]"),
+    Command("TUBE.CANCEL", -3, verb(_cancel, _same), tube_at=1, joins=_joins,
+            usage="name id|ADDRESS address [REASON text]"),
+    Command("TUBE.DELETE", -3, verb(_on_one("delete")), tube_at=1, joins=_joins, usage="name id|ADDRESS address"),
+    Command("TUBE.PEEK", -3, verb(_on_one("peek"), triple), Role.READ, tube_at=1, usage="name id|ADDRESS address"),
+    Command("TUBE.SHOW", -3, verb(_on_one("peek"), _facts), Role.READ, tube_at=1, usage="name id|ADDRESS address"),
     Command("TUBE.TASKS", -2, verb(_tasks, triples), Role.READ, tube_at=1,
             usage="name [STATUS letter] [LIMIT count] [AFTER id]"),
-    Command("TUBE.WHY", 3, verb(_why, _same), Role.READ, tube_at=1, usage="name id"),
+    Command("TUBE.WHY", -3, verb(_on_one("why"), _same), Role.READ, tube_at=1, usage="name id|ADDRESS address"),
     Command("TUBE.WAIT", -3, verb(_wait, _outcome), Role.READ, tube_at=1, waits=timeout_from(2),
             usage="name address [TIMEOUT seconds]"),
     Command("TUBE.RECOVER", 4, verb(_recover, triples), tube_at=1, usage="name count seconds"),
