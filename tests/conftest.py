@@ -214,6 +214,7 @@ def unscanned(monkeypatch: pytest.MonkeyPatch) -> None:
     """For brokers opened after it: what they are not told, no scan finds, and their blocked calls wait in vain."""
     monkeypatch.setattr("penstock.runtime.heartbeat.SCAN_SECONDS", 600.0)
     monkeypatch.setattr("penstock.runtime.runtime.SCAN_SECONDS", 600.0)
+    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 600.0)
     # Which scans refresh.
     monkeypatch.setattr("penstock.store.redis.subscriber.LINGER_SECONDS", 600.0)
 

@@ -12,6 +12,7 @@ from penstock.store.mysql.queries import Q
 from penstock.store.mysql.wire import Raw, fill
 from tests.mysql.conftest import Connection
 from tests.mysql.databases import numbers
+from tests.support.quiet_broker import quiet
 
 SIZES = [10, 9_000]
 # Rows that a statement which finds a hundred may touch: each by its index and by its key, in what it is joined with.
@@ -69,6 +70,7 @@ def tube(request: pytest.FixtureRequest, broker: penstock.Broker, own: Connectio
     """A tube of some tasks, beside another one; in a transaction."""
     other, tube = (broker.tube(name, kind="utubettl").stored.no for name in ("other", "t"))
     broker.tube("t").take(0)  # joined
+    quiet(broker)
     for no in (other, tube):
         fill_store(own, no, request.param)
     own.cursor().execute("SET SESSION group_concat_max_len = 67108864")
@@ -113,6 +115,11 @@ def test_loads(own: Connection, tube: int, name: str) -> None:
     assert explained["key"] == LOADS[name], explained
     assert explained["type"] != "ALL", explained
     assert reads(own, query) <= MOST
+
+
+def test_what_is_overdue_is_one_step_in_each_index_per_tube(own: Connection, tube: int) -> None:
+    own.cursor().execute("UPDATE penstock_group SET moving = 0")
+    assert reads(own, fill(Q.overdue, now=0)) <= 60
 
 
 @pytest.mark.parametrize("name", PACKETS)

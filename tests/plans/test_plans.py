@@ -50,6 +50,17 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
         (TUBE, HANDLE),
         ("penstock_timer (tube=?", "penstock_handle_until", "penstock_lingering", _HANDLE, "penstock_moving_group"),
     ),
+    "overdue": (
+        NAMED,
+        (
+            "penstock_timer (tube=?",
+            "penstock_moving_group",
+            "penstock_outcome_until",
+            "penstock_over_group",
+            "penstock_handle_until",
+            "penstock_lingering",
+        ),
+    ),
     "to_lease": ((TUBE, 2**62, NOW, 1, 1), (f"{_READY} AND rank1<?)",)),
     "to_lease_not_cancelled": ((TUBE, 2**62, NOW, 1, 1), (f"{_READY} AND rank1<?)", "penstock_moving_group")),
     "lease": ((KEY | 1, NOW, 1), (_PK,)),
@@ -142,7 +153,7 @@ def scanned(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith("SCAN") and not line.startswith(_FEW)]
 
 
-_FEW = ("SCAN json_each", "SCAN j ", "SCAN t ", "SCAN found")
+_FEW = ("SCAN json_each", "SCAN j ", "SCAN t ", "SCAN found", "SCAN CONSTANT ROW")
 
 
 @pytest.mark.parametrize("name", HOT)

@@ -85,6 +85,16 @@ class Advanced(msgspec.Struct, frozen=True):
     effects: Effects
 
 
+class Overdue(msgspec.Struct, frozen=True):
+    """What the clock demands of a store: the tubes where something is due.
+
+    `altered` differs after the options of any tube were changed; it says nothing else.
+    """
+
+    tubes: list[Tube]
+    altered: str = ""
+
+
 class Counts(msgspec.Struct, frozen=True):
     """The counters of one tube, kept by the store with every step."""
 

@@ -366,6 +366,10 @@ class Step(Protocol):
     def next_at(self, tube: Tube) -> int | None:
         """The next known moment of the tube and of sessions; 0 where tasks must follow a group."""
 
+    def overdue(self) -> tuple[list[StoredTube], bool, str]:
+        """The tubes whose tasks, groups or outcomes are due, whether a session is, and `Overdue.altered`: one query,
+        with one step in an index per tube."""
+
     # hot
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
         """Store tasks without address and group, in order; TubeFull where the capacity does not allow them all.

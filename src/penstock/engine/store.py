@@ -37,6 +37,7 @@ from penstock.core.results import (
     Finding,
     Joined,
     Lane,
+    Overdue,
     Presence,
     SessionRecord,
     Settled,
@@ -406,6 +407,14 @@ class EngineStore:
             return Advanced(more, _until(step.next_at(tube), step.now), effects)
 
         return self._run(advance, (tube,), now=now)
+
+    def overdue(self, *, now: int | None = None) -> Overdue:
+        def look(step: Step) -> Overdue:
+            found, lapsed, altered = step.overdue()
+            tubes = [stored.tube for stored in found if not is_hidden(stored.tube.name)]
+            return Overdue(tubes or (all_tubes(step)[:1] if lapsed else []), altered)
+
+        return self._read(look, now=now)
 
     def _recover(self, tube: Tube, sweep: Sweep, now: int | None) -> Settled:
         records = self._run(lambda step, _: step.recover(tube, sweep.count or 0, sweep.elapsed), (tube,), now=now)

@@ -1,7 +1,7 @@
 """The one background thread of a broker: keeps its sessions alive and wakes its blocked callers.
 
-It runs while the broker has a session, and watches for changes of other processes only while someone waits. It never
-touches tasks itself: it sends heartbeats, reaps dead peers, and hints waiters.
+It runs while the broker has a session, and watches for changes of other processes only while someone waits. It sends
+heartbeats, reaps dead peers, hints waiters, and drives the store's clock in turn with the other brokers of its process.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class HeartbeatRuntime(Protocol):
     def store(self) -> Store: ...
     def send_heartbeats(self) -> None: ...
     def reap(self) -> bool: ...
+    def drive_clock(self) -> float: ...
     def hint_waiters(self) -> None: ...
     def topic_count(self) -> int: ...
     def next_deadline(self) -> float | None: ...
@@ -81,6 +82,7 @@ class Heartbeat:
         beat = time.monotonic() + BEAT_SECONDS
         reap = time.monotonic() + REAP_SECONDS
         scan = time.monotonic() + SCAN_SECONDS
+        drive = 0.0
         while not self._stopping:
             try:
                 now = time.monotonic()
@@ -90,11 +92,13 @@ class Heartbeat:
                 if now >= reap:
                     reap = now + REAP_SECONDS
                     self._runtime.reap()
+                if now >= drive:
+                    drive = self._runtime.drive_clock()
                 if now >= scan:
                     scan = now + SCAN_SECONDS
                     self._runtime.hint_waiters()
                 self._runtime.wake_due(now)
-                self._sleep(min(beat, reap, scan))
+                self._sleep(min(beat, reap, scan, drive))
             except (PenstockError, OSError) as error:
                 if self._runtime.closed:
                     return

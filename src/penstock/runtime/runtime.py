@@ -15,6 +15,7 @@ from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.operations.operation import Operation, Sleep, StoreOp
 from penstock.operations.store_ops import ApplyDueOp
+from penstock.runtime.clock import clock_of
 from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
 from penstock.runtime.subscriber import Subscriber
@@ -52,6 +53,8 @@ class BrokerRuntime:
         #: The blocked callers of this process on this store.
         self.wait_queue = wait_queue_of(store.identity)
         self._store = store
+        self._clock = clock_of(store.identity)
+        self._clock.join(self)
         self._news = store.news if isinstance(store, HeardStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
@@ -154,16 +157,25 @@ class BrokerRuntime:
 
     def publish(self, effects: Effects) -> None:
         """Wake the waiters and call the listeners of a change that is stored."""
+        self.wake_callers(effects)
+        if effects.events:
+            self.call_listeners(effects.events)
+
+    def wake_callers(self, effects: Effects) -> None:
+        """Wake whoever waits for this change, in any broker of this process."""
         for no, count in effects.readied.items():
             self.wait_queue.wake(("ready", no), count)
         for no, count in effects.removed.items():
             self.wait_queue.wake(("room", no), count)
         for topic in effects.ended:
             self.wait_queue.wake(topic, _EVERYONE)
-        if self.tap is not None and effects.events:
-            self.tap(effects.events)
+
+    def call_listeners(self, events: Sequence[Event]) -> None:
+        """Call the tap and this broker's listeners."""
+        if self.tap is not None:
+            self.tap(events)
         if self._listeners:
-            for event in effects.events:
+            for event in events:
                 listener = self._listeners.get(event.tube)
                 if listener is not None:
                     _call_listener(*listener, event.record, event.name)
@@ -198,6 +210,18 @@ class BrokerRuntime:
             self.publish(advanced.effects)
             if not advanced.more:
                 return advanced.wait_ms
+
+    def apply_all_due(self) -> None:
+        """Apply everything that is due in any tube of the store."""
+        self._clock.apply_due(self)
+
+    def drive_clock(self) -> float:
+        """The same for a background thread: shared by the brokers of a process. Returns when to call it again."""
+        return self._clock.drive(self)
+
+    def start_background(self) -> None:
+        """Start the background thread, which drives the store's clock, if it is not running."""
+        self._heartbeat.start()
 
     # Blocked callers.
 

@@ -62,6 +62,7 @@ async def opened(url: str) -> AsyncIterator[tuple[Broker, BatchExecutor]]:
         raise
     if broker.runtime.store.remote:
         executor.threads = REMOTE_THREADS
+    broker.runtime.start_background()
     try:
         yield broker, executor
     finally:

@@ -43,6 +43,7 @@ from penstock.core.results import (
     Finding,
     Joined,
     Lane,
+    Overdue,
     Presence,
     SessionRecord,
     Settled,
@@ -120,6 +121,9 @@ class Store(Protocol):
     def advance(self, tube: Tube, *, limit: int = ADVANCE_STEP, now: int | None = None) -> Advanced:
         """Apply what is due to at most limit tasks: delays end, leases lapse, ttls expire, sessions end, tasks follow
         the state of their group, old outcomes are forgotten."""
+
+    def overdue(self, *, now: int | None = None) -> Overdue:
+        """The tubes where `advance` has something to do; where only a session has lapsed, any tube. One query."""
 
     def get(self, tube: Tube, keys: Sequence[int] | Sequence[str], *, now: int | None = None) -> list[Record | None]:
         """The tasks with these ids (int) or with these addresses or public ids (str); one past its ttl is None."""

@@ -114,6 +114,7 @@ class Worker:
 
     def start(self) -> None:
         """Begin to take and run."""
+        self._app.broker.runtime.start_background()
         self.state.settler.start()
         self._lease_extender.start()
         self._fetcher.start(self._threads)

@@ -32,6 +32,23 @@ def test_tubes_are_created_listed_shown_and_dropped(server: Serving) -> None:
 
 
 @EVERY_STORE
+def test_metrics_and_stats_agree_on_what_is_due_without_a_taker(server: Serving, beside: penstock.Broker) -> None:
+    delayed, old = beside.tube("delayed"), beside.tube("old")
+    delayed.put_many(range(50), delay=0.1)
+    old.put_many(range(40), ttl=0.1)
+
+    def settled() -> bool:
+        counts = delayed.runtime.store.count(delayed.stored), old.runtime.store.count(old.stored)
+        return counts[0].ready == 50 and counts[1].stored == 0
+
+    until(settled, PATIENCE)
+    lines = server.get("/metrics").text.splitlines()
+    assert 'penstock_tasks{state="ready",tube="delayed"} 50.0' in lines
+    assert 'penstock_tasks{state="delayed",tube="delayed"} 0.0' in lines
+    assert 'penstock_done_total{tube="old"} 40.0' in lines
+
+
+@EVERY_STORE
 def test_a_tube_that_was_dropped_and_made_anew_is_found(server: Serving, beside: penstock.Broker) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1}).json()["id"] == 1
     beside.tube("mail").drop()

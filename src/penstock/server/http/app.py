@@ -89,6 +89,7 @@ class App:
     @contextlib.asynccontextmanager
     async def _live(self, app: Starlette) -> AsyncIterator[None]:
         self.access.broker.sync.runtime.tap = self._tap
+        self.access.broker.sync.runtime.start_background()
         tending = [asyncio.ensure_future(self.sampler.run()), asyncio.ensure_future(self._tend())]
         for task in tending:
             task.add_done_callback(_must_run)

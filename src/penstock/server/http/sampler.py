@@ -1,7 +1,7 @@
 """The counters of all tubes, read again and again while anyone looks: for charts, events and metrics.
 
-It reads counters, never tasks, and does nothing that is due. The reading takes at most a tenth of the time, so that a
-thousand tubes on a distant store are read less often than three on this host.
+What is due is done first, so that every page shows the same. It reads counters, never tasks. The reading takes at most
+a tenth of the time, so that a thousand tubes on a distant store are read less often than three on this host.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from penstock.core.options import Tube as StoredTube
 from penstock.core.results import Counts
 from penstock.errors import NoSuchTube, PenstockError
+from penstock.runtime.runtime import BrokerRuntime
 from penstock.server.http.store_access import Access
-from penstock.store.contract import Store
 
 log = logging.getLogger("penstock")
 
@@ -99,7 +99,7 @@ class Sampler:
 
     async def _read(self) -> None:
         before = self.sample
-        tubes, counts = await self._access.call(read_counters, self._access.broker.sync.runtime.store)
+        tubes, counts = await self._access.call(read_counters, self._access.broker.sync.runtime)
         self.sample = now = Sample(time.monotonic(), tubes, counts)
         self._access.names = {tube.no: name for name, tube in tubes.items()}
         if before.at:
@@ -123,8 +123,10 @@ class Sampler:
             del self._charts[name]
 
 
-def read_counters(store: Store) -> tuple[dict[str, StoredTube], dict[str, Counts]]:
+def read_counters(runtime: BrokerRuntime) -> tuple[dict[str, StoredTube], dict[str, Counts]]:
     """Every tube and its counters, each read in one step; a tube dropped meanwhile is left out."""
+    runtime.apply_all_due()
+    store = runtime.store
     tubes: dict[str, StoredTube] = {}
     counts: dict[str, Counts] = {}
     for tube in store.load_tubes():

@@ -81,6 +81,7 @@ class MemoryDatabase:
         self.sessions: dict[int, Session] = {}
         self.handles: dict[str, Handle] = {}
         self.waits: dict[int, Counter[str]] = {}  # tube number -> blocked takes by handle
+        self.altered = 0
         self.next_end: int | None = None  # when a handle lapses or a session ends next
 
     def after_fork(self) -> None:
@@ -244,6 +245,11 @@ class MemoryStep:
 
     def next_at(self, tube: Tube) -> int | None:
         return self._next_at([self._tube(tube)])
+
+    def overdue(self) -> tuple[list[port.StoredTube], bool, str]:
+        due = [name for name, state in self._db.by_name.items() if state.tube.no > 0 and state.is_due(self.now)]
+        end = self._db.next_end
+        return self.tubes(due), end is not None and end <= self.now, str(self._db.altered)
 
     def _next_at(self, states: Sequence[TubeState]) -> int | None:
         moments = [self._db.next_end, *[state.next_at(self.now) for state in states]]

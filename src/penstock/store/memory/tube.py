@@ -348,6 +348,13 @@ class TubeState:
         first = self.timer.first()
         return 0 if self.moving else None if first is None else int(first[0])
 
+    def is_due(self, now: int) -> bool:
+        """Whether the clock, a group or the retention of outcomes and groups demands something now."""
+        kept = self._outcome_ends.first()
+        over = self.groups[next(iter(self._over))].until if self._over else None
+        moments = (self.due_at(), None if kept is None else int(kept[0]), over)
+        return any(moment is not None and moment <= now for moment in moments)
+
     def next_at(self, now: int) -> int | None:
         """The same, or when the next element may be handed out."""
         moment = self.due_at()

@@ -12,6 +12,8 @@
 :ids
 -- fragment: texts
 :texts
+-- fragment: first_moment
+(SELECT k.at FROM penstock_task k FORCE INDEX (penstock_timer) WHERE k.tube = t.no ORDER BY k.at LIMIT 1)
 
 -- server
 

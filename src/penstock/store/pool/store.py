@@ -467,6 +467,7 @@ class PoolStore(RedisStore):
             )
 
         self._persist(tube, land)
+        self._tubes.note_altered()
 
     def _rename(self, session: Session, tube: Tube, name: str, declared: bytes) -> tuple[()]:
         if not self._vault.rename(session, tube.no, name, declared):

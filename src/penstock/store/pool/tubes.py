@@ -39,6 +39,8 @@ class PoolTubes(Tubes):
         shelf, made = self._vault.add_tube(name, declaration(name, kind, given))
         if not made and not exist_ok:
             raise tube_exists(name)
+        if made:
+            self.note_altered()
         return _tube(shelf)
 
     def find(self, name: str) -> Tube | None:

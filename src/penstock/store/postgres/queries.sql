@@ -13,6 +13,10 @@ coalesce(:now::bigint, $server_clock)
 (SELECT unnest(:ids::bigint[]))
 -- fragment: texts
 (SELECT unnest(:texts::text[]))
+-- fragment: first_moment
+-- From the tube's bound on; a kind without bounds has none.
+(SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at >= CASE WHEN t.heads_no = t.heads::oid
+    THEN coalesce(pg_sequence_last_value(t.dues), 1) ELSE 1 END ORDER BY k.at LIMIT 1)
 
 -- the store
 

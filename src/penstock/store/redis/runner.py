@@ -38,6 +38,8 @@ class Keys:
 # Answers of scripts: the tube does not exist; its tasks have relations, which the script does not know.
 _NO_TUBE = -1
 _RELATED = -2
+# Tubes that one script looks at.
+_MANY = 500
 
 
 class Shape(NamedTuple):
@@ -149,6 +151,17 @@ class Runner:
         shape = self.shape(tube)
         script = self.script(name, shape.sort, tube.no in self._related)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
+
+    def overdue(self, numbers: Sequence[int], now: int | None) -> list[bool]:
+        """In which of these stored tubes something is due: a script for many of them, on a cluster one for each."""
+        script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
+        parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+        requests = [
+            Request(script, tuple(self.keys.name(no, key) for no in part for key in script.keys), (self.moment(now),))
+            for part in parts
+        ]
+        replies = zip(parts, cast("list[list[int]]", self.servers.run_all(requests)), strict=True)
+        return [place in found for part, found in replies for place in range(1, len(part) + 1)]
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, idempotent: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

@@ -26,6 +26,7 @@ from penstock.core.results import (
     Event,
     Finding,
     Joined,
+    Overdue,
     Presence,
     SessionRecord,
     Settled,
@@ -352,6 +353,9 @@ class RedisStore(TransferCalls, EngineStore):
     def _advance(self, tube: Tube, effects: Effects, limit: int, now: int | None) -> tuple[int, int]:
         _, rest = self._steps.run("advance_tube", tube, effects, limit, idempotent=True, now=now)
         return cast("tuple[int, int]", tuple(rest))
+
+    def overdue(self, *, now: int | None = None) -> Overdue:
+        return self._tubes.overdue(now)
 
     def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
         while self._advance(tube, effects, ADVANCE_STEP, None)[0]:

@@ -7,8 +7,10 @@ scripts, sessions, outboxes and checks know the shards alone.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TypeVar, cast
+from uuid import uuid4
 
 import msgspec
 from msgspec.structs import replace
@@ -16,7 +18,7 @@ from msgspec.structs import replace
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, decode_given, encode_given, make_tube
 from penstock.core.refusals import tube_exists
-from penstock.core.results import Effects, Event, Finding
+from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
@@ -26,6 +28,8 @@ from penstock.store.redis.runner import TUBES, Runner
 R = TypeVar("R", bound="Record | None")
 # Questions in one round trip.
 _STEP = 1000
+# Tubes are listed again after this many seconds, should a client have died before it said that it altered one.
+_LISTED_SECONDS = 60.0
 # A shard's place, the key of it that may have the task or its outcome, and the id.
 _Question = tuple[int, str, int]
 
@@ -171,6 +175,24 @@ class Tubes:
     def __init__(self, runner: Runner, shards: Shards) -> None:
         self._runner = runner
         self.shards = shards
+        self._listed: list[Tube] = []
+        self._listed_as: bytes | None = None
+        self._listed_until = 0.0
+
+    def overdue(self, now: int | None) -> Overdue:
+        """As the contract says: one command, and one script on each server."""
+        altered = cast("bytes | None", self._runner.command(TUBES, "store", b"HGET", b"altered"))
+        if altered != self._listed_as or time.monotonic() >= self._listed_until:
+            self._listed, self._listed_as = self.all(), altered
+            self._listed_until = time.monotonic() + _LISTED_SECONDS
+        stored = [(part.no, tube) for tube in self._listed for part in self.shards.of(tube)]
+        due = self._runner.overdue([no for no, _ in stored], now)
+        tubes = {tube.no: tube for (_, tube), is_due in zip(stored, due, strict=True) if is_due}
+        return Overdue(list(tubes.values()), (altered or b"").decode())
+
+    def note_altered(self) -> None:
+        """Let every process list the tubes again."""
+        self._runner.command(TUBES, "store", b"HSET", b"altered", uuid4().hex)
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         """Create the tube, or return the existing one."""
@@ -224,7 +246,8 @@ class Tubes:
 
     def _name(self, before: str, tube: Tube, floor: int = 0) -> bool:
         declared = encode_declared(Declared(tube.name, tube.kind, encode_given(tube.given).decode(), floor))
-        return bool(self._runner.on_tag("rename_tube", TUBES, before, tube.name, tube.no, declared, idempotent=True))
+        words = before, tube.name, tube.no, declared, uuid4().hex
+        return bool(self._runner.on_tag("rename_tube", TUBES, *words, idempotent=True))
 
     def sealed(self) -> list[Tube]:
         """All tubes that were moved away, by name."""

@@ -80,6 +80,11 @@ class SqlStep:
         rows = self.rows(self.Q.all_tubes) if names is None else self.rows(self.Q.tubes_named, texts=names)
         return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in rows]
 
+    def overdue(self) -> tuple[list[StoredTube], bool, str]:
+        found = {row[0]: row for row in self.rows(self.Q.overdue)}
+        _, altered, _, _, lapsed = found.pop(0)
+        return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in found.values()], bool(lapsed), altered
+
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         raise NotImplementedError
 

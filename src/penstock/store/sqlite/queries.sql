@@ -7,6 +7,8 @@
 (SELECT value FROM json_each(:ids))
 -- fragment: texts
 (SELECT value FROM json_each(:texts))
+-- fragment: first_moment
+(SELECT k.at FROM penstock_task k WHERE k.tube = t.no AND k.at IS NOT NULL ORDER BY k.at LIMIT 1)
 -- name: get_meta
 SELECT value FROM penstock_meta WHERE name = ?1;
 -- name: set_meta

@@ -72,3 +72,23 @@ local more = advance(tonumber(ARGV[4]))
 if forget_expired then forget_expired(tonumber(ARGV[4])) end
 commit()
 return { now, readied, removed, log, follow_ups, more and 1 or 0, wait_ms() }
+
+-- script: overdue
+-- In which of several tubes something is due: tasks, ends of sessions, groups, replies, outcomes past their retention.
+-- KEYS: meta due lapses ends kept moving outbox
+-- The same keys follow for every further tube.
+-- ARGV: now
+-- Returns: the places of these tubes
+-- WITH: now
+-- FLAGS: no-writes
+local found = {}
+for first = 1, #KEYS, 7 do
+  local due = false
+  for place = first + 1, first + 4 do
+    local score = tonumber(redis.call('ZRANGE', KEYS[place], 0, 0, 'WITHSCORES')[2])
+    if score and score <= now then due = true end
+  end
+  due = due or redis.call('EXISTS', KEYS[first + 5], KEYS[first + 6]) > 0
+  if due and redis.call('HEXISTS', KEYS[first], 'last') == 1 then found[#found + 1] = (first - 1) / 7 + 1 end
+end
+return found

@@ -12,13 +12,14 @@ return redis.call('HMGET', k_store, 'id', 'schema', 'pool')
 
 -- script: rename_tube
 -- Give a tube another name, or its first one, unless that is in use.
--- KEYS: names tubes
--- ARGV: old name or '', new name, number, declaration
+-- KEYS: names tubes store
+-- ARGV: old name or '', new name, number, declaration, a random word for `altered`
 -- Returns: 1, or 0 if another tube has the name
 redis.call('HSETNX', k_names, ARGV[2], ARGV[3])
 if redis.call('HGET', k_names, ARGV[2]) ~= ARGV[3] then return 0 end
 if redis.call('HGET', k_names, ARGV[1]) == ARGV[3] then redis.call('HDEL', k_names, ARGV[1]) end
 redis.call('HSET', k_tubes, ARGV[3], ARGV[4])
+redis.call('HSET', k_store, 'altered', ARGV[5])
 return 1
 
 -- script: unname_tube

@@ -1,0 +1,108 @@
+"""Drives the clock of a store: once a second, everything that is due in any of its tubes is applied.
+
+The brokers of a process share this. Whichever background thread comes first when the second is over does it for all of
+them; a broker without such a thread drives nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import weakref
+from typing import Protocol
+
+from penstock.core.options import Tube
+from penstock.core.results import Effects, Event
+from penstock.errors import NoSuchTube, StoreUnavailable
+from penstock.store.contract import Store
+from penstock.store.forks import reset_in_child
+
+log = logging.getLogger("penstock")
+
+#: Between two looks at what is due.
+CLOCK_SECONDS = 1.0
+# A backlog is applied for so long at a time, so that the thread sends its heartbeats in between.
+_BUSY_SECONDS = 0.5
+
+
+class ClockRuntime(Protocol):
+    """What the clock needs of a broker's runtime."""
+
+    closed: bool
+
+    @property
+    def store(self) -> Store: ...
+    def wake_callers(self, effects: Effects) -> None: ...
+    def call_listeners(self, events: list[Event]) -> None: ...
+
+
+class StoreClock:
+    """The clock of one store in this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._next = time.monotonic() + CLOCK_SECONDS
+        self._runtimes: weakref.WeakSet[ClockRuntime] = weakref.WeakSet()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a child, no thread of the parent drives it."""
+        self._lock = threading.Lock()
+
+    def join(self, runtime: ClockRuntime) -> None:
+        """A broker on this store: its listeners hear what the clock did."""
+        self._runtimes.add(runtime)
+
+    def drive(self, runtime: ClockRuntime) -> float:
+        """Apply what is due, unless that was done a moment ago. Returns when to call again, by the monotonic clock."""
+        with self._lock:
+            now = time.monotonic()
+            if now < self._next:
+                return self._next
+            self._next = now + CLOCK_SECONDS
+        if self._apply(runtime, now + _BUSY_SECONDS):
+            self._next = time.monotonic()
+        return self._next
+
+    def apply_due(self, runtime: ClockRuntime) -> None:
+        """Apply everything that is due, now."""
+        self._next = time.monotonic() + CLOCK_SECONDS
+        self._apply(runtime, None)
+
+    def _apply(self, runtime: ClockRuntime, until: float | None) -> bool:
+        """Apply what is due in all tubes, as far as time allows; whether something is left."""
+        tubes = runtime.store.overdue().tubes
+        while tubes:
+            tubes = [tube for tube in tubes if self._advance(runtime, tube)]
+            if tubes and until is not None and time.monotonic() >= until:
+                return True
+        return False
+
+    def _advance(self, runtime: ClockRuntime, tube: Tube) -> bool:
+        """One step in one tube; whether more is due there."""
+        try:
+            advanced = runtime.store.advance(tube)
+        except NoSuchTube:
+            return False
+        except StoreUnavailable:
+            raise
+        except Exception:  # what is wrong in one tube must not end the thread, nor stop the clock of the others
+            log.exception("what is due in tube %s could not be done; retrying", tube.name)
+            return False
+        runtime.wake_callers(advanced.effects)
+        if advanced.effects.events:
+            for each in list(self._runtimes):
+                if not each.closed:
+                    each.call_listeners(advanced.effects.events)
+        return advanced.more
+
+
+_clocks: weakref.WeakValueDictionary[str, StoreClock] = weakref.WeakValueDictionary()
+_opening = threading.Lock()
+
+
+def clock_of(identity: str) -> StoreClock:
+    """The clock that all brokers of this process on one store share."""
+    with _opening:
+        return _clocks.setdefault(identity, StoreClock())

@@ -1,0 +1,156 @@
+"""Somebody always drives the clock: what is due in any tube is done within about a second, with no taker there."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+import penstock
+from penstock.core.results import Counts, Overdue
+from penstock.testing import Clock
+from tests.conftest import Connect
+from tests.support.quiet_broker import quiet
+from tests.support.threads import until
+
+# As often as the test asks, and what a busy machine adds.
+SOON = 10.0
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 0.2)
+
+
+def counted(tube: penstock.Tube) -> Counts:
+    """The counters as they are stored: nothing that is due is done for them."""
+    return tube.runtime.store.count(tube.stored)
+
+
+def drive(broker: penstock.Broker) -> None:
+    """Begin what a worker and a server begin with: a session, and with it the background thread."""
+    assert broker.session().id
+
+
+def test_tasks_of_every_tube_become_ready_and_expire_without_a_taker(
+    connect: Connect, broker: penstock.Broker, clock: Clock
+) -> None:
+    drive(connect())
+    delayed, old = broker.tube("delayed"), broker.tube("old", "utubettl")
+    delayed.put_many(range(50), delay=5)
+    old.put_many(range(20), ttl=5, utube="a")
+    clock.advance(5)
+    until(lambda: counted(delayed).ready == 50 and counted(old).stored == 0)
+    assert counted(delayed).delay == 50
+    assert counted(old).ttl == 20
+
+
+def test_a_backlog_of_several_steps_is_removed(connect: Connect, broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t", ttl=5)
+    tube.put_many(range(2500))
+    clock.advance(5)
+    drive(connect())
+    until(lambda: counted(tube).ttl == 2500)
+
+
+def test_a_reply_to_an_expired_task_comes_without_anyone_at_its_tube(
+    connect: Connect, broker: penstock.Broker, clock: Clock
+) -> None:
+    broker.tube("orders").put("x", ttl=5, reply_to="answers")
+    answers = connect().tube("answers")
+    clock.advance(5)
+    task = answers.take(SOON)
+    assert task is not None
+    assert isinstance(task.data, dict)
+    assert task.data["status"] == "expired"
+
+
+def test_a_lease_and_a_session_end_without_a_taker(connect: Connect, broker: penstock.Broker, clock: Clock) -> None:
+    leased, held = broker.tube("leased", ttr=5), broker.tube("held", "fifo")
+    leased.put("x")
+    held.put("y")
+    assert leased.take(0) is not None
+    assert held.take(0) is not None
+    quiet(broker)  # no beats, as of a process on another host that has died
+    clock.advance(5)
+    drive(connect())
+    until(lambda: counted(leased).ready == 1)
+    clock.advance(20)
+    drive(connect())
+    until(lambda: counted(held).ready == 1)
+
+
+def test_tasks_follow_their_group_and_outcomes_are_forgotten(
+    connect: Connect, broker: penstock.Broker, clock: Clock
+) -> None:
+    tube = broker.tube("t", retention=5)
+    group = tube.group("g")
+    group.put_many(range(2500))
+    tube.put("x", address="a", ttl=1)
+    group.start()
+    clock.advance(1)
+    drive(connect())
+    until(lambda: counted(tube).ready == 2500 and counted(tube).ttl == 1)
+    store = tube.runtime.store
+    assert store.outcome(tube.stored, "a").ending is not None
+    clock.advance(5)
+    until(lambda: not store.overdue().tubes)
+
+
+def test_what_is_due_nowhere_is_no_work(broker: penstock.Broker, clock: Clock) -> None:
+    store = broker.runtime.store
+    assert not store.overdue().tubes
+    tubes = [broker.tube(f"t{n}") for n in range(5)]
+    for n, tube in enumerate(tubes):
+        tube.put("x", delay=n + 1)
+        tube.put("y", ttl=100)
+    assert not store.overdue().tubes
+    clock.advance(2)
+    assert sorted(tube.name for tube in store.overdue().tubes) == ["t0", "t1"]
+    tubes[0].stats()
+    tubes[1].drop()
+    assert not store.overdue().tubes
+
+
+def test_the_brokers_of_a_process_share_one_look(
+    connect: Connect, broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[float] = []
+
+    def counting(overdue: Callable[[], Overdue]) -> Callable[[], Overdue]:
+        def look() -> Overdue:
+            looks.append(time.monotonic())
+            return overdue()
+
+        return look
+
+    for one in (broker, connect(), connect()):
+        store = one.runtime.store
+        monkeypatch.setattr(store, "overdue", counting(store.overdue))
+        drive(one)
+    until(lambda: len(looks) >= 3)
+    assert all(later - earlier > 0.19 for earlier, later in pairwise(looks))
+
+
+def test_every_broker_of_the_process_hears_what_the_clock_did(
+    connect: Connect, broker: penstock.Broker, clock: Clock
+) -> None:
+    tube = broker.tube("t")
+    events: list[str] = []
+    tube.on_change(lambda task, event: events.append(event))
+    drive(connect())
+    tube.put("x", delay=5)
+    clock.advance(5)
+    until(lambda: events == ["put", "delay"])
+
+
+def test_a_broker_that_only_puts_starts_no_thread(broker: penstock.Broker) -> None:
+    before = set(threading.enumerate())
+    tube = broker.tube("t")
+    tube.put("x", delay=1)
+    tube.put_many(range(10))
+    tube.stats()
+    assert not [thread for thread in set(threading.enumerate()) - before if "heartbeat" in thread.name]
