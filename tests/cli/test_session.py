@@ -118,3 +118,16 @@ def test_cancel_ends_a_task_by_its_id_or_address(shell: Shell) -> None:
     assert "task 1 is not in tube mail" in shell.refused("cancel", "mail", "1")
     assert "has no task in tube mail" in shell.refused("cancel", "mail", "--address", "second")
     assert "give one of them" in shell.refused("cancel", "mail")
+
+
+def test_a_lease_narrows_a_settle_to_one_hand_out(shell: Shell) -> None:
+    shell("put", "mail", "x")
+    first = shell.json("take", "mail", "--timeout", "0")
+    assert isinstance(first["lease"], str)
+    shell("release", "mail", "1", "--session", first["session"], "--lease", first["lease"])
+    again = shell.json("take", "mail", "--timeout", "0")
+    assert again["lease"] != first["lease"]
+    for lease in (first["lease"], "nonsense"):
+        held = ("mail", "1", "--session", again["session"], "--lease", lease)
+        assert "is not held" in shell.refused("ack", *held)
+    assert shell("ack", "mail", "1", "--session", again["session"], "--lease", again["lease"]) == "acked 1 of mail"

@@ -127,7 +127,7 @@ class Crowd:
             def call() -> bool:
                 put = client.post("/api/tubes/web/tasks", json={"data": "honest"})
                 task = client.post("/api/tubes/web/take", json={"timeout": PATIENCE})
-                ack = client.post(f"/api/tubes/web/tasks/{task.json()['id']}/ack", json={})
+                ack = client.post(f"/api/tubes/web/tasks/{task.json()['id']}/ack", json={"lease": task.json()["lease"]})
                 return (put.status_code, task.status_code, ack.status_code) == (201, 200, 200)
 
             self._work("http", call)

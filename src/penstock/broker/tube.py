@@ -19,6 +19,7 @@ from penstock.broker.stats import TubeStats, make_stats
 from penstock.core import codec, names
 from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload, make_entry, plain_entry
+from penstock.core.hand_out import HandOut
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, Seconds, positive_ms, span_ms, whole
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock")
 
-TaskOrId = Facts[Place] | int | str
+TaskOrId = Facts[Place] | HandOut | int | str
 
 # tasks() returns this many unless told otherwise, and asks a store for at most MAX_PAGE at once.
 PAGE, MAX_PAGE = 100, 10_000
@@ -297,7 +298,8 @@ class Tube:
             record = self._own(task)
             lease = record.lease if record.state == "t" else None
             return Move(verb, record.id, session, lease, extra, reason, False, result, code, seen=record)
-        return Move(verb, names.task_id(task), session, None, extra, reason, False, result, code)
+        id, known = task if isinstance(task, HandOut) else (task, None)
+        return Move(verb, names.task_id(id), session, known, extra, reason, False, result, code)
 
     def _own(self, task: Facts[Place]) -> Record:
         if task._home is self:
@@ -328,7 +330,8 @@ class Tube:
             record = self._own(task)
             lease = record.lease if task._leased else None
             return Move(verb, record.id, lease=lease, reason=reason, seen=record)
-        return Move(verb, names.task_id(task), reason=reason)
+        id, known = task if isinstance(task, HandOut) else (task, None)
+        return Move(verb, names.task_id(id), lease=known, reason=reason)
 
     def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Operation[None]:
         move = self._free_move(verb, task, reason)

@@ -16,6 +16,7 @@ import msgspec
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
+from penstock.core.hand_out import HandOut, hand_out
 from penstock.errors import BadValue
 
 _INTEGER = re.compile(r"-?[0-9]+")
@@ -27,6 +28,8 @@ id_argument = click.argument("id")
 session_option = click.option(
     "--session", metavar="ID", envvar="PENSTOCK_SESSION", help="The session that holds it, as printed by take."
 )
+
+lease_option = click.option("--lease", metavar="TEXT", help="Only this hand-out, as printed by take --json.")
 
 
 class Seconds(click.FloatRange):
@@ -51,6 +54,12 @@ def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
 def task_id(tube: Tube, text: str) -> int | str:
     """An id as the tube's kind has them: an integer where it leases, else a text."""
     return int(text[:_DIGITS]) if tube.stored.kind.leased and _INTEGER.fullmatch(text) else text
+
+
+def which(tube: Tube, text: str, lease: str | None) -> HandOut | int | str:
+    """The task of an id, or one hand-out of it."""
+    id = task_id(tube, text)
+    return id if lease is None or not isinstance(id, int) else hand_out(id, lease)
 
 
 def data(text: str, *, raw: bool = False) -> object:

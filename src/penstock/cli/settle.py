@@ -20,9 +20,12 @@ from penstock.errors import BadValue, NotTaken
 @params.id_argument
 @click.option("--result", metavar="DATA", help="Its result, kept if it has an address: JSON, else a string.")
 @params.session_option
+@params.lease_option
 @output.json_option
 @click.pass_obj
-def ack(url: str, tube: str, id: str, result: str | None, session: str | None, as_json: bool) -> None:
+def ack(
+    url: str, tube: str, id: str, result: str | None, session: str | None, lease: str | None, as_json: bool
+) -> None:
     """Acknowledge a taken task: it is done and leaves its tube.
 
     \b
@@ -32,7 +35,7 @@ def ack(url: str, tube: str, id: str, result: str | None, session: str | None, a
     value = None if result is None else params.data(result)
     with params.opened(url, tube, session) as opened, _held(session):
         number = params.task_id(opened, id)
-        opened.ack(number, value)
+        opened.ack(params.which(opened, id, lease), value)
         output.settled(opened, number, "ack", as_json)
 
 
@@ -42,9 +45,12 @@ def ack(url: str, tube: str, id: str, result: str | None, session: str | None, a
 @click.argument("error")
 @click.option("--code", help="An error code: a short text or a number.")
 @params.session_option
+@params.lease_option
 @output.json_option
 @click.pass_obj
-def fail(url: str, tube: str, id: str, error: str, code: str | None, session: str | None, as_json: bool) -> None:
+def fail(
+    url: str, tube: str, id: str, error: str, code: str | None, session: str | None, lease: str | None, as_json: bool
+) -> None:
     """Fail a taken task for good: it leaves its tube.
 
     \b
@@ -52,7 +58,7 @@ def fail(url: str, tube: str, id: str, error: str, code: str | None, session: st
     """
     with params.opened(url, tube, session) as opened, _held(session):
         number = params.task_id(opened, id)
-        opened.fail(number, error, _code(code))
+        opened.fail(params.which(opened, id, lease), error, _code(code))
         output.settled(opened, number, "fail", as_json)
 
 
@@ -62,11 +68,13 @@ def fail(url: str, tube: str, id: str, error: str, code: str | None, session: st
 @click.option("--delay", type=float, default=0, help="Seconds until it is ready.")
 @click.option("--all", "everything", is_flag=True, help="Every taken task, whichever session holds it.")
 @params.session_option
+@params.lease_option
 @output.json_option
 @click.pass_obj
 def release(
-    url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, as_json: bool
-) -> None:
+    url: str, tube: str, id: str | None, delay: float, everything: bool, session: str | None, lease: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
     """Give a taken task back, at its old place.
 
     \b
@@ -82,7 +90,7 @@ def release(
         if id is None:
             return output.counted("release", opened, opened.release_all(), as_json)
         number = params.task_id(opened, id)
-        opened.release(number, delay)
+        opened.release(params.which(opened, id, lease), delay)
         return output.settled(opened, number, "release", as_json)
 
 
@@ -91,9 +99,10 @@ def release(
 @params.id_argument
 @click.argument("seconds", type=float)
 @params.session_option
+@params.lease_option
 @output.json_option
 @click.pass_obj
-def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_json: bool) -> None:
+def touch(url: str, tube: str, id: str, seconds: float, session: str | None, lease: str | None, as_json: bool) -> None:
     """Give a taken task more time.
 
     \b
@@ -101,7 +110,7 @@ def touch(url: str, tube: str, id: str, seconds: float, session: str | None, as_
     """
     with params.opened(url, tube, session) as opened, _held(session):
         number = params.task_id(opened, id)
-        opened.touch(number, seconds)
+        opened.touch(params.which(opened, id, lease), seconds)
         output.settled(opened, number, "touch", as_json)
 
 

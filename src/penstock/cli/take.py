@@ -9,6 +9,7 @@ import click
 
 import penstock
 from penstock.cli import output, params
+from penstock.core.hand_out import lease_text
 from penstock.core.numbers import span_ms
 
 EXIT_NOTHING = 3
@@ -41,7 +42,9 @@ def take(
         task = None
         try:
             task = session.take(tubes, timeout, max_pri=max_pri)
-            facts = None if task is None else {**output.task_facts(task), "session": session.id}
+            facts = (
+                None if task is None else {**output.task_facts(task), "lease": lease_text(task), "session": session.id}
+            )
         finally:
             if task is None:
                 _end_now(session, hold_ms)

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 import penstock
+from penstock.core.hand_out import lease_text
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
 from tests.support.threads import until
@@ -78,8 +79,11 @@ def test_many_at_once(server: Serving, beside: penstock.Broker) -> None:
     assert [task["id"] for task in put.json()["tasks"]] == [1, 2, 3]
     taken = server.post(f"{MAIL}/take", {"count": 2}).json()
     assert [task["id"] for task in taken["tasks"]] == [2, 3]
-    acked = server.post(f"{MAIL}/ack", {"ids": [2, 1, 3]})
-    assert acked.json() == {"acked": [True, False, True]}
+    leases = [task["lease"] for task in taken["tasks"]]
+    assert refused(server.post(f"{MAIL}/ack", {"ids": [2, 3]})) == (400, "BadValue")
+    assert refused(server.post(f"{MAIL}/ack", {"ids": [2, 3], "leases": leases[:1]})) == (400, "BadValue")
+    acked = server.post(f"{MAIL}/ack", {"ids": [2, 1, 2, 3], "leases": [leases[0], leases[0], "x", leases[1]]})
+    assert acked.json() == {"acked": [True, False, False, True]}
     bad = server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2, "pri": -1}]})
     assert refused(bad) == (400, "BadValue")
     assert beside.tube("mail").stats().calls.put == 3
@@ -96,15 +100,16 @@ def test_a_bad_put_leaves_no_tube_behind(server: Serving) -> None:
 def test_every_way_to_settle(server: Serving, beside: penstock.Broker) -> None:
     tube = beside.tube("mail", ttr=60)
     tube.put_many([1, 2, 3, 4, 5])
-    server.post(f"{MAIL}/take", {"count": 4})
-    assert server.post(f"{MAIL}/tasks/1/release", {"delay": 60}).status_code == 200
+    taken = server.post(f"{MAIL}/take", {"count": 4}).json()["tasks"]
+    lease = {task["id"]: task["lease"] for task in taken}
+    assert server.post(f"{MAIL}/tasks/1/release", {"delay": 60, "lease": lease[1]}).status_code == 200
     assert tube.peek(1).status == "~"
     before = tube.peek(2).due
-    assert server.post(f"{MAIL}/tasks/2/touch", {"seconds": 30}).status_code == 200
+    assert server.post(f"{MAIL}/tasks/2/touch", {"seconds": 30, "lease": lease[2]}).status_code == 200
     assert tube.peek(2).due == (before or 0) + 30
     assert server.post(f"{MAIL}/tasks/3/bury", {"reason": "broken"}).status_code == 200
     assert tube.peek(3).reason == "broken"
-    assert server.post(f"{MAIL}/tasks/4/fail", {"error": "no such user", "code": 7}).status_code == 200
+    assert server.post(f"{MAIL}/tasks/4/fail", {"error": "no", "code": 7, "lease": lease[4]}).status_code == 200
     assert 4 not in tube
     assert server.client.delete(f"{MAIL}/tasks/5").status_code == 204
     assert 5 not in tube
@@ -131,12 +136,48 @@ def test_a_foreign_or_late_ack_is_refused(server: Serving, beside: penstock.Brok
     tube.put(1)
     held = tube.take(0)
     assert held is not None
-    assert refused(server.post(f"{MAIL}/tasks/1/ack")) == (409, "NotTaken")
+    foreign = lease_text(held)
+    assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": foreign})) == (409, "NotTaken")
     held.release()
-    assert server.post(f"{MAIL}/take").json()["lease"] == 2
-    assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": 1})) == (409, "NotTaken")
-    assert refused(server.post(f"{MAIL}/tasks/1/bury", {"lease": 1})) == (409, "NotTaken")
-    assert server.post(f"{MAIL}/tasks/1/ack", {"lease": 2}).status_code == 200
+    taken = server.post(f"{MAIL}/take").json()
+    for verb in ("ack", "bury"):
+        assert refused(server.post(f"{MAIL}/tasks/1/{verb}", {"lease": foreign})) == (409, "NotTaken")
+    assert refused(server.post(f"{MAIL}/tasks/7/ack", {"lease": taken["lease"]})) == (409, "NotTaken")
+    assert server.get(f"{MAIL}/tasks/1").json()["lease"] == 2
+    assert server.post(f"{MAIL}/tasks/1/ack", {"lease": taken["lease"]}).status_code == 200
+    assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": taken["lease"]})) == (409, "NotTaken")
+
+
+SETTLES: list[tuple[str, dict[str, object]]] = [
+    ("ack", {}), ("release", {}), ("touch", {"seconds": 1}), ("fail", {"error": "x"}),
+]  # fmt: skip
+
+
+@EVERY_STORE
+def test_a_settle_names_its_hand_out_or_its_session(server: Serving, beside: penstock.Broker) -> None:
+    tube = beside.tube("mail", ttr=60)
+    for verb, body in SETTLES:
+        id = tube.put(verb).id
+        taken = server.post(f"{MAIL}/take").json()
+        path = f"{MAIL}/tasks/{id}/{verb}"
+        for missing in ({}, {"lease": None}, {"lease": 1}, {"lease": ["x"]}):
+            assert refused(server.post(path, body | missing)) == (400, "BadValue")
+        for wrong in ("", "x", "0", "1" * 14, "f" * 100, taken["lease"] + "0", taken["lease"].upper() + " "):
+            assert refused(server.post(path, body | {"lease": wrong})) == (409, "NotTaken")
+        assert tube.peek(id).status == "t"
+        assert server.post(path, body | {"lease": taken["lease"]}).status_code == 200
+        tube.truncate()
+    for verb, body in SETTLES:
+        id = tube.put(verb).id
+        session = server.post(f"{MAIL}/take").json()["session"]
+        path = f"{MAIL}/tasks/{id}/{verb}"
+        assert refused(server.post(path, body | {"lease": "2f"}, penstock_session=session)) == (409, "NotTaken")
+        assert server.post(path, body, penstock_session=session).status_code == 200
+        tube.truncate()
+    for verb in ("bury", "cancel"):
+        id = tube.put(verb).id
+        server.post(f"{MAIL}/take")
+        assert server.post(f"{MAIL}/tasks/{id}/{verb}").status_code == 200
 
 
 @EVERY_STORE
@@ -206,8 +247,8 @@ def test_addresses_and_outcomes(server: Serving) -> None:
     assert server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"}).status_code == 201
     assert refused(server.post(f"{MAIL}/tasks", {"data": 1, "address": "a"})) == (409, "DuplicateAddress")
     assert server.post(f"{MAIL}/wait", {"address": "a"}).status_code == 204
-    server.post(f"{MAIL}/take")
-    server.post(f"{MAIL}/tasks/1/ack", {"result": {"ok": True}})
+    lease = server.post(f"{MAIL}/take").json()["lease"]
+    server.post(f"{MAIL}/tasks/1/ack", {"result": {"ok": True}, "lease": lease})
     done = server.post(f"{MAIL}/wait", {"address": "a", "timeout": 1}).json()
     assert done == {"status": "done", "result": {"ok": True}, "error": None, "code": None}
 
@@ -219,8 +260,8 @@ def test_a_full_tube_refuses_or_waits(server: Serving) -> None:
     assert refused(server.post("/api/tubes/small/tasks", {"data": 2})) == (409, "TubeFull")
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(server.post, "/api/tubes/small/tasks", {"data": 2, "timeout": PATIENCE})
-        server.post("/api/tubes/small/take")
-        server.post("/api/tubes/small/tasks/1/ack")
+        lease = server.post("/api/tubes/small/take").json()["lease"]
+        server.post("/api/tubes/small/tasks/1/ack", {"lease": lease})
         assert waiting.result(PATIENCE).status_code == 201
 
 

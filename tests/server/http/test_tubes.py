@@ -104,8 +104,8 @@ def test_groups(server: Serving) -> None:
     assert server.post(f"{group}/wait").status_code == 204
     assert server.post(f"{group}/start").status_code == 204
     assert [each["state"] for each in server.get(f"{MAIL}/groups").json()] == ["started"]
-    server.post(f"{MAIL}/take")
-    server.post(f"{MAIL}/tasks/1/ack")
+    lease = server.post(f"{MAIL}/take").json()["lease"]
+    server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})
     assert refused(server.get(group)) == (404, "NotFound")
     assert refused(server.post(f"{group}/wait")) == (404, "NotFound")
     assert server.post(f"{MAIL}/take").json()["data"] == "end"
@@ -117,7 +117,8 @@ def test_a_session_is_begun_named_and_ended(server: Serving, beside: penstock.Br
     id = server.post("/api/sessions", {"ttr": 0}).json()["session"]
     taken = server.post(f"{MAIL}/take", {}, penstock_session=id)
     assert taken.json()["session"] == id
-    assert refused(server.post(f"{MAIL}/tasks/1/ack")) == (409, "NotTaken")
+    lease = taken.json()["lease"]
+    assert refused(server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})) == (409, "NotTaken")
     assert [held for each in server.get("/api/sessions").json() for held in each["held"]] == [["mail", 1]]
     assert server.client.delete(f"/api/sessions/{id}").status_code == 204
     assert beside.tube("mail").peek(1).status == "r"
@@ -203,8 +204,8 @@ def test_streams_are_bounded_and_end_with_the_server(server: Serving) -> None:
 @EVERY_STORE
 def test_metrics(server: Serving, beside: penstock.Broker) -> None:
     server.post(f"{MAIL}/tasks/batch", {"tasks": [{"data": 1}, {"data": 2}]})
-    server.post(f"{MAIL}/take")
-    server.post(f"{MAIL}/tasks/1/ack")
+    lease = server.post(f"{MAIL}/take").json()["lease"]
+    server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})
     server.app.sampler.sample = type(server.app.sampler.sample)(0.0, {}, {})
     text = server.get("/metrics").text
     assert 'penstock_tasks{state="ready",tube="mail"} 1.0' in text

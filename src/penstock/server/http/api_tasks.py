@@ -10,6 +10,8 @@ from typing import Any
 from penstock import aio
 from penstock.broker import admin
 from penstock.broker.tube import Tube, per_call
+from penstock.core.hand_out import HandOut, hand_out
+from penstock.core.lifecycle import LEASED_VERBS
 from penstock.errors import BadValue, NotTaken, PenstockError
 from penstock.server.http import requests, responses
 from penstock.server.http.operations import Call
@@ -130,25 +132,41 @@ async def _id(call: Call, tube: aio.Tube) -> Any:
 async def _settle(call: Call, body: requests.Held, verb: str, *args: Any) -> Settled:
     tube = await call.access.tube(call.path["name"], call.visit)
     id = task_id(tube, call.path["id"])
-    which: Any = id if body.lease is None else await _hand_out(tube, id, body.lease)
+    which: Any = id
+    if body.lease is not None and tube.stored.kind.leased:
+        which = hand_out(id, body.lease)
+    elif verb in LEASED_VERBS:
+        _need_session(call, tube, "lease")
     await getattr(tube, verb)(which, *args)
     return Settled(id, tube.name)
 
 
-async def _hand_out(tube: aio.Tube, id: Any, lease: int) -> aio.Task:
-    """The task as this hand-out's holder has it."""
-    task = await tube.peek(id)
-    if task.lease != lease:
-        raise NotTaken(f"task {id} of tube {tube.name} was handed out again since lease {lease}: drop the result")
-    task._leased = True
-    return task
+def _need_session(call: Call, tube: aio.Tube, field: str) -> None:
+    """Refuse a settle that names neither hand-out nor session: all such callers share the server's session."""
+    if call.visit.session is None and tube.stored.kind.leased:
+        raise BadValue(f"the body has no {field}: send it as the take gave it, or the header Penstock-Session")
 
 
 async def ack_many(call: Call, body: requests.AckMany) -> Acked:
     """Ack each that this session still holds, in one step."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    ids: Any = body.ids
+    ids: list[Any] = body.ids
+    if body.leases is None:
+        _need_session(call, tube, "leases")
+    elif len(body.leases) != len(ids):
+        raise BadValue(f"leases has {len(body.leases)} texts for {len(ids)} ids: give one for each")
+    elif tube.stored.kind.leased:
+        held = [_held(id, lease) for id, lease in zip(ids, body.leases, strict=True)]
+        acked = iter(await tube.ack_many([each for each in held if each]))
+        return Acked([bool(each and next(acked)) for each in held])
     return Acked(list(await tube.ack_many(ids)))
+
+
+def _held(id: Any, lease: str) -> HandOut | None:
+    try:
+        return hand_out(id, lease)
+    except NotTaken:
+        return None
 
 
 async def peek(call: Call) -> TaskAnswer:

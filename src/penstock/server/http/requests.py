@@ -104,9 +104,9 @@ class TakeFirst(Body):
 
 
 class Held(Body):
-    """With `lease`, only that hand-out is settled, and not a later one of the same task."""
+    """`lease` is that of the take: only that hand-out is settled. Without the header Penstock-Session it is needed."""
 
-    lease: Annotated[int, Meta(ge=0, le=MAX_ID)] | None = None
+    lease: Annotated[str, Meta(max_length=200)] | None = None
 
 
 class Ack(Held):
@@ -147,9 +147,10 @@ class Cancel(Body):
 
 
 class AckMany(Body):
-    """Tasks to be acked in one step."""
+    """Tasks to be acked in one step, and the lease of each, as the take gave it."""
 
     ids: Annotated[list[int | str], Meta(min_length=1, max_length=10_000)]
+    leases: list[Annotated[str, Meta(max_length=200)]] | None = None
 
 
 class Kick(Body):

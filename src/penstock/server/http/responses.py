@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from penstock import aio
 from penstock.broker.outcome import Outcome
 from penstock.broker.stats import TubeInfo, TubeStats
+from penstock.core.hand_out import lease_text
 from penstock.core.task import Facts
 
 # Answers with more bytes of data are encoded in a thread, so that other callers need not wait.
@@ -19,7 +20,11 @@ LARGE = 256 * 1024
 
 
 class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """A task. Its data is in `data`, or in `base64` if bytes were put. `session` is who took it."""
+    """A task. Its data is in `data`, or in `base64` if bytes were put.
+
+    In the answer of a take, `session` is who took it, and `lease` the text that its settle must carry. Elsewhere
+    `lease` is the number of its newest hand-out.
+    """
 
     id: int | str
     status: str
@@ -29,7 +34,7 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     pri: int
     utube: str | None
     attempts: int
-    lease: int
+    lease: int | str
     created: float | None
     taken: float | None
     due: float | None
@@ -141,7 +146,7 @@ def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
         pri=found.pri,
         utube=found.utube,
         attempts=found.attempts,
-        lease=found.lease,
+        lease=found.lease if session is UNSET else lease_text(found),
         created=found.created,
         taken=found.taken,
         due=found.due,
