@@ -58,7 +58,7 @@ METHODS = {
     "Broker.close": "",
     "Broker.create_tube": f"name, kind='fifottl', *, {TUBE}",
     "Broker.session": "ttr=0, id=None",
-    "Broker.sessions": "",
+    "Broker.sessions": "*, since=None, until=None",
     "Broker.take": "names, timeout=None, *, max_pri=None",
     "Broker.tube": f"name, kind=None, *, {TUBE}",
     "Broker.tubes": "",
@@ -83,8 +83,8 @@ METHODS = {
     "Tube.ack": "task_or_id, result=None",
     "Tube.ack_many": "tasks",
     "Tube.bury": "task_or_id, reason=None",
-    "Tube.delete": "task_or_id",
-    "Tube.cancel": "task_or_id, reason=None",
+    "Tube.delete": "task_or_id=None, *, address=None",
+    "Tube.cancel": "task_or_id=None, reason=None, *, address=None",
     "Tube.drop": "",
     "Tube.fail": "task_or_id, error, code=None",
     "Tube.group": "name",
@@ -92,7 +92,7 @@ METHODS = {
     "Tube.kick": "count=1",
     "Tube.on_change": "callback",
     "Tube.pause": "",
-    "Tube.peek": "id",
+    "Tube.peek": "id=None, *, address=None",
     "Tube.put": f"data, *, {PUT}",
     "Tube.put_many": f"items, *, {PUT_MANY}",
     "Tube.recover": "count, elapsed",
@@ -106,7 +106,7 @@ METHODS = {
     "Tube.touch": "task_or_id, seconds",
     "Tube.truncate": "",
     "Tube.wait": "address, timeout=None",
-    "Tube.why": "id",
+    "Tube.why": "id=None, *, address=None",
 }
 TASK = "address attempts created data due expires group id lease pri progress reason status taken tube utube"
 # Values: what they are made of.

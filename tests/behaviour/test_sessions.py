@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
@@ -202,6 +203,28 @@ def test_sessions_shows_who_holds_what(broker: penstock.Broker, clock: Clock) ->
     assert (seen.host, seen.pid, seen.heartbeat) == (socket.gethostname(), os.getpid(), clock.seconds)
     assert sorted(seen.held) == [("a", 1), ("b", 1), ("b", 2)]
     assert seen.waits == []
+
+
+def test_sessions_are_filtered_by_their_heartbeat(broker: penstock.Broker, clock: Clock) -> None:
+    began = clock.seconds
+    with broker.session() as old:
+        old.take([broker.tube("t").name], 0)
+        clock.advance(2)
+        with broker.session() as new:
+            new.take(["t"], 0)
+
+            def ids(**given: float | None) -> list[str]:
+                return [session.id for session in broker.sessions(**given)]
+
+            assert ids() == ids(since=None, until=None) == ids(since=began, until=began + 2) == [old.id, new.id]
+            assert (ids(since=began + 2), ids(since=began + 0.001)) == ([new.id], [new.id])
+            assert (ids(until=began), ids(until=began + 1.999)) == ([old.id], [old.id])
+            assert (ids(since=began + 3), ids(until=began - 1), ids(since=began + 2, until=began)) == ([], [], [])
+    bad: list[Any] = ["now", True, float("nan"), b"1"]
+    for value in bad:
+        for name in ("since", "until"):
+            with pytest.raises(penstock.BadValue, match=name):
+                broker.sessions(**{name: value})
 
 
 def test_an_ended_session_is_not_shown(broker: penstock.Broker) -> None:

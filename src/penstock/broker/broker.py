@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from math import inf
 from types import TracebackType
 from typing import Unpack
 from uuid import UUID
@@ -13,7 +14,7 @@ from penstock.broker.session import Session, SessionHandle, SessionInfo, session
 from penstock.broker.stats import TubeInfo
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import DEFAULT_KIND, create_tube, open_tube
-from penstock.core.numbers import Seconds, span_ms
+from penstock.core.numbers import Seconds, number, span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
 from penstock.core.shapes import flag
@@ -80,12 +81,18 @@ class Broker:
         handle = SessionHandle(self.runtime, ttr=0 if ttr is None else span_ms("ttr", ttr), id=session_id(id))
         return Session(self.runtime, handle)
 
-    def sessions(self) -> list[SessionInfo]:
-        """List the live sessions of the store on all hosts, oldest first, with ended ones that can still be joined."""
+    def sessions(self, *, since: float | None = None, until: float | None = None) -> list[SessionInfo]:
+        """List the live sessions of the store on all hosts, oldest first, with ended ones that can still be joined.
+
+        `since` and `until`, in seconds since the epoch, keep those whose last heartbeat is not before or not after it.
+        """
+        first = -inf if since is None else number("since", since)
+        last = inf if until is None else number("until", until)
         self.runtime.reap_if_due()
         return [
             SessionInfo(found.id, found.host, found.pid, found.heartbeat / 1000, found.held, found.waits)
             for found in self.runtime.store.sessions()
+            if first <= found.heartbeat / 1000 <= last
         ]
 
     def bind(self, connection: object) -> Bound:

@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from penstock.broker import why
 from penstock.broker.group import Group
@@ -227,18 +227,24 @@ class Tube:
         yield from self._settle_any("bury", task_or_id, reason=names.text("reason", reason))
 
     @blocking
-    def delete(self, task_or_id: TaskOrId) -> Operation[None]:
-        """Remove a task; by anyone, in any state. A Task from take must still be leased."""
-        yield from self._settle_any("delete", task_or_id)
+    def delete(self, task_or_id: TaskOrId | None = None, *, address: str | None = None) -> Operation[None]:
+        """Remove a task, or the one that holds an address; by anyone, in any state.
+
+        A Task from take must still be leased.
+        """
+        yield from self._settle_any("delete", task_or_id, address=address)
 
     @blocking
-    def cancel(self, task_or_id: TaskOrId, reason: str | None = None) -> Operation[bool]:
-        """End the task with the outcome `cancelled`, in any state. Returns False if it is not in the tube.
+    def cancel(
+        self, task_or_id: TaskOrId | None = None, reason: str | None = None, *, address: str | None = None
+    ) -> Operation[bool]:
+        """End the task, or the one that holds an address, with the outcome `cancelled`, in any state.
 
-        A handler that runs it loses its lease. A Task from take must still be leased, otherwise NotTaken.
+        Returns False if it is not in the tube. A handler that runs it loses its lease. A Task from take must still be
+        leased, otherwise NotTaken.
         """
         try:
-            yield from self._settle_any("cancel", task_or_id, reason=names.text("reason", reason))
+            yield from self._settle_any("cancel", task_or_id, names.text("reason", reason), address)
         except NotFound:
             return False
         return True
@@ -333,8 +339,12 @@ class Tube:
         id, known = task if isinstance(task, HandOut) else (task, None)
         return Move(verb, names.task_id(id), lease=known, reason=reason)
 
-    def _settle_any(self, verb: str, task: TaskOrId, reason: str | None = None) -> Operation[None]:
-        move = self._free_move(verb, task, reason)
+    def _settle_any(
+        self, verb: str, task: TaskOrId | None, reason: str | None = None, address: str | None = None
+    ) -> Operation[None]:
+        if address is not None:
+            return (yield from self._settle_address(verb, task, reason, address))
+        move = self._free_move(verb, cast(TaskOrId, task), reason)
         after: Record | None = (yield self._settle_op((move,)))[0]
         if after is None and move.lease is not None:
             raise NotTaken(
@@ -342,7 +352,16 @@ class Tube:
             )
         if after is None:
             raise self._not_found(move.shown)
-        _update(task, after)
+        _update(cast(TaskOrId, task), after)
+
+    def _settle_address(self, verb: str, task: TaskOrId | None, reason: str | None, address: str) -> Operation[None]:
+        """Settle the task that holds the address, by its id; if it has left meanwhile, the one that holds it now."""
+        settled: Record | None = None
+        while settled is None:
+            record: Record | None = yield Call(lambda: self._get(task, address))
+            if record is None:
+                raise self._not_found(f"of address {address}")
+            settled = (yield self._settle_op((Move(verb, record.id, reason=reason),)))[0]
 
     # Settle many tasks.
 
@@ -374,15 +393,20 @@ class Tube:
 
     # Look at tasks.
 
-    def peek(self, id: TaskOrId) -> Task:
-        """Read a task, whichever session holds it; NotFound if it is not in the tube."""
-        record = current_record(self, id)
+    def peek(self, id: TaskOrId | None = None, *, address: str | None = None) -> Task:
+        """Read a task, or the one that holds an address, whichever session holds it; NotFound if it has left."""
+        record = current_record(self, id, address)
         if record is None:
-            raise self._not_found(id.id if isinstance(id, Facts) else id)
+            raise self._not_found(id.id if isinstance(id, Facts) else f"of address {address}" if id is None else id)
         return make_task(record, self)
 
-    def _get(self, id: TaskOrId) -> Record | None:
-        """The stored record; None if the task is not in the tube."""
+    def _get(self, id: TaskOrId | None, address: str | None = None) -> Record | None:
+        """The stored record of an id or an address; None if the task is not in the tube."""
+        if address is not None:
+            must_have(self.stored.kind, "address")
+            if id is not None:
+                raise BadValue("an id and an address are given: give one of them")
+            return self.runtime.store.get(self.stored, [names.label("address", address)])[0]
         number = self._own(id).id if isinstance(id, Facts) else names.task_id(id)
         return self.runtime.store.get(self.stored, [number])[0]
 
@@ -414,11 +438,13 @@ class Tube:
         return True  # an empty tube is still a tube
 
     def __contains__(self, id: object) -> bool:
+        if isinstance(id, str) and self.stored.kind.leased:
+            return current_record(self, None, id) is not None
         return current_record(self, id) is not None  # type: ignore[arg-type]
 
-    def why(self, id: TaskOrId) -> str:
+    def why(self, id: TaskOrId | None = None, *, address: str | None = None) -> str:
         """Say why this task is not running: what holds it back, who, since when, until when."""
-        return why.explain(self.runtime.store, self.stored, self.peek(id)._record)
+        return why.explain(self.runtime.store, self.stored, self.peek(id, address=address)._record)
 
     # Addresses and groups.
 
@@ -543,11 +569,11 @@ def release_untaken(tube: Tube, tasks: Iterable[Task]) -> StoreOp | None:
     return tube._release_untaken(tasks)
 
 
-def current_record(tube: Tube, id: TaskOrId) -> Record | None:
-    """The record of a task after everything due is applied; None if it is not in the tube."""
+def current_record(tube: Tube, id: TaskOrId | None, address: str | None = None) -> Record | None:
+    """The record of an id or an address after everything due is applied; None if the task is not in the tube."""
     tube.runtime.reap_if_due()
-    record = tube._get(id)
+    record = tube._get(id, address)
     if record is None or (record.at is None and record.state != "t" and record.group is None):
         return record
     tube.runtime.apply_due(tube.stored)
-    return tube._get(id)
+    return tube._get(id, address)

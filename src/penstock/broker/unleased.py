@@ -57,7 +57,9 @@ class UnleasedTube(Tube):
             must_have(self.stored.kind, verb)
         return Move(verb, 0, name=self._text(task))
 
-    def _get(self, id: TaskOrId) -> Record | None:
+    def _get(self, id: TaskOrId | None, address: str | None = None) -> Record | None:
+        if id is None or address is not None:
+            return super()._get(id, address)
         return self.runtime.store.get(self.stored, [self._text(id)])[0]
 
     def _number(self, id: TaskOrId) -> int:
