@@ -18,10 +18,11 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    App Backoff BadValue Broker Bury DuplicateAddress Fail Finding Group Kind NoSuchTube NotFound NotTaken Outcome
-    OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo Snooze Status
-    StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy TubeExists TubeFull
-    TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task register_kind waiting
+    App Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Finding Group Kind LeaseLost NoSuchTube NotFound
+    NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo
+    Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy
+    TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task
+    register_kind waiting
 """
 
 TUBE = (

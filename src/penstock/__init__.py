@@ -20,7 +20,9 @@ from penstock.core.results import Finding
 from penstock.core.task import Status, Task
 from penstock.errors import (
     BadValue,
+    Cancelled,
     DuplicateAddress,
+    LeaseLost,
     NoSuchTube,
     NotFound,
     NotTaken,
@@ -60,11 +62,13 @@ __all__ = [
     "BadValue",
     "Broker",
     "Bury",
+    "Cancelled",
     "DuplicateAddress",
     "Fail",
     "Finding",
     "Group",
     "Kind",
+    "LeaseLost",
     "NoSuchTube",
     "NotFound",
     "NotTaken",

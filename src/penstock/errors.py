@@ -13,6 +13,8 @@ PenstockError
 ├── DuplicateAddress              the address is in use in this tube
 ├── PayloadTooLarge               data over the tube's max_payload
 ├── TaskFailed                    the task waited for did not end well
+├── LeaseLost                     a handler's task is no longer its worker's
+│   └── Cancelled                 and nobody else will run it
 └── StoreError
     ├── StoreUnavailable          cannot be reached or opened now
     ├── StoreBusy                 somebody else holds it for too long
@@ -75,6 +77,21 @@ class PayloadTooLarge(PenstockError):
 
 class TaskFailed(PenstockError):
     """The task that was waited for failed, was deleted or expired."""
+
+
+class LeaseLost(PenstockError):
+    """The lease of the task that a handler works on is over, so that its result will be dropped.
+
+    `cause` is cancelled, deleted, buried, released or lapsed.
+    """
+
+    def __init__(self, message: str, cause: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Cancelled(LeaseLost):
+    """The lease is over, and nobody else will run the task: it was cancelled, deleted or buried."""
 
 
 class StoreError(PenstockError):

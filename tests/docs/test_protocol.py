@@ -28,8 +28,9 @@ def test_an_option_is_there(option: str) -> None:
     assert option.upper() in PAGE
 
 
-# Never sent over the wire: tubes are not opened with options there, and a failure is an outcome, not an error.
-ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "SchemaMismatch"}
+# Never sent over the wire: tubes are not opened with options there, and a failure is an outcome, not an error, and
+# handlers run in workers.
+ELSEWHERE = {"PenstockError", "StoreError", "TubeMismatch", "TaskFailed", "SchemaMismatch", "LeaseLost", "Cancelled"}
 
 
 @pytest.mark.parametrize("name", [name for name in vars(errors) if name[0].isupper() and name not in ELSEWHERE])

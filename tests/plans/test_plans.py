@@ -79,6 +79,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "ack_named": ((TUBE, '["1-1"]'), (_ADDRESS,)),
     "by_id": (NAMED, (_PK,)),
     "by_ids": (NAMED, (_PK,)),
+    "held_leases": (NAMED, ("SEARCH k USING INTEGER PRIMARY KEY (rowid=?)", _ACKED_GROUP)),
     "sweep_outcomes": (NAMED, ("penstock_outcome_until (tube=? AND until<?)",)),
     "groups_by_no": (NAMED, (_GROUP,)),
     "live_group": (NAMED, ("penstock_live_group (tube=? AND name=?)",)),

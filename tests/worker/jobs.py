@@ -289,3 +289,48 @@ def hold_rules(word: str) -> None:
 def die_raw() -> None:
     say(["dying", penstock.current_task().attempts])
     os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def say_loss(lease: int) -> None:
+    """Say what `check` raises."""
+    try:
+        penstock.current_task().check()
+    except penstock.LeaseLost as error:
+        say([type(error).__name__, error.cause, lease])
+
+
+@app.task(tube="watched")
+def watch_lease() -> None:
+    """Work until the lease is lost."""
+    task = penstock.current_task()
+    task.check()
+    say(["began", task.lease])
+    end = time.monotonic() + 60
+    while not task.lost and time.monotonic() < end:
+        time.sleep(0.005)
+    say_loss(task.lease)
+
+
+@app.task(tube="watched")
+def linger(word: str) -> None:
+    """Not stop when the lease is lost."""
+    say(["began", penstock.current_task().lease])
+    await_word(word)
+    say("ended")
+
+
+@app.task(tube="async")
+async def watch_lease_async() -> None:
+    lease = penstock.current_task().lease
+    await asyncio.to_thread(say, ["began", lease])
+    try:
+        await asyncio.sleep(60)
+    except asyncio.CancelledError:
+        say_loss(lease)
+        raise
+
+
+@app.task(tube="processes", executor="process")
+def watch_lease_process(path: str) -> None:
+    say(["began", os.getpid()])
+    time.sleep(60)

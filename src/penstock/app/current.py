@@ -10,7 +10,7 @@ from penstock.core import names, numbers
 from penstock.core.ending import encode_code
 from penstock.core.numbers import Seconds, span_ms
 from penstock.core.task import Home, Record, Task
-from penstock.errors import BadValue, NotFound
+from penstock.errors import BadValue, Cancelled, LeaseLost, NotFound
 
 
 class Retry(Exception):
@@ -64,11 +64,22 @@ class CurrentTask(Task):
     `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
     """
 
-    __slots__ = ("_progress", "lost")
+    __slots__ = ("_progress", "cause", "lost")
 
     def __init__(self, record: Record, home: Home, data: object) -> None:
         super().__init__(record, home, data, leased=True)
         self.lost = False
+        #: How the lease was lost, for `check`.
+        self.cause = ""
+
+    def check(self) -> None:
+        """Raise LeaseLost if the lease is over; Cancelled, which is one, if nobody else will run the task."""
+        if not self.lost:
+            return
+        if self.cause in ("cancelled", "deleted", "buried"):
+            raise Cancelled(f"task {self.id} of tube {self.tube} was {self.cause}: stop working on it", self.cause)
+        what = "has lapsed" if self.cause == "lapsed" else "was released"
+        raise LeaseLost(f"the lease of task {self.id} of tube {self.tube} {what}: stop working on it", self.cause)
 
     @property
     def progress(self) -> float | None:

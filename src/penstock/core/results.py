@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -142,6 +142,14 @@ class Joined(msgspec.Struct, frozen=True):
 
     session: int
     id: str
+
+
+class Lease(NamedTuple):
+    """One hand-out of one task."""
+
+    tube: Tube
+    id: int
+    lease: int
 
 
 class SessionRecord(msgspec.Struct, frozen=True):

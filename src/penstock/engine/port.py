@@ -34,7 +34,7 @@ from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.results import Blocked, Description, Effects, Lane, Presence, SessionRecord
+from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
@@ -431,6 +431,9 @@ class Step(Protocol):
 
     def held(self, session: int, limit: int) -> list[tuple[Tube, Loaded]]:
         """What a session holds, by tube."""
+
+    def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
+        """Whether the session holds each of these, by one question; not what is left of a cancelled group."""
 
     def forget_session(self, session: int) -> None:
         """An ended session, once nothing is held by it."""

@@ -37,6 +37,7 @@ from penstock.core.results import (
     Finding,
     Joined,
     Lane,
+    Lease,
     Overdue,
     Presence,
     SessionRecord,
@@ -544,6 +545,9 @@ class EngineStore:
 
     def sessions(self, no: int | None = None, *, now: int | None = None) -> list[SessionRecord]:
         return self._read(lambda step: step.sessions(no), now=now)
+
+    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        return self._read(lambda step: step.holds(session, leases), now=now)
 
     # looking closer
 

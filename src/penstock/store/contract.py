@@ -43,6 +43,7 @@ from penstock.core.results import (
     Finding,
     Joined,
     Lane,
+    Lease,
     Overdue,
     Presence,
     SessionRecord,
@@ -198,6 +199,13 @@ class Store(Protocol):
     def wait(self, wake: threading.Event, seconds: float, *, watch: bool) -> bool:
         """Sleep until `wake` is set or the time is over (False), or, when watching, until another process may
         have changed something (True). Costs almost nothing while nothing happens."""
+
+
+class WorkerStore(Store, Protocol):
+    """What workers need besides."""
+
+    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        """Whether the session holds each of these leases, in one round trip for all tubes."""
 
 
 class TransferStore(Store, Protocol):

@@ -104,6 +104,8 @@ class AsyncExecutor:
         this = asyncio.current_task()
         assert this is not None
         item.cancel = lambda: self._loop.call_soon_threadsafe(this.cancel)
+        if item.lost:
+            this.cancel()
         set_run(item)
         began = time.perf_counter()
         limit = None if item.handler is None else item.handler.rules.time_limit

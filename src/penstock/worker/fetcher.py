@@ -40,6 +40,8 @@ FIRST_PAUSE = 0.05
 LAST_PAUSE = 2.0
 # A task without a callback, in a tube that is looked at for callbacks alone, is left to others for this many seconds.
 NOT_OURS = 1.0
+# A task that still runs here under a lost lease is left to others for this many seconds.
+STILL_RUNNING = 1.0
 
 
 class Source(NamedTuple):
@@ -78,6 +80,8 @@ class Fetcher:
         self._threads: ThreadExecutor | None = None  # that take by turns
         self._ended = threading.Event()
         self.on_taken: Callable[[], None] = lambda: None
+        #: Called when the worker is handed a task that it still runs.
+        self.on_suspect: Callable[[], None] = lambda: None
         state.on_low = self.poke
         state.slots.on_free.append(self.poke)
 
@@ -265,6 +269,10 @@ class Fetcher:
 
     def _route(self, item: RunningTask) -> str | None:
         """Where it runs; None when it has been settled here."""
+        if item.key in self._state.in_flight.running:  # its earlier lease is lost, and that handler still runs
+            self._state.settler.add(item, settlement.postponed(item, STILL_RUNNING))
+            self.on_suspect()
+            return None
         if item.task._record.callback is not None:
             if "callback" in self._executors:
                 return "callback"

@@ -1,4 +1,7 @@
-"""Extends the leases of running tasks, stores their progress, and releases tasks that wait too long to start."""
+"""Extends the leases of running tasks, notices lost ones, stores progress, and enforces time limits of threads.
+
+Tasks that wait too long to start are released.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,16 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import cast
 
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
+from penstock.core.group import CANCELLED, CANCELLING
 from penstock.core.lifecycle import Move
-from penstock.errors import PenstockError
+from penstock.core.results import Lease
+from penstock.errors import NoSuchTube, PenstockError, StoreError
 from penstock.operations.store_ops import settle
+from penstock.store.contract import WorkerStore
 from penstock.worker import settlement
 from penstock.worker.running_task import MAX_WAIT, RunningTask
 from penstock.worker.state import WorkerState
@@ -26,6 +33,8 @@ LOOKS = 4
 RUNNING_TICK = 0.2
 # Checks within the time of a lease.
 LEASE_LOOKS = 6
+# Seconds between questions whether the leases of running tasks are still held: a loss is known within one second.
+CHECK = 0.9
 
 
 class LeaseExtender:
@@ -36,6 +45,7 @@ class LeaseExtender:
         self.session_handle = session_handle
         self._on_tick = on_tick
         self._wake = threading.Event()
+        self._check_at: float | None = None  # when to ask for lost leases; None while nothing is in flight
         self._slow = True  # asleep for longer than a task may wait to start
         self._stopping = False
         self._thread = state.thread("lease-extender", self._run)
@@ -55,6 +65,10 @@ class LeaseExtender:
         if self._slow:
             self._wake.set()
 
+    def check_soon(self) -> None:
+        """Ask for lost leases with the next check."""
+        self._check_at = 0.0
+
     def _run(self) -> None:
         while not self._stopping:
             self._slow = True  # tasks taken during this check may need an earlier next one
@@ -67,6 +81,7 @@ class LeaseExtender:
         """Check everything in flight. Returns the seconds until the next check, None if nothing is in flight."""
         held = list(self._state.in_flight.held)
         if not held:
+            self._check_at = None
             return None
         pause = RUNNING_TICK
         if self._state.in_flight.unstarted:
@@ -84,9 +99,52 @@ class LeaseExtender:
                 touches.setdefault(item.tube, []).append((item, move))
         for tube, pairs in touches.items():
             self._send(tube, pairs)
+        self._check_leases(now)
         self._on_tick()
         shortest = min((item.ttr for item in held if item.ttr is not None), default=60)
-        return min(pause, max(0.002, shortest / LEASE_LOOKS))
+        checks = CHECK if self._check_at is None else max(0.002, self._check_at - now)
+        return min(pause, checks, max(0.002, shortest / LEASE_LOOKS))
+
+    def _check_leases(self, now: float) -> None:
+        """Ask once for all running tasks whether their leases are still held, if it is time to."""
+        if self._check_at is None:  # just taken
+            self._check_at = now + CHECK
+        if now < self._check_at:
+            return
+        self._check_at = now + CHECK
+        session = self.session_handle.number
+        running = [item for item in list(self._state.in_flight.running.values()) if item.session == session]
+        running = [item for item in running if not (item.lost or item.finished)]
+        leases = [Lease(item.tube.stored, item.task._record.id, item.task._record.lease) for item in running]
+        if not leases:
+            return
+        store = cast(WorkerStore, self.session_handle.runtime.store)
+        try:
+            held = store.held(session, leases)
+        except StoreError as error:
+            log.warning("could not check %d leases (%s); retrying", len(leases), error)
+            return
+        for item, holds in zip(running, held, strict=True):
+            if not holds:
+                self._lose(item)
+
+    def _cause(self, item: RunningTask) -> str:
+        """How a lease was lost."""
+        store, tube, id = self.session_handle.runtime.store, item.tube.stored, item.task._record.id
+        group = item.task._record.group_no
+        try:
+            record = store.get(tube, [id])[0]
+            if record is None:
+                ending = store.outcome(tube, id).ending
+                groups = [] if group is None or ending is not None else store.groups(tube, no=group)
+                cancelled = groups and groups[0].state in (CANCELLING, CANCELLED)
+                return "cancelled" if cancelled or (ending and ending.status == "cancelled") else "deleted"
+            if record.state == "!":
+                return "buried"
+            late = item.deadline is not None and item.deadline <= time.monotonic()
+            return "lapsed" if late or not store.sessions(item.session) else "released"
+        except NoSuchTube:
+            return "deleted"
 
     def _give_back(self, now: float) -> None:
         """Release what has waited too long: all handlers here are busy, and another worker may have a free one."""
@@ -99,7 +157,7 @@ class LeaseExtender:
         if item.lost:
             return None
         if item.session != self.session_handle.number:
-            self._lose(item)  # the session has ended, and all its leases with it
+            self._lose(item, "lapsed")  # the session has ended, and all its leases with it
             return None
         record, progress = item.task._record, item.progress
         if item.new_ttr and item.ttr is not None and item not in self._state.in_flight.unstarted:
@@ -118,7 +176,7 @@ class LeaseExtender:
             log.warning("could not extend %d leases: %s", len(pairs), error)
             for item, _ in pairs:
                 if item.deadline is not None and item.deadline <= time.monotonic():
-                    self._lose(item)
+                    self._lose(item, "lapsed")
             return
         for (item, move), record in zip(pairs, records, strict=True):
             if record is None:
@@ -130,11 +188,23 @@ class LeaseExtender:
             elif item.deadline is not None:
                 item.deadline += move.extra / 1000
 
-    def _lose(self, item: RunningTask) -> None:
-        if not item.finished:  # else it may have been settled just now
-            log.warning("lost the lease of %r; cancelling its handler", item, extra={"item": item})
+    def _lose(self, item: RunningTask, cause: str | None = None) -> None:
+        """Tell a handler that its lease is lost; how, is asked unless it is known."""
+        if _is_settled(item):
+            return
+        try:
+            cause = cause or self._cause(item)
+        except StoreError as error:
+            log.warning("could not ask for the lost lease of %r (%s); retrying", item, error)
+            return
+        if not _is_settled(item):  # else it was settled just now
+            log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})
             self._state.stats.lost += 1
-            item.lose()
+            item.lose(cause)
+
+
+def _is_settled(item: RunningTask) -> bool:
+    return item.finished or item.settled
 
 
 def _extension(item: RunningTask, now: float) -> float:

@@ -33,7 +33,7 @@ class RunningTask:
     """
 
     __slots__ = (
-        "aside", "cancel", "current", "deadline", "ended", "ends", "finished", "handler", "limit", "lost",
+        "aside", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler", "limit", "lost",
         "max_attempts", "new_ttr", "session", "slots", "stopped", "stored", "stuck", "task", "told", "traced", "ttr",
         "tube",
     )  # fmt: skip
@@ -54,9 +54,10 @@ class RunningTask:
         self.new_ttr = False  # its lease does not have the handler's ttr yet
         self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
         self.aside = False  # its handler waits for other work, without a slot
-        self.ended = False  # its handler has returned, if it has a time limit
+        self.ended = False  # its handler has returned, or was given up
         self.stuck = False  # its handler has not returned in time: lease and slot were given up
         self.lost = False
+        self.cause = ""  # how its lease was lost
         self.finished = False  # a verdict is on its way to the store
         self.stopped = False  # the worker stops, and ends it
         self.current: CurrentTask | None = None
@@ -90,6 +91,11 @@ class RunningTask:
         return self.task._record.attempts > self.max_attempts
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Its tube and its id."""
+        return self.tube.stored.no, self.task._record.id
+
+    @property
     def patience(self) -> float:
         """How long it may wait in the worker before it is started."""
         return MAX_WAIT if self.ttr is None else min(MAX_WAIT, self.ttr * WAIT_SHARE)
@@ -104,11 +110,11 @@ class RunningTask:
         """Whether the handler has settled it itself."""
         return self.current is not None and self.current.status is not self.task.status
 
-    def lose(self) -> None:
+    def lose(self, cause: str) -> None:
         """Its lease is over: tell the handler, and end it where that can be done."""
-        self.lost = True
+        self.cause, self.lost = cause, True
         if self.current is not None:
-            self.current.lost = True
+            self.current.cause, self.current.lost = cause, True
         if self.cancel is not None:
             self.cancel()
 
@@ -118,7 +124,7 @@ class RunningTask:
         """The task as the handler holds it."""
         if self.current is None:
             self.current = CurrentTask(self.task._record, self.tube, self.task.data)
-            self.current.lost = self.lost
+            self.current.cause, self.current.lost = self.cause, self.lost
         return self.current
 
     def step_aside(self, *, awaited: bool = False) -> None:
@@ -187,6 +193,8 @@ class InFlight:
         self.held: set[RunningTask] = set()
         # item -> until when it may wait. Popping is the claim, atomic without a lock.
         self.unstarted: dict[RunningTask, float] = {}
+        #: Whose handlers run, by tube and id; also after the lease is lost, but not those that are given up as stuck.
+        self.running: dict[tuple[int, int], RunningTask] = {}
 
     def add(self, items: Iterable[RunningTask], now: float) -> None:
         """These were taken."""

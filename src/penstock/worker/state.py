@@ -76,6 +76,7 @@ class WorkerState:
         if self.slots.limited and not self.slots.may_start(item.task.pri):
             self.settler.add(item, settlement.unstarted(item))
             return False
+        self.in_flight.running[item.key] = item
         if self.hooks.start:
             self.hooks.starts(item.task)
         return True
@@ -135,6 +136,8 @@ class WorkerState:
         return self.stats.stuck >= self._concurrency
 
     def _ended(self, item: RunningTask, error: BaseException | None, seconds: float) -> None:
+        item.ended = True
+        self.in_flight.running.pop(item.key, None)
         self.throughput.note(seconds)
         if self.hooks.end:
             self.hooks.ended(item.task, error, seconds)

@@ -58,6 +58,7 @@ class Worker:
         )
         self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
         self._fetcher.on_taken = self._lease_extender.poke
+        self._fetcher.on_suspect = self._lease_extender.check_soon
         found = callbacks is not None and not self.settings.tubes
         self._finder = Finder(app.broker, self._follow, self.state.thread) if found else None
 

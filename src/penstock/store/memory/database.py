@@ -18,12 +18,12 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.ending import Ending
-from penstock.core.group import OVER, Group
+from penstock.core.group import CANCELLING, OVER, Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_full, tube_missing
-from penstock.core.results import LAPSE_MS, STATE_COUNTER, Counts, Description, Lane, Presence, SessionRecord
+from penstock.core.results import LAPSE_MS, STATE_COUNTER, Counts, Description, Lane, Lease, Presence, SessionRecord
 from penstock.core.task import QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
 from penstock.engine import port
@@ -227,6 +227,17 @@ class MemoryStep:
         state = self._tube(tube)
         kept = state.outcomes.get(state.last_outcome.get(address or "", 0) if id is None else id)
         return None if kept is None or kept.until <= self.now else kept.ending
+
+    def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
+        return [self._holds(session, *lease) for lease in leases]
+
+    def _holds(self, session: int, tube: Tube, id: int, lease: int) -> bool:
+        state = self._db.tubes.get(tube.no)
+        record = None if state is None else state.records.get(id)
+        if state is None or record is None or (record.state, record.owner, record.lease) != ("t", session, lease):
+            return False
+        group = state.groups.get(record.group_no or 0)
+        return (record.at is None or record.at > self.now) and (group is None or group.state != CANCELLING)
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         outcomes = self._tube(tube).outcomes

@@ -73,6 +73,10 @@ class PoolRunner(Runner):
             raise Interrupted
         return reply
 
+    def begin(self) -> None:
+        """From now on, requests that this thread makes itself are for the current epoch."""
+        self._thread.epoch = str(self.epoch)
+
     def script(self, name: str, sort: str, related: bool) -> Script:
         return load_script(name, sort=sort, related=related, modern=self.modern, epoch=self._thread.epoch)
 

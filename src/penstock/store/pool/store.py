@@ -24,6 +24,7 @@ from penstock.core.results import (
     Effects,
     Finding,
     Joined,
+    Lease,
     Presence,
     Settled,
     Stored,
@@ -376,6 +377,11 @@ class PoolStore(RedisStore):
             if self._index.is_whole():
                 return joined
             self._index.ensure()
+
+    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        """As the contract says; a lease of another epoch is dead."""
+        self._runner.begin()
+        return super().held(session, leases, now=now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         if not self._index.is_whole():

@@ -17,7 +17,7 @@ from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import refuse_busy
-from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Settled, Stored, Taken
+from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Lease, Settled, Stored, Taken
 from penstock.core.select import Deliveries, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.stepwise import stepwise
@@ -252,6 +252,16 @@ class ShardedStore(RedisStore):
         return super().groups(tube, no=no, after=after, limit=limit, now=now) if tube.shards == 1 else []
 
     # sessions
+
+    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        return super().held(session, [self._own_lease(lease) for lease in leases], now=now)
+
+    def _own_lease(self, lease: Lease) -> Lease:
+        """As the shard of the task knows it."""
+        if lease.tube.shards == 1:
+            return lease
+        [(home, own)] = self._locate(lease.tube, [lease.id])
+        return Lease(self._shards.of(lease.tube)[home], own, lease.lease)
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         return self._translate(super().leave(handles, locus=locus, now=now))

@@ -26,6 +26,7 @@ from penstock.core.results import (
     Event,
     Finding,
     Joined,
+    Lease,
     Overdue,
     Presence,
     SessionRecord,
@@ -441,6 +442,22 @@ class RedisStore(TransferCalls, EngineStore):
         return self._registry.sessions(no, now)
 
     # details
+
+    def held(self, session: int, leases: Sequence[Lease], *, now: int | None = None) -> list[bool]:
+        places: dict[int, list[int]] = {}
+        for place, lease in enumerate(leases):
+            places.setdefault(lease.tube.no, []).append(place)
+        asked = [[leases[place] for place in some] for some in places.values()]
+        words = [(some[0].tube, [word for _, id, lease in some for word in (task_key(id), lease)]) for some in asked]
+        replies = self._servers.run_all(
+            [self._runner.tube_request("held_leases", tube, session, *keys, now=now) for tube, keys in words]
+        )
+        held = [False] * len(leases)
+        for some, reply in zip(places.values(), cast("list[list[Reply]]", replies), strict=True):
+            if len(reply) > 1:  # else the tube is gone
+                for place, answer in zip(some, cast("list[int]", reply[1]), strict=True):
+                    held[place] = bool(answer)
+        return held
 
     def _repair_after_burial(self, tube: Tube, now: int | None) -> None:
         """Repair what depended on tasks that a script buried because they could not be read. No call fails for it."""

@@ -20,7 +20,7 @@ from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_missing
-from penstock.core.results import STATE_COUNTER, Lane, Presence, SessionRecord
+from penstock.core.results import STATE_COUNTER, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.soundness import needed_mark
 from penstock.core.task import Record
@@ -256,6 +256,11 @@ class SqlStep:
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
         return [Kept(pk & ID_MASK, address, Ending(*ending), until) for pk, address, *ending, until in rows]
+
+    def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
+        pks = [first_pk(tube) | id for tube, id, _ in leases]
+        found = {row[0]: row[1] for row in self.rows(self.Q.held_leases, ids=pks, session=session)}
+        return [found.get(pk) == lease for pk, (_, _, lease) in zip(pks, leases, strict=True)]
 
     def queue(self, tube: Tube, utube: str) -> Lane:
         found = self.rows(self.Q.queue, tube=tube.no, utube=utube)

@@ -35,6 +35,23 @@ for first = 1, #keys, 1000 do
 end
 return { now, tasks, found }
 
+-- script: held_leases
+-- Whether a session holds these leases. What is left of a cancelled group is held by nobody.
+-- KEYS: tasks
+-- ARGV: now, shape, limit, session, key, lease, ...
+-- Returns: now, {1 or 0, ...}
+-- WITH: now tube encode decode groups
+-- FLAGS: no-writes
+local session, held = tonumber(ARGV[4]), {}
+for i = 5, #ARGV, 2 do
+  local value = redis.call('HGET', k_tasks, ARGV[i])
+  local rec = value and decode(value)
+  local ours = rec and rec.state == 't' and rec.owner == session and rec.lease == tonumber(ARGV[i + 1])
+  local group = ours and rec.group_no and group_of(rec.group_no)
+  held[#held + 1] = ours and (not rec.at or rec.at > now) and not (group and group.state == 'x') and 1 or 0
+end
+return { now, held }
+
 -- script: find_tasks
 -- Read a page of tasks in id order, in the given states, without those past their ttl.
 -- KEYS: tasks

@@ -1,0 +1,159 @@
+"""A running handler learns of a lost lease within a second, however it was lost, on every store (section 10)."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.core.results import Lease
+from penstock.store.contract import WorkerStore
+from tests.conftest import STORES
+from tests.support.threads import until
+from tests.worker import jobs
+from tests.worker.conftest import Run
+from tests.worker.program import PATIENCE
+
+Heard = Callable[[], object]
+Tell = Callable[[str], None]
+
+every_store = pytest.mark.parametrize("url", STORES, indirect=True)
+
+LOSSES: dict[str, tuple[Callable[[penstock.Tube, int], object], list[str]]] = {
+    "cancel": (lambda tube, id: tube.cancel(id), ["Cancelled", "cancelled"]),
+    "delete": (lambda tube, id: tube.delete(id), ["Cancelled", "deleted"]),
+    "bury": (lambda tube, id: tube.bury(id), ["Cancelled", "buried"]),
+    "truncate": (lambda tube, id: tube.truncate(), ["Cancelled", "deleted"]),
+}
+
+
+@every_store
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_thread_is_told(app: App, run: Run, heard: Heard, loss: str) -> None:
+    handle = jobs.watch_lease.options(address="a").put()
+    worker = run("watched")
+    assert heard() == ["began", 1]
+    lose, said = LOSSES[loss]
+    began = time.monotonic()
+    lose(app.broker.tube("watched"), handle.id)
+    assert heard() == [*said, 1]
+    assert time.monotonic() - began < 1.5  # a second, and what a busy machine takes
+    until(lambda: not worker.state.in_flight.held)
+    assert app.broker.tube("watched").stats().calls.ack == 0
+
+
+@every_store
+def test_a_released_task_is_not_started_again_while_its_handler_runs(
+    app: App, run: Run, heard: Heard, tell: Tell
+) -> None:
+    tube = app.broker.create_tube("watched", "fifottl")
+    jobs.linger.put("end")
+    run("watched")
+    assert heard() == ["began", 1]
+    assert tube.release_all() == 1
+    until(lambda: tube.stats().calls.take >= 2, PATIENCE)
+    until(lambda: tube.tasks("~") != [], PATIENCE)
+    assert tube.tasks()[0].attempts == 1  # the hand-out that was not started does not count
+    tell("end")
+    assert heard() == "ended"
+    began = heard()
+    assert isinstance(began, list)
+    assert began[0] == "began"
+    assert began[1] > 2
+    tell("end")
+    assert heard() == "ended"
+    until(lambda: tube.stats().calls.ack == 1, PATIENCE)
+
+
+@every_store
+def test_release_all_is_told(app: App, run: Run, heard: Heard) -> None:
+    jobs.watch_lease.put()
+    run("watched")
+    assert heard() == ["began", 1]
+    app.broker.tube("watched").release_all()
+    assert heard() == ["LeaseLost", "released", 1]
+
+
+@every_store
+def test_the_cancel_of_a_group_is_told(app: App, run: Run, heard: Heard) -> None:
+    group = app.broker.tube("watched").group("g")
+    jobs.watch_lease.options(group="g").put()
+    group.start()
+    run("watched")
+    assert heard() == ["began", 1]
+    group.cancel()
+    assert heard() == ["Cancelled", "cancelled", 1]
+
+
+@every_store
+def test_a_lapsed_session_is_told(app: App, run: Run, heard: Heard) -> None:
+    jobs.watch_lease.put()
+    worker = run("watched")
+    assert heard() == ["began", 1]
+    app.broker.runtime.store.leave([worker.session_handle.handle])  # as a peer does that finds it dead
+    assert heard() == ["LeaseLost", "lapsed", 1]
+
+
+def test_a_coroutine_is_cancelled(app: App, run: Run, heard: Heard) -> None:
+    handle = jobs.watch_lease_async.options(address="a").put()
+    run("async")
+    assert heard() == ["began", 1]
+    assert app.broker.tube("async").cancel(handle.id)
+    assert heard() == ["Cancelled", "cancelled", 1]
+
+
+def test_a_process_is_killed(app: App, run: Run, heard: Heard) -> None:
+    handle = jobs.watch_lease_process.put("")
+    run("processes")
+    said = heard()
+    assert isinstance(said, list)
+    app.broker.tube("processes").delete(handle.id)
+    until(lambda: not os.path.exists(f"/proc/{said[1]}"), PATIENCE)
+
+
+def test_one_question_a_second_and_none_while_nothing_runs(
+    app: App, run: Run, heard: Heard, tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    store = cast(WorkerStore, app.broker.runtime.store)
+    held = store.held
+
+    def counted(session: int, leases: Sequence[Lease]) -> list[bool]:
+        asked.append(len(leases))
+        return held(session, leases)
+
+    monkeypatch.setattr(store, "held", counted)
+    for _ in range(3):
+        jobs.linger.put("end")
+    run("watched")
+    assert [heard() for _ in range(3)] == [["began", 1]] * 3
+    time.sleep(2)
+    assert asked[-1] == 3
+    assert 1 <= len(asked) <= 3
+    for _ in range(3):
+        tell("end")
+    assert [heard() for _ in range(3)] == ["ended"] * 3
+    seen = len(asked)
+    time.sleep(1.2)
+    assert len(asked) <= seen + 1  # one may have been on its way
+
+
+def test_a_handler_that_settles_its_own_task_has_not_lost_it(app: App, run: Run, heard: Heard) -> None:
+    @app.task(tube="watched", name="settle_itself")
+    def settle_itself() -> None:
+        task = penstock.current_task()
+        task.ack()
+        time.sleep(1.5)
+        jobs.say(["lost", task.lost])
+
+    settle_itself.put()
+    try:
+        run("watched")
+        assert heard() == ["lost", False]
+    finally:
+        del app.handlers["settle_itself"]
