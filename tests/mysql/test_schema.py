@@ -29,3 +29,16 @@ def test_there_is_nothing_on_the_server_but_tables(own: Connection) -> None:
     for kind in ("routines WHERE routine_schema", "triggers WHERE trigger_schema", "events WHERE event_schema"):
         cursor.execute(f"SELECT COUNT(*) FROM information_schema.{kind} = DATABASE()")
         assert cursor.fetchall() == ((0,),), kind
+
+
+def test_leases_of_before_they_had_a_call_are_kept(url: str, own: Connection) -> None:
+    with penstock.connect(url) as broker:
+        broker.tube("t").put("x")
+    cursor = own.cursor()
+    cursor.execute("UPDATE penstock_task SET lease = 3")
+    for _ in range(2):  # a migration that was cut off is made again
+        cursor.execute("UPDATE penstock_meta SET value = '100' WHERE name = 'schema'")
+        with penstock.connect(url) as broker:
+            assert broker.tube("t").peek(1).lease == 3
+    with penstock.connect(url) as broker:
+        assert [task.lease for task in broker.tube("t").take_many(1)] == [4]

@@ -164,7 +164,9 @@ def test_an_ack_locks_its_task_alone(broker: penstock.Broker, held: tuple[MysqlS
     tube.put_many(range(tasks))
     one, *others = tube.take_many(tasks)
     step, server = held
-    assert step.ack(tube.stored, [Move("ack", one.id, broker.session_handle.number, one.lease)]).keys == {one.id}
+    assert step.ack(tube.stored, [Move("ack", one.id, broker.session_handle.number, one._record.lease)]).keys == {
+        one.id
+    }
     begin(others[0].ack).result(30)
     assert begin(lambda: tube.ack_many(others[1:])).result(30) == [True] * (tasks - 2)
     begin(lambda: tube.put("more")).result(30)

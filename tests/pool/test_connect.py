@@ -56,12 +56,15 @@ def test_an_index_is_not_opened_without_its_database(front: str, database: str) 
             penstock.connect(front)
 
 
-def test_a_database_of_a_later_format_is_refused(server: Redis, front: str, database: str) -> None:
+@pytest.mark.parametrize(("format", "remedy"), [(9, "upgrade penstock"), (2, "export its tubes")])
+def test_a_database_of_another_format_is_refused(
+    server: Redis, front: str, database: str, format: int, remedy: str
+) -> None:
     with penstock.connect(front, pool=database) as broker:
         broker.runtime.store._vault._db.run(  # type: ignore[attr-defined]
-            lambda session: session.change("UPDATE penstock_pool_store SET format = 9")
+            lambda session: session.change(f"UPDATE penstock_pool_store SET format = {format}")
         )
-    with pytest.raises(penstock.SchemaMismatch, match="format 9"):
+    with pytest.raises(penstock.SchemaMismatch, match=f"schema {format}.*{remedy}"):
         penstock.connect(server.fresh_url(), pool=database)
 
 

@@ -30,7 +30,7 @@ def test_of_tasks_in_every_state(broker: penstock.Broker, fair: bool) -> None:
     group = tube.group("grüppe")
     group.put("held back", address="ä", reply_to="replies", delay=5)
     task, other = take(tube), take(tube)
-    move = Move("touch", task.id, task._record.owner, task.lease, 0, progress=0.25)
+    move = Move("touch", task.id, task._record.owner, task._record.lease, 0, progress=0.25)
     assert settle(tube.runtime, tube.stored, [move])[0] is not None
     other.bury("ö" * 500)
     take(tube).release(delay=9)

@@ -24,7 +24,7 @@ def rewrite(store: RedisStore, no: int, key: bytes, change: Callable[[bytes], by
 
 def lease(stored: bytes) -> bytes:
     """The delivered message, held by session 1: its owner stands behind rank1 and the hand-out."""
-    return stored[:1] + bytes([stored[1] | 2]) + stored[2:31] + task_key(1) + stored[31:]
+    return stored[:1] + bytes([stored[1] | 2]) + stored[2:35] + task_key(1) + stored[35:]
 
 
 # name -> what damages the store, and what is found

@@ -66,7 +66,7 @@ def test_a_take_under_way_does_not_bring_an_ended_session_back(broker: penstock.
     found = store._registry.enlist(handle, tube.stored, None)
     assert found is not None
     store.leave([handle])
-    reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1000, *found)
+    reply = store._runner.on_tube("take", tube.stored, handle, 1, "", "", 1, 1000, *found)
     assert (reply[5], reply[7]) == (0, [])
 
 

@@ -38,7 +38,7 @@ def test_each_is_answered_also_when_nobody_listens(broker: penstock.Broker, cloc
     late.release()
     again = take(tube)
     failed.release()
-    move = Move("touch", told.id, told._record.owner, told.lease, 0, progress=0.5)
+    move = Move("touch", told.id, told._record.owner, told._record.lease, 0, progress=0.5)
     assert settle(tube.runtime, tube.stored, [move])[0] is not None
     with broker.session() as other:
         others = take(other.tube("t"))
@@ -72,7 +72,7 @@ def test_results_are_kept_by_it(broker: penstock.Broker) -> None:
     tasks[4].release()
     again = take(tube)
     moves = [
-        Move("ack", task.id, task._record.owner, task.lease, result=f'{{"n":{n}}}'.encode() if n != 2 else None)
+        Move("ack", task.id, task._record.owner, task._record.lease, result=f'{{"n":{n}}}'.encode() if n != 2 else None)
         for n, task in tasks.items()
     ]
     done = settle(tube.runtime, tube.stored, moves)

@@ -92,6 +92,12 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
             text.replace('"data":"hello"', '"base64":"!"'): "line 2: the bytes of data are not base64",
             text.replace('"data":"hello"', '"reason":"x"'): "line 2: one of data, base64 and unreadable",
             text.replace('"data":"hello"', f'"data":{"[" * 300}{"]" * 300}'): "line 2: data is nested deeper",
+            text.replace('"id":1', '"id":1,"taken":1,"attempts":2147483647'): "line 2: .*<= 33554431 - at `.*attempts`",
+            text.replace('"id":1', '"id":1,"taken":1,"lease":2147483647'): "line 2: .*<= 33554431 - at `.*lease`",
+            text.replace('"id":1', f'"id":1,"ttr":{2**53 - 1}'): "line 2: .*ttr",
+            text.replace('"id":1', f'"id":1,"expires":{2**53 - 1}'): "line 2: .*expires",
+            text.replace('"id":1', f'"id":{2**40 - 1}'): "line 2: .*<= 549755813887",
+            text.replace('"last_id":1', f'"last_id":{2**40 - 1}'): "line 3: last_id 1099511627775 is out of range",
             text.replace('"last_id":1', '"last_id":0'): "line 3: last_id 0 is out of range",
             text.replace('"ack":0', '"ack":-1'): "line 3: ack -1 is out of range",
             text.replace('"mark":[0,0]', '"mark":[0,-1]'): "line 3: mark -1 is out of range",
@@ -100,6 +106,24 @@ def test_what_cannot_be_imported_names_the_line(clock: Clock) -> None:
             with pytest.raises(penstock.BadValue, match=f"a file, {why}"):
                 imported(broker, content.encode(), "copy")
         assert [info.name for info in broker.tubes()] == ["mail"]
+
+
+def test_the_highest_numbers_of_a_file_stop_no_tube(store_url: str, clock: Clock) -> None:
+    with opened(store_url, clock) as broker:
+        broker.tube("mail").put("hello")
+        highest = '"id":549755813887,"taken":140737488355327,"attempts":33554431,"lease":33554431,"ttr":3155760000000,'
+        highest += '"expires":140737488355327,"max_attempts":2147483647,"pri":2147483647'
+        text = exported(broker, "mail").decode().replace('"id":1', highest)
+        imported(broker, text.replace('"last_id":1', '"last_id":549755813887').encode(), "copy")
+        copy = broker.tube("copy")
+        copy.put("next")
+        for _ in range(3):
+            tasks = copy.take_many(3)
+            assert {task.data for task in tasks} == {"hello", "next"}
+            for task in tasks:
+                task.release()
+        assert copy.peek(549755813887).attempts == 33554434
+        assert copy.ack_many(copy.take_many(3)) == [True, True]
 
 
 def test_two_tasks_of_one_address_are_refused(clock: Clock) -> None:

@@ -162,7 +162,7 @@ class Tube:
     def _release_untaken(self, tasks: Iterable[Task]) -> StoreOp | None:
         """The operation that gives back tasks whose caller never received them."""
         session = self.session_handle.number
-        moves = [Move("release", task.id, session, task.lease, unstarted=True) for task in tasks]
+        moves = [Move("release", task.id, session, task._record.lease, unstarted=True) for task in tasks]
         return SettleOp(self.runtime, self.stored, moves)
 
     # Settle one task, or several.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.ending import STATUS_OF, Ending
+from penstock.core.lease import next_lease
 from penstock.core.task import UNSTARTED, Record
 
 # event -> state before -> states it may lead to
@@ -201,13 +202,13 @@ def expired(record: Record, now: int) -> bool:
     return record.expires is not None and record.expires <= now and record.state != "t"
 
 
-def handed_out(record: Record, session: int, now: int) -> Record:
-    """A ready task, leased to a session."""
+def handed_out(record: Record, session: int, call: int, now: int) -> Record:
+    """A ready task, leased to a session by a take call."""
     return msgspec.structs.replace(
         record,
         state="t",
         attempts=record.attempts + 1,
-        lease=record.lease + 1,
+        lease=next_lease(record.lease, call),
         taken=now,
         owner=session,
         at=None if record.ttr is None else now + record.ttr,

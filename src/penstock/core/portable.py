@@ -17,15 +17,22 @@ from penstock.core import codec, names
 from penstock.core.chain import checked_reply
 from penstock.core.ending import STATUSES, Ending
 from penstock.core.group import OPEN, STARTED, Group
-from penstock.core.ids import text_id
-from penstock.core.kind import Kind
-from penstock.core.numbers import number
+from penstock.core.ids import read_mark, text_id
+from penstock.core.kind import DELIVER, Kind
+from penstock.core.lease import CALL_BITS, MAX_NUMBER, number_of
+from penstock.core.numbers import MAX_SECONDS, number
 from penstock.core.options import callback_url
 from penstock.core.task import NO_UTUBE, UNSTARTED, Record
 from penstock.errors import BadValue
 
+# Far enough below what stores can count that they go on from there: no number of a file stops a tube.
 _Int = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 _Small = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_HandOuts = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+_Moment = Annotated[int, Meta(ge=0, le=2**47 - 1)]
+_Span = Annotated[int, Meta(ge=0, le=MAX_SECONDS * 1000)]
+MAX_TASK_ID = 2**39 - 1
+MAX_MARK = 2**47 - 1
 _Text = Annotated[str, Meta(max_length=names.MAX_TEXT)]
 # The states that a file may name, by whether the kind leases.
 _LEASED, _UNLEASED = "rt~!" + UNSTARTED, "rt"
@@ -42,18 +49,18 @@ class Data(Struct, omit_defaults=True):
 class TaskLine(Data, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """One task."""
 
-    id: Annotated[int, Meta(ge=1, le=2**40 - 1)]
+    id: Annotated[int, Meta(ge=1, le=MAX_TASK_ID)]
     state: str
-    created: _Int
+    created: _Moment
     rank: tuple[float, float] = (0, 0)
     pri: _Small = 0
     utube: str | None = None
-    attempts: _Small = 0
-    lease: _Small = 0
-    taken: _Int | None = None
-    expires: _Int | None = None
-    at: _Int | None = None
-    ttr: _Int | None = None
+    attempts: _HandOuts = 0
+    lease: _HandOuts = 0
+    taken: _Moment | None = None
+    expires: _Moment | None = None
+    at: _Moment | None = None
+    ttr: _Span | None = None
     max_attempts: _Small | None = None
     reason: _Text | None = None
     callback: str | None = None
@@ -79,7 +86,7 @@ class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_onl
     id: _Int
     address: str
     status: str
-    until: _Int
+    until: _Moment
     result: Data | None = None
     error: _Text | None = None
     code: str | int | None = None
@@ -91,9 +98,10 @@ def task_line(record: Record) -> TaskLine:
     return TaskLine(
         data=data.data, base64=data.base64, unreadable=data.unreadable, id=record.id,
         state="r" if record.state == "q" else record.state, created=record.created, rank=(record.rank1, record.rank2),
-        pri=record.pri, utube=record.utube, attempts=record.attempts, lease=record.lease, taken=record.taken,
-        expires=record.expires, at=record.at, ttr=record.ttr, max_attempts=record.max_attempts, reason=record.reason,
-        callback=record.callback, address=record.address, reply_to=record.reply_to, group=record.group_no,
+        pri=record.pri, utube=record.utube, attempts=min(record.attempts, MAX_NUMBER),
+        lease=min(number_of(record.lease), MAX_NUMBER), taken=record.taken, expires=record.expires, at=record.at,
+        ttr=record.ttr, max_attempts=record.max_attempts, reason=record.reason, callback=record.callback,
+        address=record.address, reply_to=record.reply_to, group=record.group_no,
     )  # fmt: skip
 
 
@@ -115,9 +123,9 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         address = _own_id(kind, line)
     return Record(
         id=line.id, state=line.state, rank1=number("rank", line.rank[0]), rank2=number("rank", line.rank[1]),
-        pri=line.pri, utube=_utube(kind, line.utube), attempts=line.attempts, lease=line.lease, created=line.created,
-        taken=line.taken, expires=line.expires, at=line.at, ttr=line.ttr, max_attempts=line.max_attempts, owner=None,
-        reason=names.text("reason", line.reason),
+        pri=line.pri, utube=_utube(kind, line.utube), attempts=line.attempts, lease=line.lease << CALL_BITS,
+        created=line.created, taken=line.taken, expires=line.expires, at=line.at, ttr=line.ttr,
+        max_attempts=line.max_attempts, owner=None, reason=names.text("reason", line.reason),
         callback=None if line.callback is None else callback_url("callback", line.callback), payload=read_data(line),
         address=address, reply_to=checked_reply("reply_to", line.reply_to),
         group=None if line.group is None else groups[line.group], group_no=line.group,
@@ -190,4 +198,8 @@ def _utube(kind: Kind, utube: str | None) -> str | None:
 def _own_id(kind: Kind, line: TaskLine) -> str:
     if line.address is None:
         raise BadValue(f"task {line.id} has no address, where kind {kind.name} keeps the id that people know")
-    return text_id(kind, line.address)
+    id = text_id(kind, line.address)
+    mark = read_mark(id) if kind.hand_out == DELIVER else None
+    if mark is not None and max(mark) > MAX_MARK:
+        raise BadValue(f"task {line.id} has the id {id}, whose numbers are over {MAX_MARK}")
+    return id

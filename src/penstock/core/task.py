@@ -11,6 +11,7 @@ import msgspec
 
 from penstock.core import codec
 from penstock.core.kind import Kind
+from penstock.core.lease import number_of
 from penstock.core.numbers import Seconds
 from penstock.errors import BadValue, StoreCorrupt
 
@@ -90,7 +91,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     pri: int
     utube: str | None
     attempts: int
-    lease: int
+    lease: int  # see core.lease
     created: int
     taken: int | None
     expires: int | None
@@ -172,7 +173,7 @@ class Facts(Generic[H]):
     pri = property(lambda self: self._record.pri, doc="Its priority; smaller is more urgent.")
     utube = property(lambda self: self._record.utube or None, doc="The name of its micro-queue, or None.")
     attempts = property(lambda self: self._record.attempts, doc="How often it was handed out.")
-    lease = property(lambda self: self._record.lease, doc="The number of its newest hand-out.")
+    lease = property(lambda self: number_of(self._record.lease), doc="The number of its newest hand-out.")
     created = property(lambda self: _seconds(self._record.created), doc="When it was put.")
     taken = property(lambda self: _seconds(self._record.taken), doc="When it was last taken, or None.")
     expires = property(lambda self: _seconds(self._record.expires), doc="The end of its ttl, or None.")

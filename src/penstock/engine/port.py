@@ -22,6 +22,7 @@ Rules for every implementation:
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -32,6 +33,7 @@ import msgspec
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import Kind
+from penstock.core.lease import CALL_MASK
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Presence, SessionRecord
@@ -42,6 +44,12 @@ from penstock.core.transfer import Kept, Parcel, Tally
 
 class Conflict(Exception):
     """A guard failed: nothing was written, and the caller must load again."""
+
+
+def new_call() -> int:
+    """The number that a take gives its leases. Not of `random`: a program that seeds it would draw the same numbers
+    after every start."""
+    return secrets.randbelow(CALL_MASK) + 1
 
 
 # ---- what to load

@@ -21,6 +21,8 @@ from penstock.core.kind import DELIVER, Kind, must_be_known
 from penstock.core.numbers import whole
 from penstock.core.options import check_new_tube
 from penstock.core.portable import (
+    MAX_MARK,
+    MAX_TASK_ID,
     GroupLine,
     OutcomeLine,
     TaskLine,
@@ -244,13 +246,13 @@ class Reader:
             self._addresses.add(hash(address))
 
     def _check_end(self, end: End) -> None:
-        whole("last_id", end.last_id, self._last_id, 2**40 - 1)
+        whole("last_id", end.last_id, self._last_id, MAX_TASK_ID)
         for number in end.mark:
-            whole("mark", number, 0, names.MAX_ID)
+            whole("mark", number, 0, MAX_MARK)
         if end.mark < self._mark:
             raise BadValue(f"the last message id is {shown_mark(end.mark)}, below that of the last message")
         for name, number in msgspec.structs.asdict(end.counts).items():
-            whole(name, number, 0, names.MAX_ID)
+            whole(name, number, 0, MAX_MARK)
 
     def _bad(self, why: str) -> BadValue:
         return BadValue(f"{self._called}, line {self._number}: {why}")

@@ -289,7 +289,7 @@ class MemoryStep:
                 return port.Handed(due=request.tubes[place])
             wanted = request.wanted(place)
             if wanted and not state.paused:
-                handed.records = state.take(wanted, handle.session, request.max_pri, now)
+                handed.records = state.take(wanted, handle.session, port.new_call(), request.max_pri, now)
             if handed.records:
                 handed.tube = request.tubes[place]
                 break

@@ -268,7 +268,7 @@ class TubeState:
 
     # takes and acks
 
-    def take(self, count: int, session: int, max_pri: int | None, now: int) -> list[Record]:
+    def take(self, count: int, session: int, call: int, max_pri: int | None, now: int) -> list[Record]:
         """Hand out up to count tasks, in order."""
         top = clock_limit(self.tube, now) if self.tube.kind.hand_out == CLOCK else max_pri
         # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
@@ -278,7 +278,7 @@ class TubeState:
             records = self._takeable(batch, top, now)
             if not records:
                 break
-            handed += [self._hand_out(record, session, now) for record in records]
+            handed += [self._hand_out(record, session, call, now) for record in records]
         return handed
 
     def _takeable(self, count: int, top: int | None, now: int) -> list[Record]:
@@ -302,12 +302,12 @@ class TubeState:
             if (record.taken or 0) + elapsed > now:
                 break
             old.append(record)
-        return [self._hand_out(record, 0, now) for record in old]
+        return [self._hand_out(record, 0, 0, now) for record in old]
 
-    def _hand_out(self, record: Record, session: int, now: int) -> Record:
+    def _hand_out(self, record: Record, session: int, call: int, now: int) -> Record:
         self.counts["take"] += 1
         if self.tube.kind.leased:
-            new = handed_out(record, session, now)
+            new = handed_out(record, session, call, now)
         elif self.tube.kind.hand_out == CLOCK:
             new = clocked(record, now)
         else:

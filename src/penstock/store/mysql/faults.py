@@ -5,6 +5,7 @@ from __future__ import annotations
 import pymysql
 
 from penstock.errors import SchemaMismatch, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.store.sql.migrations import ANOTHER_SCHEMA
 
 # Our own statements fail with these where a guard does not hold: a subquery of two rows (`require` of queries.sql), an
 # address that is in use, and the id of a task for a tube that is gone, which is NULL.
@@ -37,7 +38,11 @@ _MEANINGS: list[tuple[frozenset[int], type[StoreError], str]] = [
     (_IDS_USED_UP, StoreFull, "a tube in database {where} has used up its 2**40 ids: use another tube"),
     (_FULL, StoreFull, "no space left for database {where} ({text}): free some; deletes and acks still work"),
     (_DAMAGED, StoreCorrupt, "database {where} is damaged ({text}): it was left as it is; restore a backup"),
-    (_FOREIGN, SchemaMismatch, "database {where} lacks what penstock made there ({text}): restore it, or use another"),
+    (
+        _FOREIGN,
+        SchemaMismatch,
+        f"database {{where}} has another schema than this penstock ({{text}}): {ANOTHER_SCHEMA}",
+    ),
 ]
 
 

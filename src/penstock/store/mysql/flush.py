@@ -23,11 +23,6 @@ from penstock.store.sql.step import first_pk
 _SWEPT_PER_OUTCOME = 2
 
 
-def new_call() -> int:
-    """The number of a call, which marks the rows that it changed."""
-    return getrandbits(62) + 1
-
-
 def require(condition: str) -> str:
     """End the packet if a condition does not hold."""
     return fill(Q.require, condition=Raw(condition))
@@ -57,7 +52,7 @@ class Flush:
         delta, tube = self._delta, self._tube
         rows = msgspec.json.encode([self._row(row) for row in delta.rows]).decode()
         statements = [
-            f"SET @p_t={tube.no},@p_now={self._moment},@p_k={new_call()},@p_got=0,@p_moved=0,@p_d={literal(rows)}",
+            f"SET @p_t={tube.no},@p_now={self._moment},@p_k={getrandbits(62)},@p_got=0,@p_moved=0,@p_d={literal(rows)}",
             fill(Q.require_tube, tube=tube.no),
         ]
         for new in sorted(self._new, key=lambda new: new.tube.no):

@@ -162,8 +162,8 @@ LEFT JOIN penstock_tube t ON t.no = @p_t LEFT JOIN penstock_handle h ON h.id = @
 k.tube = @p_t AND k.state = 'r' AND (k.expires IS NULL OR k.expires > @p_now)
 AND @p_ses IS NOT NULL AND @p_paused = 0 AND (@p_next > @p_now OR @p_forced = 1) AND @p_stop = 0
 -- fragment: lease
-state = 't', attempts = attempts + 1, lease = lease + 1, penstock_task.taken = @p_now, rank2 = IF(@p_fair, 0, rank2),
-at = IFNULL(@p_now + ttr, $never), owner = @p_ses, progress = NULL, call_no = @p_k
+state = 't', attempts = attempts + 1, lease = (lease >> 28) + 1 << 28 | @p_k, penstock_task.taken = @p_now,
+rank2 = IF(@p_fair, 0, rank2), at = IFNULL(@p_now + ttr, $never), owner = @p_ses, progress = NULL
 -- fragment: chosen
 JSON_TABLE(CAST(@p_ids AS CHAR), '$[*]' COLUMNS (place FOR ORDINALITY, i BIGINT PATH '$')) j
 STRAIGHT_JOIN penstock_task FORCE INDEX (PRIMARY) ON pk = j.i
@@ -244,7 +244,8 @@ DELETE FROM penstock_waiter WHERE handle = :handle AND number = :number AND :con
 -- Exclusive: waits for a take of this handle that is still running.
 SELECT session FROM penstock_handle WHERE id = :handle FOR UPDATE;
 -- name: leased_by
-SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't' AND call_no = :call
+SELECT $record FROM penstock_task FORCE INDEX (penstock_ready) WHERE tube = :tube AND state = 't'
+AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease & 268435455 = :call
 ORDER BY pk;
 
 -- ack

@@ -12,10 +12,9 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Effects
 from penstock.core.task import Record
-from penstock.engine.port import Handed, Request
+from penstock.engine.port import Handed, Request, new_call
 from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown
-from penstock.store.mysql.flush import new_call
 from penstock.store.mysql.queries import NEVER, Q
 from penstock.store.mysql.wire import Raw, Rows, fill, literal
 from penstock.store.sql.waiters import Waiter
@@ -186,7 +185,7 @@ class Taking:
                 found = step.send(
                     fill(Q.lock_handle, handle=lost.handle),
                     fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
-                    fill(Q.leased_by, tube=lost.tube.no, call=lost.call),
+                    fill(Q.leased_by, tube=lost.tube.no, handle=lost.handle, call=lost.call),
                     safe=True,
                 ).results[1]
                 lost.waiter.undo(lost.number)

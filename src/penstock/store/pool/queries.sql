@@ -27,8 +27,6 @@ INSERT INTO penstock_pool_link (tube, name, value) VALUES (%s, %s, %s)
 ON CONFLICT (tube, name) DO UPDATE SET value = excluded.value
 -- name: get_store
 SELECT name, format FROM penstock_pool_store WHERE no = 1
--- name: raise_format
-UPDATE penstock_pool_store SET format = %s WHERE no = 1 AND format < %s
 -- name: get_epoch
 SELECT epoch FROM penstock_pool_store WHERE no = 1
 -- name: raise_epoch

@@ -12,12 +12,13 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.errors import SchemaMismatch
+from penstock.store.sql.migrations import Migration, must_fit
 
 T = TypeVar("T")
 Rows = list[tuple[Any, ...]]
-# The layout of the tables. A later one refuses to touch what an older penstock would misread.
-FORMAT = 2
+# The layout of the tables and records. A pool of another one is refused, because it would be misread.
+FORMAT = 3
+LAYOUTS = [Migration(FORMAT, "layout", "")]
 # Ids in one statement: few enough for every server's limit of parameters.
 _CHUNK = 500
 
@@ -94,12 +95,10 @@ class Vault:
                 if name.startswith("create_"):
                     session.change(sql)
             session.change(self._ask.add_store, (uuid4().hex.encode(), FORMAT))
-            session.change(self._ask.raise_format, (FORMAT, FORMAT))
             return session.rows(self._ask.get_store)
 
         [(name, written)] = self._db.run(create)
-        if written > FORMAT:
-            raise SchemaMismatch(f"the pool in {self.label} has format {written}, not {FORMAT}: upgrade penstock")
+        must_fit(f"the pool in {self.label}", written, LAYOUTS, new="database")
         return bytes(name).decode()
 
     # epochs

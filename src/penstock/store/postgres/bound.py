@@ -13,7 +13,7 @@ from psycopg.rows import tuple_row
 
 from penstock.core.names import kind_of
 from penstock.engine.port import Conflict
-from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
+from penstock.errors import BadValue, SchemaMismatch, UnsupportedOption
 from penstock.store.postgres.connection import CONFLICTS, Connections, translated
 from penstock.store.postgres.schema import settings_call
 from penstock.store.postgres.wire import Call, Row, Wire
@@ -36,7 +36,7 @@ class BoundConnection(Connections):
         self._queries = queries
         try:
             found = self._joined()
-        except StoreCorrupt:
+        except SchemaMismatch:
             found = None
         if f"postgresql:{found}" != identity:
             place = own.location.place

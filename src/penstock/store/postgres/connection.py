@@ -17,6 +17,7 @@ from penstock.engine.port import Conflict
 from penstock.errors import (
     OutcomeUnknown,
     PenstockError,
+    SchemaMismatch,
     StoreBusy,
     StoreCorrupt,
     StoreError,
@@ -26,6 +27,7 @@ from penstock.errors import (
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres.location import Location
 from penstock.store.postgres.wire import Call, Link, Query, Row
+from penstock.store.sql.migrations import ANOTHER_SCHEMA
 from penstock.store.sql.pool import Pool
 
 T = TypeVar("T")
@@ -200,8 +202,11 @@ def translated(error: psycopg.Error, place: str) -> PenstockError:
             return StoreUnavailable(f"{place} is read-only, a standby perhaps: connect to the primary")
         case pg.InsufficientPrivilege():
             return StoreUnavailable(f"{place} refuses this user ({text}): grant it the schema")
-        case pg.UndefinedTable() | pg.UndefinedFunction() | pg.InvalidSchemaName() | pg.UndefinedObject():
-            return StoreCorrupt(f"{place} lost a part of its schema ({text}): restore a backup")
+        case (
+            pg.UndefinedTable() | pg.UndefinedFunction() | pg.InvalidSchemaName() | pg.UndefinedObject()
+            | pg.UndefinedColumn() | pg.FeatureNotSupported()
+        ):  # fmt: skip
+            return SchemaMismatch(f"{place} has another schema than this penstock ({text}): {ANOTHER_SCHEMA}")
         case psycopg.OperationalError():
             return StoreUnavailable(f"{place} cannot be reached ({text}): check that it runs and accepts this user")
     return StoreError(f"{place}: {text}")

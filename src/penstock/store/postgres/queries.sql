@@ -380,8 +380,8 @@ k.rank1 <= :top AND (k.group_no IS NULL OR k.group_no <> ALL (ARRAY(
 -- fragment: in_order
 ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE
 -- fragment: leased
-got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, lease = k.lease + 1, taken = ok.clock,
-    at = ok.clock + k.ttr, owner = ok.session, call = :call, progress = NULL
+got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, taken = ok.clock,
+    lease = (k.lease >> 28) + 1 << 28 | :call::bigint, at = ok.clock + k.ttr, owner = ok.session, progress = NULL
     FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $record),
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
@@ -455,7 +455,7 @@ AND (:always OR current_setting('penstock.took', true) = :mark);
 -- name: by_call
 -- penstock_held: what a take whose answer was lost has leased.
 SELECT $record, $now FROM penstock_task WHERE tube = :tube AND state = 't'
-AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND call = :call;
+AND owner = (SELECT session FROM penstock_handle WHERE id = :handle) AND lease & 268435455 = :call::bigint;
 
 -- ack
 
@@ -472,7 +472,7 @@ g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT gr
     AND state = 'started' AND remaining > cardinality(:pks::bigint[]) ORDER BY no FOR UPDATE),
 gone AS (DELETE FROM penstock_task k USING c WHERE k.pk = ANY (:pks::bigint[]) AND k.state::text = 't'
     AND k.owner = (:sessions::integer[])[width_bucket(k.pk, :pks::bigint[])]
-    AND (:leases::integer[])[width_bucket(k.pk, :pks::bigint[])] IN (0, k.lease)
+    AND (:leases::bigint[])[width_bucket(k.pk, :pks::bigint[])] IN (0, k.lease)
     AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL
     AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
 -- fragment: acked
@@ -521,7 +521,7 @@ c AS MATERIALIZED (SELECT $now AS clock),
 b AS MATERIALIZED (SELECT no FROM penstock_tube WHERE no = :tube),
 locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROSS JOIN LATERAL (
     SELECT q.utube FROM penstock_utube q WHERE q.tube = :tube AND q.utube = v.name FOR UPDATE) q),
-u AS MATERIALIZED (SELECT * FROM ROWS u(key bigint, was text, held integer, due bigint, rank double precision,
+u AS MATERIALIZED (SELECT * FROM ROWS u(key bigint, was text, held bigint, due bigint, rank double precision,
     until bigint, class integer, state text, at bigint, expires bigint, attempts integer, owner integer, reason text,
     progress double precision, rank1 double precision, rank2 double precision, pri integer, created bigint, data bytea,
     address text, status text, result bytea, error text, code text)),
@@ -657,7 +657,7 @@ k LIMIT :limit;
 -- name: import_tasks
 INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id, :tube, $imported
 FROM ROWS u(id bigint, state text, rank1 double precision, rank2 double precision, pri integer, utube text,
-    attempts integer, lease integer, created bigint, taken bigint, expires bigint, at bigint, ttr bigint,
+    attempts integer, lease bigint, created bigint, taken bigint, expires bigint, at bigint, ttr bigint,
     max_attempts integer, owner integer, reason text, callback text, data bytea, address text, reply_to text,
     group_name text, group_no integer, progress double precision);
 -- name: import_members

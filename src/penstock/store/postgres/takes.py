@@ -16,7 +16,7 @@ from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects
 from penstock.core.task import Record
-from penstock.engine.port import Conflict, Handed, Request
+from penstock.engine.port import Conflict, Handed, Request, new_call
 from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.store.postgres.changes import bounded
@@ -88,7 +88,7 @@ def _take_surely(step: PostgresStep, request: Request, waiter: Waiter, before: E
     patience = AWAY_SECONDS if request.blocked == "stay" else None
     while True:
         undo_lost(step, before, patience)
-        call, number = random.getrandbits(62), waiter.number
+        call, number = new_call(), waiter.number
         try:
             return _take(step, request, waiter.word(request.blocked), number, call, patience)
         except OutcomeUnknown:

@@ -7,7 +7,7 @@ flag  field                              flag  field
 1     rank1, a double                    256   max_attempts, 32 bits
 2     rank2, a double                    512   owner, 48 bits
 4     pri, 32 bits                       1024  utube, one byte of length before it
-8     attempts, lease (32), taken (48)   2048  reason, two bytes of length
+8     attempts (32), lease (64), taken   2048  reason, two bytes of length
 16    expires, 48 bits                   4096  callback, two bytes of length
 32    at, 48 bits                        8192  rank1 equals pri
 64    at equals expires                  16384 address, one byte of length
@@ -39,7 +39,7 @@ MAX_ID = 2**48 - 1
 _LANE = struct.Struct(">IIIHI")
 _double = struct.Struct(">d").unpack_from
 # flag -> how its numbers are packed: 48 bits are two numbers
-_PACKED = {1: "d", 2: "d", 4: "I", 8: "IIHI", 16: "HI", 32: "HI", 128: "HI", 256: "I", 512: "HI"}
+_PACKED = {1: "d", 2: "d", 4: "I", 8: "IQHI", 16: "HI", 32: "HI", 128: "HI", 256: "I", 512: "HI"}
 _TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
 _RELATED = 32768
 # State letter, flags, created.

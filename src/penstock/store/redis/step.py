@@ -37,7 +37,7 @@ from penstock.store.redis.queries import PAGE
 from penstock.store.redis.runner import Runner, read_pairs
 
 _encode = msgspec.msgpack.Encoder().encode
-_pack = struct.Struct(">HII").pack
+_pack = struct.Struct(">HIQ").pack
 # The largest number of tasks ahead that is reported.
 _AHEAD_LIMIT = 1000
 # The stored states of a public status.

@@ -36,7 +36,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.engine.port import Database
+from penstock.engine.port import Database, new_call
 from penstock.engine.store import EngineStore
 from penstock.errors import PenstockError, SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store.forks import reset_in_child
@@ -59,7 +59,7 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A store of another layout is refused, because it would be misread.
-SCHEMA = 8
+SCHEMA = 9
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 
@@ -74,6 +74,7 @@ class Wanted(NamedTuple):
     most: int
     top: int | str
     blocked: str
+    call: int
 
 
 class RedisStore(TransferCalls, EngineStore):
@@ -263,7 +264,7 @@ class RedisStore(TransferCalls, EngineStore):
         self, tubes: Sequence[Tube], count: int, handle: str, *, max_pri: int | None = None,
         blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
-        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "")
+        wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
         if blocked == "enter":  # before it finds nothing: the next put notifies it once
             self._subscriber.interests.update(tube.no for tube in tubes)
         if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
@@ -332,7 +333,7 @@ class RedisStore(TransferCalls, EngineStore):
             others += tubes[found + 1 :]
         for tube in others:
             try:
-                self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", ADVANCE_STEP, now=now)
+                self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", 0, ADVANCE_STEP, now=now)
             except StoreError:
                 pass  # the caller must get its tasks; there it seems to wait until its next take, or its end
 

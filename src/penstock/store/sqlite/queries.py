@@ -12,10 +12,10 @@ from penstock.store.sql.queries import COLUMNS, load_queries
 STORED = ("taken", "delayed", "buried", "done")
 CALLS = ("take", "ack", "release", "delete", "bury", "kick", "touch", "ttl", "ttr", "delay", "fail")
 COUNTERS = {**{name: name for name in STORED}, **{name: f"{name}_calls" for name in CALLS}}
-# A ready task as it is once session ?5 has it at ?3.
+# A ready task as it is once session ?5 has it at ?3, by call ?6.
 _HANDED_OUT = {
-    "state": "'t'", "attempts": "attempts + 1", "lease": "lease + 1", "taken": "?3", "at": "?3 + ttr", "owner": "?5",
-    "progress": "NULL",
+    "state": "'t'", "attempts": "attempts + 1", "lease": "(lease >> 28) + 1 << 28 | ?6", "taken": "?3",
+    "at": "?3 + ttr", "owner": "?5", "progress": "NULL",
 }  # fmt: skip
 _LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items())
 Q = load_queries(

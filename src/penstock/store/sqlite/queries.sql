@@ -74,8 +74,8 @@ SELECT $leased FROM penstock_task WHERE $takeable AND (group_no IS NULL
 OR group_no NOT IN (SELECT no FROM penstock_group WHERE tube = ?1 AND moving = 1 AND state = 'cancelling'))
 ORDER BY rank1, rank2, pk LIMIT ?4;
 -- fragment: set_lease
-UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = lease + 1, taken = ?2, at = ?2 + ttr, owner = ?3,
-progress = NULL
+UPDATE penstock_task SET state = 't', attempts = attempts + 1, lease = (lease >> 28) + 1 << 28 | ?4, taken = ?2,
+at = ?2 + ttr, owner = ?3, progress = NULL
 -- name: lease
 $set_lease WHERE pk = ?1;
 -- name: lease_many

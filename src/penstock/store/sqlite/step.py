@@ -219,22 +219,23 @@ class SqliteStep(SqlStep):
         # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
         turns, batch = (request.count, 1) if tube.fair and tube.utube_limit > 1 else (1, request.count)
         leased: list[Record] = []
+        call = port.new_call()
         for _ in range(turns):
-            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, batch, session))]
+            records = [Record(*row) for row in self.execute(query, (tube.no, top, self.now, batch, session, call))]
             if not records:
                 break
-            self._lease(tube, records, session)
+            self._lease(tube, records, session, call)
             leased += records
         if leased:
             self.execute(Q.count_takes, (tube.no, len(leased)))
         return leased
 
-    def _lease(self, tube: Tube, records: list[Record], session: int) -> None:
+    def _lease(self, tube: Tube, records: list[Record], session: int, call: int) -> None:
         base, now = first_pk(tube), self.now
         if len(records) == 1:
-            self.execute(Q.lease, (base | records[0].id, now, session))
+            self.execute(Q.lease, (base | records[0].id, now, session, call))
         else:  # one statement: a take of 100 with one for each task took 1.5 times as long
-            self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session))
+            self.execute(Q.lease_many, (_json([base | record.id for record in records]), now, session, call))
         if tube.kind.per_utube:
             self._serve(tube, [record.utube or NO_UTUBE for record in records])
 

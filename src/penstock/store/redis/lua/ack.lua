@@ -2,7 +2,7 @@
 -- The common case of an ack: by one session, of distinct tasks without reply tubes and groups, whose events nobody subscribed
 -- to. Records are not decoded, only the bytes that matter are read (see record.lua): a quarter of the time of apply.
 -- KEYS: tasks taken outcomes kept
--- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 4 bytes (0: any), result, ...: of
+-- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 8 bytes (0: any), result, ...: of
 --   each task, '' for none; or no results at all
 -- Returns: now, readied, {places of those that cannot be}, {places of those that are left to apply: with
 --   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}, 0 unless tasks that
@@ -10,12 +10,12 @@
 -- WITH: now tube layout lanes? outcomes?
 -- FLAGS: allow-oom
 local owner, listed, sub, byte = ARGV[4], ARGV[5], string.sub, string.byte
-local ANY, HANDED, ADDRESSED, TIED = '\0\0\0\0', 8 + 512, 16384, 32768
+local ANY, HANDED, ADDRESSED, TIED = string.rep('\0', 8), 8 + 512, 16384, 32768
 
 local keys, leases = {}, {}
-for i = 1, #listed, 10 do
+for i = 1, #listed, 14 do
   keys[#keys + 1] = sub(listed, i, i + 5)
-  leases[#leases + 1] = sub(listed, i + 6, i + 9)
+  leases[#leases + 1] = sub(listed, i + 6, i + 13)
 end
 
 local gone, timed, missed, tied, kept = {}, {}, {}, {}, {}
@@ -44,7 +44,7 @@ for first = 1, #keys, 1000 do
       deadline = band(flags, 64) ~= 0 and at[16] or band(flags, 32) ~= 0 and at[32]
     end
     local held = owner_at and (state == 116 or state == 112) and sub(value, owner_at, owner_at + 5) == owner -- t or p
-      and (leases[place] == ANY or sub(value, lease_at, lease_at + 3) == leases[place])
+      and (leases[place] == ANY or sub(value, lease_at, lease_at + 7) == leases[place])
     if flags >= TIED or (flags >= ADDRESSED and not held) then
       tied[#tied + 1] = place
     elseif not held or (deadline and struct.unpack('>I6', value, deadline) <= now) then

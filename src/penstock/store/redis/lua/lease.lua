@@ -1,7 +1,7 @@
 -- Leasing tasks in order.
 
 -- part: lease
--- ARGV: 4 handle, 5 count, 6 highest first rank or ''.
+-- ARGV: 4 handle, 5 count, 6 highest first rank or '', 8 the number of the call.
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
 -- Tasks past their ttl are skipped but keep their place; those of cancelled groups leave the ready index, and are removed
@@ -69,7 +69,14 @@ end
 -- Tubes of kinds with leases: whole batches in few commands. In a fair tube whose micro-queues may have several heads, one by
 -- one, because each lease decides which task may come next.
 local HANDED, EXPIRES, TTR, DECODED = 8, 16, 128, 32 + 512 + 32768
-local plans, first_time = {}, struct.pack('>I4I4I6', 1, 1, now)
+local CALL, MOST = 268435456, 33554431 -- 2^28; the highest number of a hand-out: see penstock.core.lease
+
+local function next_lease(last)
+  local number = math.max(math.floor(last / CALL), lease_floor or 0) + 1
+  return math.min(number, MOST) * CALL + tonumber(ARGV[8])
+end
+
+local plans, first_time = {}, struct.pack('>I4I8I6', 1, next_lease(0), now)
 
 -- How the bytes of a ready task with these flags become those of a taken one (see record.lua). False if it must be decoded:
 -- it may have a group.
@@ -99,8 +106,8 @@ local function handed_out(value, owner)
   if plan.mortal and struct.unpack('>I6', value, plan.expires) <= now then return nil end
   local handed, at, deadline = first_time, '', nil
   if plan.again then
-    local attempts, last = struct.unpack('>I4I4', value, plan.handed)
-    handed = struct.pack('>I4I4I6', attempts + 1, last + 1, now)
+    local attempts, last = struct.unpack('>I4I8', value, plan.handed)
+    handed = struct.pack('>I4I8I6', attempts + 1, next_lease(last), now)
   end
   if plan.timed then
     deadline = now + struct.unpack('>I6', value, plan.ttr)
@@ -118,7 +125,7 @@ local function handed_out_slowly(key, value, session)
   if skips then return nil, not leaves end
   local due = rec.at ~= nil
   rec.state, rec.owner, rec.at = 't', session, rec.ttr and now + rec.ttr or nil
-  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, math.max(rec.lease, lease_floor or 0) + 1, now
+  rec.attempts, rec.lease, rec.taken = rec.attempts + 1, next_lease(rec.lease), now
   if update_lane then update_lane(key, rec, 'r') end
   return encode(rec), rec.at, due
 end

@@ -9,8 +9,9 @@ if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
 
 mark_changed = function(name) redis.call('ZADD', k_marks, redis.call('HINCRBY', k_meta, 'version', 1), name) end
 
--- Leases of an epoch are above those of all epochs before. The first begins like any store.
-lease_floor = (tonumber(EPOCH) or 1) * 65536 - 65536
+-- The database does not know of a hand-out before its end: in a new epoch the numbers of leases begin higher. The first
+-- begins like any store.
+lease_floor = (tonumber(EPOCH) or 1) * 1024 - 1024
 
 -- script: begin_index
 -- Begin the empty index of a tube that is new to its pool.

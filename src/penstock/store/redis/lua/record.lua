@@ -9,7 +9,7 @@ local function format_of(flags)
   local format = formats[flags]
   if not format then
     local codes = {
-      'd', 'd', 'I4', 'I4I4I6', 'I6', 'I6', '', 'I6', 'I4', 'I6', 'Bc0', 'Hc0', 'Hc0', '', 'Bc0', 'Bc0I6Bc0',
+      'd', 'd', 'I4', 'I4I8I6', 'I6', 'I6', '', 'I6', 'I4', 'I6', 'Bc0', 'Hc0', 'Hc0', '', 'Bc0', 'Bc0I6Bc0',
     }
     local i, flag = 1, 1
     format = '>I2I6'
@@ -98,7 +98,7 @@ local function layout_of(flags)
   if not layout then
     local place, flag = 10, 1
     layout = {}
-    for _, size in ipairs({ 8, 8, 4, 14, 6, 6, 0, 6, 4, 6 }) do
+    for _, size in ipairs({ 8, 8, 4, 18, 6, 6, 0, 6, 4, 6 }) do
       layout[flag] = place
       if band(flags, flag) ~= 0 then place = place + size end
       flag = flag + flag

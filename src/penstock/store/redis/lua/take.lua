@@ -1,8 +1,8 @@
 -- script: take
 -- Apply what is due, then lease up to count tasks to the handle's session, and register or unregister its blocked call.
 -- KEYS: ended_sessions
--- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', enter, stay, leave), step of advance;
---   and, if the handle is new here: session, when the handle lapses, when the session ends
+-- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', enter, stay, leave), number of the
+--   call, step of advance; and, if the handle is new here: session, when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, follow_ups, 1 if the session is alive, ms until the next deadline or -1, {id,
 --   record, ...}
 -- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance lease
@@ -11,16 +11,16 @@
 local handle, wanted, blocked = ARGV[4], tonumber(ARGV[5]), ARGV[7]
 
 -- A session that the registry ended here stays ended, even if a late call names it.
-if ARGV[9] and not redis.call('ZSCORE', k_ended_sessions, ARGV[9]) then
-  redis.call('ZADD', k_lapses, ARGV[10], handle)
-  redis.call('HSET', k_handles, handle, ARGV[9])
-  redis.call('ZADD', k_ends, ARGV[11], ARGV[9])
+if ARGV[10] and not redis.call('ZSCORE', k_ended_sessions, ARGV[10]) then
+  redis.call('ZADD', k_lapses, ARGV[11], handle)
+  redis.call('HSET', k_handles, handle, ARGV[10])
+  redis.call('ZADD', k_ends, ARGV[12], ARGV[10])
 end
 
 local soonest = math.min(first_score(k_due) or math.huge, first_score(k_ends) or math.huge)
 if soonest <= now or (groups_are_turning and groups_are_turning()) then
   -- If cancelled tasks block the taker, spend the time on these instead.
-  advance(tonumber(ARGV[8]), blocked_by_cancelled() and 100)
+  advance(tonumber(ARGV[9]), blocked_by_cancelled() and 100)
   if put_pending_work then put_pending_work() end -- this call may take them
 end
 
@@ -49,13 +49,13 @@ return { now, readied, removed, log, follow_ups, alive and 1 or 0, wait, leased 
 -- Take from the first of several tubes of one server that has work, in one step. The take scripts of their sorts precede
 -- this part as functions of KEYS and ARGV, in `takes`: run, the places of meta and handles among their keys, and `unrelated`
 -- if they do not know addresses, replies and groups.
--- ARGV: how many tubes, now, handle, count, highest first rank or '', blocked, step of advance; then for each tube:
+-- ARGV: how many tubes, now, handle, count, highest first rank or '', blocked, call, step of advance; then for each tube:
 --   which of the takes, how many keys, shape, limit
 -- Returns: 1, tube, answer of its take, ...; or -1 and a tube that does not exist; or 0, and nothing was done, if a tube
 --   does not know the handle or has relations that its take does not know
 local tubes, from = {}, 0
 for i = 1, tonumber(ARGV[1]) do
-  local at = 4 * (i - 1) + 8
+  local at = 4 * (i - 1) + 9
   local take, keys = takes[tonumber(ARGV[at])], {}
   for k = 1, tonumber(ARGV[at + 1]) do keys[k] = KEYS[from + k] end
   from = from + #keys
@@ -69,7 +69,7 @@ end
 local answer = { 1 }
 local function take_from(i, count, blocked)
   local tube = tubes[i]
-  local found = tube.take.run(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7] })
+  local found = tube.take.run(tube.keys, { ARGV[2], tube.shape, tube.limit, ARGV[3], count, ARGV[5], blocked, ARGV[7], ARGV[8] })
   answer[#answer + 1], answer[#answer + 2] = i, found
   return found[6] == 0 or #found[8] > 0
 end

@@ -1,0 +1,51 @@
+"""An older copy of a store comes back (SPEC 11): hand-outs repeat, and an older one settles none of the newer."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+import penstock
+from tests.fault.snapshots import snapshot
+
+
+@pytest.mark.parametrize("kind", ["fifottl", "utube"])
+def test_an_older_hand_out_settles_no_newer_one(durable_url: str, kind: str) -> None:
+    with penstock.connect(durable_url) as broker:
+        session = broker.session(ttr=60)
+        broker.create_tube("t", kind, utube_limit=2 if kind == "utube" else None).put_many(
+            ["a", "b", ("c", {"address": "c"})]
+        )
+        tube = session.tube("t")
+        tube.ack_many(tube.take_many(1))  # its handle is known there
+        restore = snapshot(durable_url)
+        before = tube.take_many(2)
+    restore()
+    with penstock.connect(durable_url) as broker:
+        tube = broker.session(id=session.id).tube("t")
+        after = tube.take_many(2)
+        assert [facts(task) for task in before] == [facts(task) for task in after]
+        for old in before:
+            for verb in (tube.ack, tube.release, tube.bury, tube.delete, partial(tube.fail, error="late")):
+                with pytest.raises(penstock.NotTaken):
+                    verb(old)
+        assert tube.ack_many(before) == [False, False]
+        assert tube.ack_many(after) == [True, True]
+        assert tube.wait("c", 0).status == "done"
+
+
+def facts(task: penstock.Task) -> tuple[object, ...]:
+    """What an older penstock told hand-outs apart by."""
+    return task.id, task.lease, task._record.owner
+
+
+def test_numbers_stay_small_and_grow(durable_url: str) -> None:
+    with penstock.connect(durable_url) as broker:
+        tube = broker.tube("t")
+        tube.put("a")
+        for number in (1, 2, 3):
+            task = tube.take(0)
+            assert task is not None
+            assert (task.lease, task.attempts, tube.peek(1).lease) == (number, number, number)
+            task.release()
