@@ -17,7 +17,7 @@ from tests.behaviour.verbs import KINDS, take
 def held(broker: penstock.Broker, *tasks: penstock.Task) -> list[bool]:
     """Whether the broker's own session holds these."""
     tubes = {tube.name: broker.tube(tube.name).stored for tube in broker.tubes()}
-    leases = [Lease(tubes[task.tube], task.id, task.lease) for task in tasks]
+    leases = [Lease(tubes[task.tube], task.id, task._record.lease) for task in tasks]
     return cast(WorkerStore, broker.runtime.store).held(broker.tube(tasks[0].tube).session_handle.number, leases)
 
 
@@ -108,5 +108,5 @@ def test_leases_of_a_dropped_tube_are_not_held(broker: penstock.Broker) -> None:
     stored, session = tube.stored, tube.session_handle.number
     tube.delete(task.id)
     tube.drop()
-    leases = [Lease(stored, task.id, task.lease), Lease(other.stored, kept.id, kept.lease)]
+    leases = [Lease(stored, task.id, task._record.lease), Lease(other.stored, kept.id, kept._record.lease)]
     assert cast(WorkerStore, broker.runtime.store).held(session, leases) == [False, True]

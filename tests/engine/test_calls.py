@@ -39,8 +39,8 @@ def test_an_ack_tells_whoever_waits_for_the_task(store: Store) -> None:
     tube = store.save_tube("t", find_kind("fifottl"), {}, exist_ok=False)
     store.put(tube, [make_entry(tube, "x", {"address": "a"}), make_entry(tube, "y", {})])
     session = store.join(Presence("h", "host", 1, "here"), None, 0).session
-    store.take([tube], 2, "h")
-    settled = store.settle(tube, [Move("ack", id, session, 1) for id in (1, 2)], brief=True)
+    taken = store.take([tube], 2, "h").records
+    settled = store.settle(tube, [Move("ack", record.id, session, record.lease) for record in taken], brief=True)
     assert settled.effects.ended == [("task", tube.no, 1)]
 
 

@@ -154,7 +154,10 @@ class Pair:
 
 
 @pytest.fixture(params=STORES)
-def pair_of(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Pair]]:
+def pair_of(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[[str], Pair]]:
+    monkeypatch.setattr("penstock.engine.port.new_call", lambda: 5)  # on both sides
     with ExitStack() as opened:
 
         def pair(sort: str) -> Pair:

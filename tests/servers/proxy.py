@@ -61,7 +61,9 @@ class Proxy:
         try:
             while data := source.recv(65536):
                 if answers and self._swallows():
-                    break
+                    source.settimeout(0.05)  # what was asked is done, however many answers it has
+                    while source.recv(65536):
+                        pass
                 target.sendall(data)
         except OSError:
             pass

@@ -30,6 +30,8 @@ TRANSITIONS: dict[str, dict[str, str]] = {
 # The verbs that only the holder of the live lease may use.
 LEASED_VERBS = frozenset({"ack", "fail", "release", "touch"})
 EVENTS = ("put", *TRANSITIONS)
+# Told to nobody: a take whose answer was lost, which is counted as none.
+UNDONE = "undone"
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -134,12 +136,17 @@ def came_back(record: Record, now: int, event: str, delay: int = 0, *, unstarted
         return Change("-", (event, "ttl"), attempts=attempts, ending=_ending(record, "ttl"))
     if record.max_attempts is not None and attempts >= record.max_attempts:
         reason = record.reason or f"handed out {attempts} times without an ack"
-        events = ("ttr", "bury") if event == "ttr" else ("bury",)
+        events = ("bury",) if event == "release" else (event, "bury")
         return Change("!", events, record.expires, record.expires, attempts, reason)
     if delay:
         expires = None if record.expires is None else record.expires + delay
         return Change("~", (event,), now + delay, expires, attempts, record.reason)
     return Change("r", (event,), record.expires, record.expires, attempts, record.reason)
+
+
+def undone(record: Record, now: int) -> Change:
+    """A taken task whose taker never heard of it: as if it had not been taken."""
+    return came_back(record, now, UNDONE, unstarted=True)
 
 
 def became_due(record: Record, now: int) -> Change:

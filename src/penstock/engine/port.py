@@ -26,7 +26,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -40,6 +40,9 @@ from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Pr
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
+
+if TYPE_CHECKING:
+    from penstock.engine.lost_takes import LostTakes
 
 
 class Conflict(Exception):
@@ -398,6 +401,10 @@ class Step(Protocol):
         moves is counted down; tasks of other groups are left to the engine. In a reliable tube moves go by name.
         """
 
+    def undo_lost(self, effects: Effects, *, again: bool) -> None:
+        """Give back what takes leased whose answers did not come (`engine.lost_takes`); with `again`, look once more
+        for those that may have arrived late."""
+
     # changes
     def flush(self, delta: Delta) -> Flushed:
         """Write a decision as one atomic change, keep the outcomes of rows with an ending and an address
@@ -475,6 +482,8 @@ class Database(Protocol):
     identity: str
     remote: bool
     shared: bool
+    #: Takes of this process whose answers did not come.
+    lost: LostTakes
 
     def step(
         self, tubes: Sequence[Tube] = (), *, write: bool = True, size: int = 1, now: int | None = None

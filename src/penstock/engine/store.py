@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
@@ -69,7 +70,7 @@ from penstock.engine import due, integrity, puts, sessions
 from penstock.engine import port as ports
 from penstock.engine.port import ByIds, ByNames, Conflict, Database, Handed, Page, Request, Step
 from penstock.engine.work import Work
-from penstock.errors import StoreBusy
+from penstock.errors import StoreBusy, StoreError
 
 T = TypeVar("T")
 
@@ -91,6 +92,8 @@ class EngineStore:
         self.identity = database.identity
         self.remote = database.remote
         self.shared = database.shared
+        #: Takes whose answers did not come.
+        self.lost = database.lost
 
     def finish_drops(self) -> Effects:
         """Remove what is left of dropped tubes, also of those that a crash left half removed."""
@@ -536,7 +539,11 @@ class EngineStore:
         return self._run(lambda step, _: sessions.join(step, presence, session, ttr), now=now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
-        return self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
+        alive = self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
+        if self.lost:
+            with suppress(StoreError):  # the next one does it
+                self._run(lambda step, _: step.undo_lost(Effects(), again=True), now=now)
+        return alive
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         effects = Effects()
@@ -556,6 +563,9 @@ class EngineStore:
 
     def lane(self, tube: Tube, utube: str) -> Lane:
         return self._read(lambda step: step.queue(tube, utube), tube)
+
+    def is_stranded(self, record: Record) -> bool:
+        return self.lost.leased(record)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         return self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)

@@ -16,7 +16,7 @@ from penstock.core.chain import Link
 from penstock.core.ending import Ending
 from penstock.core.entry import plain_entry
 from penstock.core.group import Group
-from penstock.core.lifecycle import Change, altered, became_due, cancelled, expired
+from penstock.core.lifecycle import UNDONE, Change, altered, became_due, cancelled, expired
 from penstock.core.options import Tube
 from penstock.core.reply import REPLY_KIND, reply_payload
 from penstock.core.results import Effects, Event
@@ -183,7 +183,8 @@ class Work:
             if missed and after.id in missed:
                 continue
             for event in row.events:
-                effects.events.append(Event(no, event, after))
+                if event != UNDONE:
+                    effects.events.append(Event(no, event, after))
             if after.state == "-":
                 gone += 1
                 if row.ending is not None and after.address is not None and self.tube.kind.leased:

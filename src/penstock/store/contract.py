@@ -175,6 +175,9 @@ class Store(Protocol):
         """The live sessions, oldest first; or the one with that number, without held and waits."""
 
     # details
+    def is_stranded(self, record: Record) -> bool:
+        """Whether a take of this process leased it whose answer was lost: the next take or heartbeat undoes it."""
+
     def ahead(self, tube: Tube, record: Record) -> int:
         """How many takeable tasks come before this one; may stop counting at 1,000."""
 

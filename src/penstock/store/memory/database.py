@@ -23,10 +23,21 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_full, tube_missing
-from penstock.core.results import LAPSE_MS, STATE_COUNTER, Counts, Description, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import (
+    LAPSE_MS,
+    STATE_COUNTER,
+    Counts,
+    Description,
+    Effects,
+    Lane,
+    Lease,
+    Presence,
+    SessionRecord,
+)
 from penstock.core.task import QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
 from penstock.engine import port
+from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.errors import UnsupportedOption
 from penstock.store.forks import reset_in_child
@@ -69,6 +80,7 @@ class MemoryDatabase:
         self.identity = identity
         self.now = clock
         self.openers = 0
+        self.lost = LostTakes()
         self.lock = RLock()
         self.last_tube = self.last_session = 0
         self.clear()
@@ -308,6 +320,9 @@ class MemoryStep:
         self._db.waits[tube] = +waits  # without what is zero or below
         if not self._db.waits[tube]:
             del self._db.waits[tube]
+
+    def undo_lost(self, effects: Effects, *, again: bool) -> None:
+        """No answer is lost within a process."""
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         return self._tube(tube).recover(count, elapsed, self.now)

@@ -10,6 +10,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
+from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.store.mysql.connection import Link
 from penstock.store.mysql.location import Location, parse
@@ -18,7 +19,6 @@ from penstock.store.mysql.queries import TIME, Q
 from penstock.store.mysql.schema import migrate
 from penstock.store.mysql.server import BoundServer, Refused, Server
 from penstock.store.mysql.step import MysqlStep
-from penstock.store.mysql.taking import LostTake
 from penstock.store.sql.waiters import Waiters
 
 Clock = Callable[[], int]
@@ -55,7 +55,7 @@ class MysqlDatabase:
         self.identity = identity
         self.clock = clock
         self.waiters = Waiters()
-        self.lost: list[LostTake] = []
+        self.lost = LostTakes()
         self._watch = watch
         self._offset: tuple[float, float] | None = None  # the server's clock less ours, and when that was seen
         self._uncounted = 0

@@ -9,6 +9,7 @@ import msgspec
 from msgspec.structs import astuple
 
 from penstock.core.ending import SUPERSEDED_MS
+from penstock.core.lifecycle import UNDONE
 from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE
 from penstock.engine.port import Delta, Flushed, GroupRow, Row
@@ -164,7 +165,8 @@ class Flush:
         """Each class of rows has its weights; rows that were left out are not counted."""
         weights: list[Counter[str]] = []
         for before, after, events in self._classes:
-            weight = Counter[str](event for event in events if event != "put")
+            weight = Counter[str](event for event in events if event not in ("put", UNDONE))
+            weight["take"] -= events.count(UNDONE)
             weight[before] -= 1
             weight[after] += 1
             weights.append(weight)

@@ -18,7 +18,7 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import LAPSE_MS, Counts, Presence
+from penstock.core.results import LAPSE_MS, Counts, Effects, Presence
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Parcel, Tally
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
@@ -30,7 +30,7 @@ from penstock.store.mysql.prepared import PreparedCalls
 from penstock.store.mysql.puts import NewTasks
 from penstock.store.mysql.queries import CALLS, COUNTED, NEVER, STORED, TIME, Q, counter
 from penstock.store.mysql.server import Refused
-from penstock.store.mysql.taking import DELIVER, Taking
+from penstock.store.mysql.taking import DELIVER, Taking, undo_lost
 from penstock.store.mysql.wire import Raw, fill, joined, literal
 from penstock.store.sql.queries import COLUMNS, ID_MASK
 from penstock.store.sql.step import Row, SqlStep, count_states, encoded_kind, first_pk, imported_counts
@@ -257,6 +257,9 @@ class MysqlStep(SqlStep):
 
     def take(self, request: Request) -> Handed:
         return Taking(self, self._database, request).run()
+
+    def undo_lost(self, effects: Effects, *, again: bool) -> None:
+        undo_lost(self, self._database.lost, effects, again=again)
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         found = self.send(

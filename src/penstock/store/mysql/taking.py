@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from penstock.core.handout import clock_wait
 from penstock.core.kind import CLOCK
-from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Effects
 from penstock.core.task import Record
+from penstock.engine.lost_takes import LostTake, LostTakes, give_back
 from penstock.engine.port import Handed, Request, new_call
-from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown
 from penstock.store.mysql.queries import NEVER, Q
 from penstock.store.mysql.wire import Raw, Rows, fill, literal
@@ -36,12 +33,7 @@ _TURNS = 20
 DELIVER: list[str] = [Q.serials, Q.last_serial, Q.hand_out_delivered]
 
 
-class LostTake(msgspec.Struct, frozen=True):
-    """A take without an answer: what it did in one tube is undone."""
-
-    tube: Tube
-    handle: str
-    call: int
+class _LostTake(LostTake, kw_only=True):
     waiter: Waiter
     number: int
 
@@ -71,13 +63,14 @@ class Taking:
 
     def _sent(self, handed: Handed) -> bool:
         """Send the take. Returns whether an answer came."""
-        self._undo_lost(handed)
+        handed.before = handed.before or Effects()
+        undo_lost(self._step, self._database.lost, handed.before)
         call, number, request = new_call(), self._waiter.number, self._request
         try:
             results = self._step.send(*self._statements(call, number)).results
         except OutcomeUnknown:
-            lost = [LostTake(tube, request.handle, call, self._waiter, number) for tube in request.tubes]
-            self._database.lost += lost
+            lost = _LostTake(request.tubes, request.handle, call, waiter=self._waiter, number=number)
+            self._database.lost.add(lost)
             return False
         self._read(results, handed)
         return True
@@ -174,26 +167,18 @@ class Taking:
                 moments.append(moment + (_SOON_MS if wait is None else wait))
             handed.next_at = min(moments, default=None)
 
-    # lost answers
 
-    def _undo_lost(self, handed: Handed) -> None:
-        """Undo takes whose answers were lost: give back what they leased, and remove their waiters."""
-        database, step = self._database, self._step
-        while database.lost:
-            lost = database.lost.pop()
-            try:
-                found = step.send(
-                    fill(Q.lock_handle, handle=lost.handle),
-                    fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
-                    fill(Q.leased_by, tube=lost.tube.no, handle=lost.handle, call=lost.call),
-                    safe=True,
-                ).results[1]
-                lost.waiter.undo(lost.number)
-                handed.before = handed.before or Effects()
-                work = Work(step, lost.tube, handed.before)
-                for record in (Record(*row) for row in found):
-                    work.change(record, came_back(record, step.now, "release", unstarted=True))
-                work.flush()
-            except BaseException:
-                database.lost.append(lost)
-                raise
+def undo_lost(step: MysqlStep, known: LostTakes, effects: Effects, *, again: bool = False) -> None:
+    """Undo takes whose answers were lost: give back what they leased, and remove their waiters."""
+    for lost in known.left(again=again):
+        assert isinstance(lost, _LostTake)
+        for tube in lost.tubes:
+            found = step.send(
+                fill(Q.lock_handle, handle=lost.handle),
+                fill(Q.remove_waiter, handle=lost.handle, number=lost.number, condition=1),
+                fill(Q.leased_by, tube=tube.no, handle=lost.handle, call=lost.call),
+                safe=True,
+            ).results[1]
+            give_back(step, tube, [Record(*row) for row in found], effects)
+        lost.waiter.undo(lost.number)
+        known.looked(lost)

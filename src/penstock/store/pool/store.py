@@ -386,7 +386,10 @@ class PoolStore(RedisStore):
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
         if not self._index.is_whole():
             self._index.ensure()
-        return super().beat(handles, now=now)
+        with self._runner.gathering() as dirty:
+            alive = super().beat(handles, now=now)
+            self._mirror.write_later(dirty)
+            return alive
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         with self._runner.gathering() as dirty:

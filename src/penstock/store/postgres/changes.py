@@ -13,7 +13,7 @@ from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, DELIVER
-from penstock.core.lifecycle import Move
+from penstock.core.lifecycle import UNDONE, Move
 from penstock.core.options import Tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER
@@ -315,7 +315,8 @@ def _column(items: list[Any]) -> list[Any]:
 
 def _weights(before: str, after: str, events: tuple[str, ...]) -> list[int]:
     """What a class of changes adds to each counter."""
-    return [(name == after) - (name == before) + events.count(name) for name in WEIGHTS]
+    undone = events.count(UNDONE)
+    return [(name == after) - (name == before) + events.count(name) - undone * (name == "take") for name in WEIGHTS]
 
 
 def _queues(delta: Delta) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
+from penstock.engine.lost_takes import LostTakes
 from penstock.engine.port import Conflict
 from penstock.engine.store import EngineStore
 from penstock.errors import PenstockError
@@ -20,7 +21,6 @@ from penstock.store.postgres.listener import BoundNotifier, Listener, Notifier
 from penstock.store.postgres.location import Location, locate
 from penstock.store.postgres.schema import Queries, migrate, queries, settings_call
 from penstock.store.postgres.step import PostgresStep
-from penstock.store.postgres.takes import LostTake
 from penstock.store.postgres.wire import Link, Row
 from penstock.store.sql.waiters import Waiters
 
@@ -49,7 +49,7 @@ class PostgresDatabase:
         self.notifier = notifier
         self.listener = listener
         self.waiters = Waiters()
-        self.lost: list[LostTake] = []
+        self.lost = LostTakes()
         self._heard: tuple[int, float] | None = None  # what the server's clock said, and when
 
     def step(

@@ -544,7 +544,7 @@ s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE
     FROM held WHERE :queued AND (real IN ('r', 'q', 't') OR state IN ('q', 't')) GROUP BY utube), $came,
 counted AS (INSERT INTO penstock_delta (tube, $weighed) SELECT :tube::integer, $weights
     FROM (SELECT class, count(*) AS n FROM held GROUP BY class) h
-    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 15 + 1 : class * 15 + 15] AS w) w)
+    CROSS JOIN LATERAL (SELECT (:weights::integer[])[class * 16 + 1 : class * 16 + 16] AS w) w)
 -- fragment: changes
 SELECT c.clock, (SELECT array_agg(pk) FROM held), CASE WHEN :queued THEN $pass_queues END,
 1 / CASE WHEN :whole AND (SELECT count(*) FROM held) < cardinality(:key::bigint[]) THEN 0 ELSE 1 END FROM c

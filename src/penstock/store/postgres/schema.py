@@ -37,7 +37,7 @@ ENTRY_FIELDS = {
 }  # fmt: skip
 # Counters by the names of `Counts`: what is stored, then calls; and those that a change of tasks may add to.
 COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enumerate(Counts.__struct_fields__)}
-WEIGHTS = tuple(name for name in COUNTERS if name not in ("put", "take"))
+WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {
     "record": RECORD.replace("state", "state::text"),  # a state is one letter, of a type of its own

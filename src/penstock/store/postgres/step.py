@@ -314,7 +314,7 @@ class PostgresStep(SqlStep):
     # hot calls and changes
 
     insert, ack, flush = changes.insert, changes.ack, changes.flush
-    take, recover = takes.take, takes.recover
+    take, recover, undo_lost = takes.take, takes.recover, takes.undo_lost
 
     # transfer
 

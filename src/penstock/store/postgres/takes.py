@@ -12,12 +12,11 @@ import msgspec
 
 from penstock.core.handout import clock_wait
 from penstock.core.kind import CLOCK
-from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects
 from penstock.core.task import Record
+from penstock.engine.lost_takes import LostTake, give_back
 from penstock.engine.port import Conflict, Handed, Request, new_call
-from penstock.engine.work import Work
 from penstock.errors import OutcomeUnknown, PenstockError, StoreUnavailable
 from penstock.store.postgres.changes import bounded
 from penstock.store.postgres.listener import PROCESS
@@ -43,12 +42,7 @@ _SINGLY = 100
 _LOOKED = 9
 
 
-class LostTake(msgspec.Struct, frozen=True):
-    """A take whose answer did not come."""
-
-    tubes: Sequence[Tube]
-    handle: str
-    call: int
+class _LostTake(LostTake, kw_only=True):
     waiter: Waiter
     number: int
 
@@ -87,12 +81,12 @@ def take(step: PostgresStep, request: Request) -> Handed:
 def _take_surely(step: PostgresStep, request: Request, waiter: Waiter, before: Effects) -> Handed:
     patience = AWAY_SECONDS if request.blocked == "stay" else None
     while True:
-        undo_lost(step, before, patience)
+        undo_lost(step, before, patience=patience)
         call, number = new_call(), waiter.number
         try:
             return _take(step, request, waiter.word(request.blocked), number, call, patience)
         except OutcomeUnknown:
-            step.db.lost.append(LostTake(request.tubes, request.handle, call, waiter, number))
+            step.db.lost.add(_LostTake(request.tubes, request.handle, call, waiter=waiter, number=number))
 
 
 def _take(
@@ -203,31 +197,24 @@ def _raise_bounds(step: PostgresStep, tube: Tube, records: Sequence[Record], low
             pass
 
 
-def undo_lost(step: PostgresStep, effects: Effects, patience: float | None = None) -> None:
+def undo_lost(step: PostgresStep, effects: Effects, *, again: bool = False, patience: float | None = None) -> None:
     """Undo takes whose answers were lost, so that no task is held by nobody, and nobody waits who does not.
 
     The lock of the handle is held alone, so that the take is not under way any more.
     """
-    waiting = step.db.lost
-    while waiting:
-        lost = waiting.pop()
+    for lost in step.db.lost.left(again=again):
+        assert isinstance(lost, _LostTake)
         leave = {"tubes": [tube.no for tube in lost.tubes], "number": lost.number, "always": True, "mark": ""}
         calls = [step.call(step.Q.lock_handle, handle=lost.handle)]
         calls.append(step.call(step.Q.leave, handle=lost.handle, **leave))
         mine = {"handle": lost.handle, "call": lost.call}
         calls += [step.call(step.on(tube).by_call, tube=tube.no, **mine) for tube in lost.tubes]
-        try:
-            for tube, rows in zip(lost.tubes, step.run(calls, twice=True, patience=patience)[2:], strict=True):
-                work = Work(step, tube, effects)
-                for *fields, clock in rows:
-                    step.heard(clock)
-                    record = Record(*fields)
-                    work.change(record, came_back(record, step.now, "release", unstarted=True))
-                work.flush()
-        except BaseException:
-            waiting.append(lost)
-            raise
+        for tube, rows in zip(lost.tubes, step.run(calls, twice=True, patience=patience)[2:], strict=True):
+            for *_, clock in rows:
+                step.heard(clock)
+            give_back(step, tube, [Record(*fields) for *fields, _ in rows], effects)
         lost.waiter.undo(lost.number)
+        step.db.lost.looked(lost)
 
 
 def recover(step: PostgresStep, tube: Tube, count: int, elapsed: int) -> list[Record]:

@@ -19,6 +19,7 @@ import msgspec
 
 from penstock.core import codec
 from penstock.core.ending import Ending
+from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
 from penstock.core.results import Effects, Lane
@@ -156,6 +157,15 @@ class RedisStep:
             return self._read(tube, *words)
         pairs = cast("list[int]", groups[::2]), cast("list[bytes]", groups[1::2])
         return Loaded(records, {no: read_group(no, stored) for no, stored in zip(*pairs, strict=True)})
+
+    def leased_by(self, tube: Tube, handle: str, call: int) -> list[Record]:
+        """What a take call of a handle has leased."""
+        session = cast("bytes | None", self._runner.command(tube.no, "handles", b"HGET", handle))
+        if session is None:
+            return []
+        held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
+        ids = [task_id(member) for member in cast("list[bytes]", held)]
+        return [record for record in self._pages(tube, ids) if call_of(record.lease) == call]
 
     def tally(self, tube: Tube) -> Tally:
         """As the port says."""

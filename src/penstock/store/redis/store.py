@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
 
@@ -36,9 +37,10 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.engine.port import Database, new_call
+from penstock.engine.lost_takes import LostTake, LostTakes, give_back
+from penstock.engine.port import Database, Step, new_call
 from penstock.engine.store import EngineStore
-from penstock.errors import PenstockError, SchemaMismatch, StoreError, UnsupportedOption
+from penstock.errors import NoSuchTube, OutcomeUnknown, PenstockError, SchemaMismatch, StoreError, UnsupportedOption
 from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
@@ -105,6 +107,7 @@ class RedisStore(TransferCalls, EngineStore):
         self._steps = Steps(self._runner, self._outbox)
         self._steps.on_unreadable = self._repair_after_burial
         self._db = cast(Database, self)
+        self.lost = LostTakes()
         self._registry = Registry(self._runner, self._steps, self._tubes)
         self._subscriber = Subscriber(self._servers, self._keys.channel)
         self._listing = Pages(self._runner, self._shards)
@@ -267,9 +270,25 @@ class RedisStore(TransferCalls, EngineStore):
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
         if blocked == "enter":  # before it finds nothing: the next put notifies it once
             self._subscriber.interests.update(tube.no for tube in tubes)
-        if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
-            return self._take_at_once(tubes, wanted, now, Effects())
-        return self._take_in_turn(tubes, wanted, now, Effects())
+        effects = Effects()
+        if self.lost:
+            self._undo_lost(effects, now)
+        try:
+            if 1 < len(tubes) <= MOST_TUBES and self._servers.one_server:
+                return self._take_at_once(tubes, wanted, now, effects)
+            return self._take_in_turn(tubes, wanted, now, effects)
+        except OutcomeUnknown:
+            self.lost.add(LostTake([tube for tube in tubes if tube.kind.leased], handle, wanted.call))
+            raise
+
+    def _undo_lost(self, effects: Effects, now: int | None, *, again: bool = False) -> None:
+        """Give back what takes leased whose answers were lost."""
+        for lost in self.lost.left(again=again):
+            for tube in lost.tubes:
+                step = RedisStep(self._runner, self._steps, tube, True, now)
+                with suppress(NoSuchTube):
+                    give_back(cast(Step, step), tube, step.leased_by(tube, lost.handle, lost.call), effects)
+            self.lost.looked(lost)
 
     def _take_at_once(self, tubes: Sequence[Tube], wanted: Wanted, now: int | None, effects: Effects) -> Taken:
         """Take in one script; if a tube does not know the handle yet, one tube after the other."""
@@ -434,7 +453,11 @@ class RedisStore(TransferCalls, EngineStore):
         return self._registry.join(presence, session, ttr, now)
 
     def beat(self, handles: Sequence[str], *, now: int | None = None) -> set[str]:
-        return self._registry.beat(handles, now)
+        alive = self._registry.beat(handles, now)
+        if self.lost:
+            with suppress(StoreError):  # the next one does it
+                self._undo_lost(Effects(), now, again=True)
+        return alive
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         return self._registry.leave(handles, locus, now)

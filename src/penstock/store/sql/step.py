@@ -20,7 +20,7 @@ from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.options import Tube, encode_given
 from penstock.core.refusals import tube_missing
-from penstock.core.results import STATE_COUNTER, Lane, Lease, Presence, SessionRecord
+from penstock.core.results import STATE_COUNTER, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.soundness import needed_mark
 from penstock.core.task import Record
@@ -273,6 +273,9 @@ class SqlStep:
     def sweep(self, tube: Tube, limit: int) -> None:
         self.change(self.Q.sweep_outcomes, tube=tube.no, limit=limit)
         self.change(self.Q.sweep_groups, tube=tube.no, limit=limit)
+
+    def undo_lost(self, effects: Effects, *, again: bool) -> None:
+        """No answer of a local database is lost."""
 
     # sessions
 

@@ -18,6 +18,7 @@ from penstock.core.entry import record_maker, stands_alone
 from penstock.core.options import Tube
 from penstock.core.results import Description
 from penstock.core.task import Entry, Record
+from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
 from penstock.store.sql.queries import ID_BITS
@@ -52,6 +53,7 @@ class SqliteDatabase:
         self._connection = connection
         self._clock = clock
         self._watch = watch
+        self.lost = LostTakes()
         self.identity = identity
 
     def step(

@@ -144,7 +144,9 @@ local function change(key, rec, to)
   -- A touch changes the lease only.
   if mark_changed and not (before == 't' and rec.state == 't') then mark_changed('t' .. key) end
   enter(key, rec)
-  for event in string.gmatch(to.events, '%a+') do count(event, 1) end
+  for event in string.gmatch(to.events, '%a+') do
+    if event == 'undone' then count('take', -1) else count(event, 1) end
+  end
   if task_removed and rec.state == '-' then task_removed(key, rec, to) end
   if not to.quiet then log_change(to.events, key, rec) end
 end

@@ -1,0 +1,129 @@
+"""A take whose answer is lost strands nothing (SPEC 11), on any store with a server, though its session lives on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.store.open import with_pool
+from tests.servers import running
+from tests.servers.proxy import Proxy
+from tests.servers.redis import RedisCluster
+
+STORES = ("postgres", "mariadb", "redis", "redis-cluster", "pool-sqlite")
+
+
+@pytest.fixture(params=STORES)
+def proxy(request: pytest.FixtureRequest) -> Iterator[Proxy]:
+    """Of a cluster: before its first node, which tells clients to come this way."""
+    server = running(_server(request.param))
+    proxy = Proxy(server.port)
+    if isinstance(server, RedisCluster):
+        server.ask("CONFIG", "SET", "cluster-announce-bus-port", str(server.port + 10000))
+        server.ask("CONFIG", "SET", "cluster-announce-port", str(proxy.port))
+    yield proxy
+    if isinstance(server, RedisCluster):
+        server.ask("CONFIG", "SET", "cluster-announce-port", "0")
+        server.ask("CONFIG", "SET", "cluster-announce-bus-port", "0")
+    proxy.close()
+
+
+@pytest.fixture
+def urls(request: pytest.FixtureRequest, proxy: Proxy, tmp_path: Path) -> tuple[str, str]:
+    """A store as it is reached through the proxy, and without it."""
+    name = request.node.callspec.params["proxy"]
+    server = running(_server(name))
+    direct = server.fresh_url()
+    if name.startswith("pool"):
+        direct = with_pool(direct, f"sqlite:///{tmp_path}/pool.db?durability=relaxed")
+    return direct.replace(str(server.port), str(proxy.port), 1), direct
+
+
+def _server(store: str) -> str:
+    return "redis" if store.startswith("pool") else store
+
+
+def tube_on(broker: penstock.Broker, proxy: Proxy, kind: str = "fifo") -> penstock.Tube:
+    """A tube whose takes go through the proxy: of a cluster, one that is on the first node."""
+    for number in range(40):
+        tube = broker.tube(f"t{number}", kind)
+        assert tube.take_many(1) == []
+        before, proxy.losses = proxy.swallowed, 1
+        with suppress(penstock.OutcomeUnknown):
+            tube.take_many(1)
+        proxy.losses = 0
+        if proxy.swallowed > before:
+            tube.take_many(1)
+            return tube
+    raise AssertionError("no tube is behind the proxy")
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No heartbeat comes by itself."""
+    monkeypatch.setattr("penstock.runtime.heartbeat.BEAT_SECONDS", 600.0)
+
+
+@pytest.fixture
+def broker(urls: tuple[str, str]) -> Iterator[penstock.Broker]:
+    with penstock.connect(urls[0]) as broker:
+        yield broker
+        assert broker.check() == []
+
+
+@pytest.mark.parametrize("kind", ["fifo", "utube"])
+def test_what_it_leased_is_handed_out_again(broker: penstock.Broker, proxy: Proxy, kind: str) -> None:
+    tube = tube_on(broker, proxy, kind)
+    before = tube.stats().calls
+    tube.put_many(range(3) if kind == "fifo" else [0], max_attempts=1)
+    count = tube.stats().tasks.ready
+    proxy.losses = 1
+    tasks: list[penstock.Task] = []
+    with suppress(penstock.OutcomeUnknown):  # some stores make it again
+        tasks = tube.take_many(3)
+    tasks = tasks or tube.take_many(3)
+    assert [(task.attempts, task.lease) for task in tasks] == [(1, 2)] * count
+    after = tube.stats().calls
+    assert (after.take - before.take, after.release - before.release) == (count, 0)
+    assert tube.ack_many(tasks) == [True] * count
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
+    """The taker never takes again: another one gets the task, and the taker's session lives on."""
+    tube = tube_on(broker, proxy)
+    tube.put("a")
+    proxy.swallow = True
+    with pytest.raises(penstock.StoreError):
+        tube.take(0)
+    proxy.swallow = False
+    assert "answer was lost" in tube.why(tube.tasks()[0].id)
+    with penstock.connect(urls[1]) as other:
+        assert other.tube(tube.name).take(0) is None
+        broker.runtime.send_heartbeats()
+        task = other.tube(tube.name).take(0)
+        assert task is not None
+        assert (task.data, task.attempts) == ("a", 1)
+        assert len(broker.sessions()) == 2
+        task.ack()
+
+
+def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:
+    """Nothing but waiting: the background thread does it."""
+    tube = tube_on(broker, proxy)
+    tube.put("a")
+    proxy.swallow = True
+    with pytest.raises(penstock.StoreError):
+        tube.take(0)
+    proxy.swallow = False
+    began = time.monotonic()
+    with penstock.connect(urls[1]) as other:
+        task = other.tube(tube.name).take(12)
+        assert task is not None
+        assert time.monotonic() - began < 10
+        task.ack()
