@@ -46,6 +46,7 @@ TASK_OPTIONS = (
     "address", "backoff", "callback", "delay", "executor", "group", "id", "max_attempts", "name", "on_duplicate", "pri",
     "rank", "reply_to", "time_limit", "ttl", "ttr", "tube", "utube",
 )  # fmt: skip
+ALTERED = "backoff, callback, capacity, max_attempts, max_payload, period, pri, retention, ttl, ttr, utube_limit"
 METHODS = {
     "App.close": "",
     "App.cron": "expression, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'", "timezone='UTC'"))),
@@ -81,6 +82,7 @@ METHODS = {
     "Task.fail": "error, code=None",
     "Task.release": "delay=0",
     "Task.touch": "seconds",
+    "Tube.alter": f"*, {ALTERED}",
     "Tube.ack": "task_or_id, result=None",
     "Tube.ack_many": "tasks",
     "Tube.bury": "task_or_id, reason=None",

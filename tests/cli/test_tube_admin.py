@@ -63,6 +63,18 @@ def test_wait_tells_how_an_addressed_task_ended(shell: Shell) -> None:
     assert (failed.returncode, failed.stdout) == (1, "status  failed\nerror   no such user\ncode    550\n")
 
 
+def test_options_are_altered(shell: Shell) -> None:
+    shell("create", "mail", "--ttr", "60", "--ttl", "9")
+    assert shell.json("alter", "mail", "--ttr", "30", "--max-attempts", "2", "--default", "ttl") == {
+        "name": "mail", "options": {"ttr": 30, "max_attempts": 2},
+    }  # fmt: skip
+    assert shell("alter", "mail", "--backoff", "1,2") == "altered mail: backoff"
+    with penstock.connect(shell.url) as broker:
+        assert broker.tube("mail").stored.backoff == penstock.Backoff(1, 2)
+    assert "nothing to alter" in shell.refused("alter", "mail")
+    assert "is the structure of tube mail" in shell.refused("alter", "mail", "--default", "fair")
+
+
 def test_groups_are_started_and_cancelled(shell: Shell) -> None:
     with penstock.connect(shell.url) as broker:
         for name in ("one", "two"):

@@ -88,7 +88,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "queue": (NAMED, (_QUEUE,)),
     "queues_named": ((TUBE, '["1"]'), (_QUEUE,)),
     "serve_queue": ((TUBE, "1"), (_QUEUE,)),
-    "pass_on": ((TUBE, "1"), (_QUEUE,)),
+    "pass_on": ((TUBE, "1", 1), (_QUEUE,)),
     "forget_queue": ((TUBE, "1"), (_QUEUE,)),
     "forget_idle_queues": ((TUBE, NOW, 1000), ("penstock_idle_utube (tube=? AND turn<?)", _QUEUE)),
     "promote": ((TUBE, "1", None), (_PK, _QUEUED)),
@@ -203,5 +203,5 @@ RARE = {
     "forget_waiters", "add_session", "add_handle", "all_sessions", "presences", "waits_of", "groups_above",
     "import_members", "set_group_total", "set_mark", "all_groups", "count_states", "stranded", "orphans",
     "unsound", "count_queues", "stored_queues", "ready_in_queues", "count_members", "strays", "early_outcomes",
-    "newest_record", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
+    "set_altered", "newest_record", "restore", "set_ready_state", "add_queue", "drop_outcomes", "stray_waiters",
 }  # fmt: skip

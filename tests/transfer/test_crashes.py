@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from itertools import count
 from pathlib import Path
@@ -106,16 +106,16 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
         tubes = {name: old.tube(name) for name in "abcde"}
         for tube in tubes.values():
             tube.put("x")
-        pause = old.runtime.store.pause_tube
+        pause = old.runtime.store.write_tube
 
-        def drop(tube: Tube, paused: bool) -> None:
+        def drop(tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None) -> Tube:
             if tube.name == "a" and paused:
                 tubes["b"].drop()
                 old.runtime.store.seal_tube(tubes["d"].stored, "sqlite:///other.db")
                 old.runtime.store.seal_tube(tubes["e"].stored, shown_url("sqlite:///new.db"))
-            pause(tube, paused)
+            return pause(tube, paused=paused)
 
-        old.runtime.store.pause_tube = drop  # type: ignore[method-assign]
+        old.runtime.store.write_tube = drop  # type: ignore[method-assign]
         with pytest.raises(penstock.NoSuchTube, match="tube b"):
             move(old, new, Death(1000, after=True), *tubes)
         assert [info.name for info in new.tubes()] == ["a", "c"]

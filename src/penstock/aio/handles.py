@@ -16,6 +16,7 @@ from penstock.broker import broker, group, session, tube
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
 from penstock.core.numbers import Seconds
+from penstock.core.options import Tube as StoredTube
 
 log = logging.getLogger("penstock")
 
@@ -28,7 +29,8 @@ def _soon(put: V) -> V:
 
     @wraps(put)
     async def call(own: Tube, /, *args: Any, **kwargs: Any) -> Task:
-        step = tube.plain_put_op(own.sync, args[0]) if len(args) == 1 and not kwargs else None
+        plain = len(args) == 1 and not kwargs and not own.sync.runtime.is_stale
+        step = tube.plain_put_op(own.sync, args[0]) if plain else None
         if step is None:
             return await put(own, *args, **kwargs)
         [record] = await own.executor.submit(step)
@@ -51,10 +53,13 @@ class Tube(Handle[tube.Tube]):
         """The name of the tube's kind."""
         return self.sync.kind
 
-    def __init__(self, executor: BatchExecutor, sync: tube.Tube) -> None:
-        super().__init__(executor, sync)
-        #: Internal: the tube as the store has it.
-        self.stored = sync.stored
+    #: Internal: the tube as the store has it, always that of the blocking handle.
+    stored: StoredTube
+
+    def __getattr__(self, name: str) -> StoredTube:
+        if name == "stored":
+            return self.sync.stored
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     put = _soon(awaited(tube.Tube.put))
     put_many = awaited(tube.Tube.put_many)
@@ -72,6 +77,7 @@ class Tube(Handle[tube.Tube]):
     release_all = awaited(tube.Tube.release_all)
     truncate = awaited(tube.Tube.truncate)
     drop = awaited(tube.Tube.drop)
+    alter = awaited(tube.Tube.alter)
     peek = awaited(tube.Tube.peek)
     tasks = awaited(tube.Tube.tasks)
     stats = awaited(tube.Tube.stats)

@@ -72,8 +72,13 @@ class BoundTube:
 class _TransactionRuntime:
     """What a Tube needs of a runtime, where nothing can be woken or called before the caller's commit."""
 
+    is_stale = False
+
     def __init__(self, store: Store) -> None:
         self.store = store
+
+    def add_tube(self, handle: object) -> None:
+        """It lives no longer than the transaction."""
 
     def plain_put(self, tube: StoredTube, entry: Entry) -> None:
         """A bound put is a put_many."""

@@ -14,6 +14,7 @@ from penstock.core.group import Group as StoredGroup
 from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import TimedOptions
+from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Task, make_task
 from penstock.errors import BadValue, NotFound
 from penstock.operations.operation import Call, Operation, blocking
@@ -36,10 +37,13 @@ class Group:
     def __init__(self, tube: Tube, name: str) -> None:
         self._tube = tube
         self._runtime = tube.runtime
-        self._stored = tube.stored
         opened = self._runtime.store.open_group(self._stored, names.name("group", name))
         self._no = opened.no
         self._name = opened.name
+
+    @property
+    def _stored(self) -> StoredTube:
+        return self._tube.stored
 
     @property
     def name(self) -> str:

@@ -347,7 +347,7 @@ class SessionHandle:
 
 def _tasks(tubes: Sequence[Tube], taken: Taken) -> list[Task]:
     for tube in tubes:
-        if tube.stored is taken.tube:
+        if taken.tube is not None and tube.stored.no == taken.tube.no:  # its options may have been altered meanwhile
             return taken_tasks(tube, taken.records)
     return []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Unpack, cast
 
@@ -23,7 +23,7 @@ from penstock.core.hand_out import HandOut
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, Seconds, positive_ms, span_ms, whole
-from penstock.core.options import PutOptions, TimedOptions, refuse_option, with_delay
+from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_changes, refuse_option, with_delay
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
 from penstock.core.shapes import several
@@ -41,6 +41,7 @@ from penstock.errors import (
 from penstock.operations.operation import Call, Operation, StoreOp, blocking, blocking_with_fast_path
 from penstock.operations.store_ops import PutOp, SettleOp, put_entries, put_items, settle
 from penstock.runtime.wait_queue import pauses
+from penstock.store.contract import load_tube
 
 if TYPE_CHECKING:
     from penstock.broker.session import SessionHandle
@@ -71,6 +72,11 @@ class Tube:
         self.runtime = runtime
         #: Internal: the session that takes and settles here.
         self.session_handle = session_handle
+        self._use(stored)
+        runtime.add_tube(self)
+
+    def _use(self, stored: StoredTube) -> None:
+        """Go on with these options."""
         #: Internal: the tube as the store has it.
         self.stored = stored
         self._plain = fast_put(self, plain_entry(stored, b""))
@@ -92,6 +98,8 @@ class Tube:
 
     def _put_plain(self, data: object) -> Task | None:
         """Put one task without options by the store's fast path; None if it has none for this tube."""
+        if self.runtime.is_stale:
+            self.runtime.refresh_tubes()
         record = self._plain and self._plain(data)
         if record is None:
             return None
@@ -110,6 +118,8 @@ class Tube:
         Seconds may be a timedelta. `at`, an aware datetime, is used in place of a delay; one in the past means now.
         If the tube is full, waits up to timeout seconds (None: for ever), then raises TubeFull.
         """
+        if self.runtime.is_stale:
+            yield Call(self.runtime.refresh_tubes)
         options: PutOptions = {}
         rare = (pri, ttl, ttr, utube, id, rank, address, group, callback, reply_to, max_attempts)
         if rare != _NOTHING or type(delay) is not int or delay or on_duplicate != "error":
@@ -131,6 +141,8 @@ class Tube:
         self, items: Iterable[object], *, timeout: Seconds | None = 0, **shared: Unpack[TimedOptions]
     ) -> Operation[list[Task]]:
         """Store many tasks in order, each `data` or `(data, {"pri": 1})`; atomic up to 10,000, then in such chunks."""
+        if self.runtime.is_stale:
+            yield Call(self.runtime.refresh_tubes)
         records = yield from put_items(self.runtime, self.stored, items, timeout, shared)
         return [make_task(record, self) for record in records]
 
@@ -465,12 +477,27 @@ class Tube:
 
     def pause(self) -> None:
         """Pause the tube: take returns nothing, in every process; puts are still accepted."""
-        self.runtime.store.pause_tube(self.stored, True)
+        self.runtime.store.write_tube(self.stored, paused=True)
 
     def resume(self) -> None:
         """End a pause, and wake blocked takes."""
-        self.runtime.store.pause_tube(self.stored, False)
+        self.runtime.store.write_tube(self.stored, paused=False)
         self.runtime.wait_queue.wake(("ready", self.stored.no), hint=True)
+
+    @blocking
+    def alter(self, **options: Unpack[AlterOptions]) -> Operation[None]:
+        """Change options of the tube for what is put or taken from now on; None: back to the default.
+
+        Handles in other processes notice within a second. Tasks keep the values that they were put with.
+        """
+        yield Call(lambda: self._alter(options))
+
+    def _alter(self, options: Mapping[str, object]) -> None:
+        runtime, stored = self.runtime, load_tube(self.runtime.store, self.name)
+        changes = check_changes(self.stored if stored is None else stored, options)
+        runtime.share_tube(runtime.store.write_tube(self.stored, changes=changes))
+        for topic in ("ready", "room"):  # a larger utube_limit or capacity
+            runtime.wait_queue.wake((topic, self.stored.no), hint=True)
 
     def on_change(self, callback: OnChange | None) -> OnChange | None:
         """Call callback(task, event) after each change that this broker makes to the tube. Returns the previous one.

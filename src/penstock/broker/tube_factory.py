@@ -11,7 +11,7 @@ from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.kind import DELIVER, find_kind
 from penstock.core.numbers import plain_seconds
-from penstock.core.options import DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
+from penstock.core.options import ALTERABLE, DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.store.contract import load_tube
@@ -79,13 +79,14 @@ def _check_match(stored: StoredTube, kind: str | None, options: Mapping[str, obj
     if kind is not None and kind != stored.kind.name and find_kind(kind) != stored.kind:
         raise TubeMismatch(
             f"tube {stored.name} is of kind {stored.kind.name}, not {names.shown(kind)}: open it without a kind, "
-            "or choose another name"
+            "or choose another name; tube.alter changes other options, but no kind"
         )
     check_tube_options(stored.kind, options)
     for option, value in options.items():
         has = stored.given.get(option, DEFAULTS.get(option))
         if value is not None and plain_seconds(value) != has:
+            other = "change it with tube.alter" if option in ALTERABLE else "drop it, as tube.alter cannot change it"
             raise TubeMismatch(
-                f"tube {stored.name} has {option}={has!r}, not {plain_seconds(value)!r}: open it without "
-                f"{option}, or drop it and create it again"
+                f"tube {stored.name} has {option}={has!r}, not {plain_seconds(value)!r}: open it without {option}, "
+                f"or {other}"
             )

@@ -47,6 +47,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     },
     "Tubes": {
         "create": Command("tube_admin:create", "Create a tube."),
+        "alter": Command("tube_admin:alter", "Change options of a tube."),
         "pause": Command("tube_admin:pause", "Pause a tube: takes get nothing, puts still work."),
         "resume": Command("tube_admin:resume", "Resume after a pause."),
         "truncate": Command("tube_admin:truncate", "Remove every task of a tube."),

@@ -10,7 +10,7 @@ import click
 import penstock
 from penstock.broker.tube_factory import DEFAULT_KIND
 from penstock.cli import output, params
-from penstock.core.options import TubeOptions
+from penstock.core.options import AlterOptions, TubeOptions
 from penstock.errors import BadValue
 
 yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (asked on a terminal only).")
@@ -55,6 +55,46 @@ def create(url: str, /, tube: str, kind: str, backoff: str | None, as_json: bool
         output.as_json({"name": made.name, "kind": made.kind, "options": chosen})
     else:
         click.echo(f"created {made.name} of kind {made.kind}")
+
+
+@click.command()
+@params.tube_argument
+@click.option("--ttl", type=float, help="Seconds until a task expires.")
+@click.option("--ttr", type=float, help="Seconds until the lease of a taker ends.")
+@click.option("--pri", type=int, help="Default priority of its tasks.")
+@click.option("--callback", metavar="URL", help="A URL to POST every task to.")
+@click.option("--capacity", type=int, help="The most tasks it holds.")
+@click.option("--max-attempts", type=int, help="Bury tasks after this many attempts.")
+@click.option("--backoff", metavar="BASE,FACTOR,LIMIT,JITTER", help="Delays between attempts, such as 1,2,300,0.1.")
+@click.option("--period", type=float, help="Least seconds between two hand-outs of an element (kind round).")
+@click.option("--utube-limit", type=int, help="Tasks of one micro-queue that may be taken at once.")
+@click.option("--retention", type=float, help="Seconds to keep outcomes.")
+@click.option("--max-payload", type=int, help="The most bytes of a task's data.")
+@click.option("--default", "reset", metavar="OPTION", multiple=True, help="Set an option back to its default.")
+@output.json_option
+@click.pass_obj
+def alter(
+    url: str, /, tube: str, backoff: str | None, reset: tuple[str, ...], as_json: bool, **options: object
+) -> None:
+    """Change options of a tube, for what is put or taken from now on.
+
+    \b
+    penstock alter mail --ttr 30
+    penstock alter mail --capacity 1000 --default ttl
+    """
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if backoff is not None:
+        chosen["backoff"] = _backoff(backoff)
+    chosen |= {name.replace("-", "_"): None for name in reset}
+    if not chosen:
+        raise BadValue("there is nothing to alter: give an option, such as --ttr 30")
+    with params.opened(url, tube) as opened:
+        opened.alter(**cast(AlterOptions, chosen))
+        altered = opened.stored.given
+    if as_json:
+        output.as_json({"name": tube, "options": altered})
+    else:
+        click.echo(f"altered {tube}: {', '.join(chosen)}")
 
 
 @click.command()

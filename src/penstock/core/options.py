@@ -42,6 +42,25 @@ class TubeOptions(TypedDict, total=False):
     shards: int | None
 
 
+class AlterOptions(TypedDict, total=False):
+    """The options that `tube.alter` changes; None: back to the default."""
+
+    ttl: Seconds | None
+    ttr: Seconds | None
+    pri: int | None
+    callback: str | None
+    capacity: int | None
+    max_attempts: int | None
+    backoff: Backoff | None
+    period: Seconds | None
+    retention: Seconds | None
+    max_payload: int | None
+    utube_limit: int | None
+
+
+ALTERABLE = tuple(AlterOptions.__annotations__)
+
+
 class PutOptions(TypedDict, total=False):
     """What one put may say; None and absent mean the same: not given."""
 
@@ -180,6 +199,21 @@ def check_new_tube(kind: Kind, options: Mapping[str, object]) -> dict[str, objec
     if kind.hand_out == CLOCK and "period" not in given:
         raise BadValue(f"kind {kind.name} needs a period: give the seconds between two hand-outs of an element")
     return given
+
+
+def check_changes(tube: Tube, options: Mapping[str, object]) -> dict[str, object]:
+    """What is to be changed in the options of a tube, each checked; None: back to the default."""
+    for option in options:
+        if option in ("kind", "order") or (option in _CHECKS and option not in ALTERABLE):
+            known = ", ".join(ALTERABLE)
+            raise UnsupportedOption(f"{option} is the structure of tube {tube.name} and stays: alter changes {known}")
+    given = check_new_tube(tube.kind, {**tube.given, **options})
+    return {option: given.get(option) for option in options}
+
+
+def changed_options(given: Mapping[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    """The options of a tube after these changes."""
+    return {option: value for option, value in {**given, **changes}.items() if value is not None}
 
 
 def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:

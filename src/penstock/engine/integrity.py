@@ -32,13 +32,14 @@ def check(step: Step, *, repair: bool) -> list[Finding]:
         return found  # what else it says cannot be trusted, and a repair could lose more
     for stored in step.tubes():
         if not is_hidden(stored.tube.name):
-            found += _check_tube(step, stored.tube, repair)
+            found += check_tube(step, stored.tube, repair=repair)
     for name, handle in step.stray_waiters(forget=repair):
         found.append(Finding(name, None, f"handle {handle} waits here and is gone", "forget it"))
     return found
 
 
-def _check_tube(step: Step, tube: Tube, repair: bool) -> list[Finding]:
+def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
+    """The findings of one tube."""
     audit = step.audit(tube)
     found = [
         *_states(step, tube, audit, repair),

@@ -332,6 +332,9 @@ class Step(Protocol):
     ) -> bool:
         """Set what is given, also of a hidden tube; False when the tube is gone. Wakes takers of a resumed one."""
 
+    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
+        """Change its options and `Overdue.altered`, both or none; the tube then, None when it is gone."""
+
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool
     ) -> tuple[bool, bool, bool] | None:

@@ -201,9 +201,32 @@ class EngineStore:
             step.forget_tube(tube)
         return False
 
-    def pause_tube(self, tube: Tube, paused: bool) -> None:
+    def write_tube(
+        self, tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None
+    ) -> Tube:
+        if paused is not None:
+            self._pause(tube, paused)
+        if changes is None:
+            return tube
+        altered = self._alter(tube, changes)
+        if "utube_limit" in changes:
+            self._repair_queues(altered)
+        return altered
+
+    def _pause(self, tube: Tube, paused: bool) -> object:
         if not self._run(lambda step, _: step.write_tube(tube, paused=paused), (tube,)):
             raise self._missing(tube)
+        return None
+
+    def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
+        altered = self._run(lambda step, _: step.alter_tube(tube, changes), (tube,))
+        if altered is None:
+            raise self._missing(tube)
+        return altered
+
+    def _repair_queues(self, tube: Tube) -> None:
+        """Give its micro-queues the heads that its limit allows."""
+        self._run(lambda step, _: integrity.check_tube(step, tube, repair=True), (tube,), size=2)
 
     def paused(self, tube: Tube) -> bool:
         found = self._read(lambda step: step.tubes([tube.name]))

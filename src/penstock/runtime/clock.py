@@ -10,18 +10,21 @@ import logging
 import threading
 import time
 import weakref
+from collections.abc import Mapping
 from typing import Protocol
 
 from penstock.core.options import Tube
-from penstock.core.results import Effects, Event
+from penstock.core.results import Effects, Event, Overdue
 from penstock.errors import NoSuchTube, StoreUnavailable
 from penstock.store.contract import Store
 from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 
-#: Between two looks at what is due.
-CLOCK_SECONDS = 1.0
+#: Between two looks of a background thread.
+CLOCK_SECONDS = 0.9
+#: Options of tubes that were looked at so long ago may have been altered since.
+FRESH_SECONDS = 1.0
 # A backlog is applied for so long at a time, so that the thread sends its heartbeats in between.
 _BUSY_SECONDS = 0.5
 
@@ -35,6 +38,7 @@ class ClockRuntime(Protocol):
     def store(self) -> Store: ...
     def wake_callers(self, effects: Effects) -> None: ...
     def call_listeners(self, events: list[Event]) -> None: ...
+    def use_tubes(self, tubes: Mapping[int, Tube]) -> None: ...
 
 
 class StoreClock:
@@ -43,6 +47,9 @@ class StoreClock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = time.monotonic() + CLOCK_SECONDS
+        self._altered: str | None = None
+        #: Until then, by the monotonic clock, the options of tubes are known.
+        self.fresh_until = time.monotonic() + FRESH_SECONDS
         self._runtimes: weakref.WeakSet[ClockRuntime] = weakref.WeakSet()
         reset_in_child(self)
 
@@ -72,12 +79,34 @@ class StoreClock:
 
     def _apply(self, runtime: ClockRuntime, until: float | None) -> bool:
         """Apply what is due in all tubes, as far as time allows; whether something is left."""
-        tubes = runtime.store.overdue().tubes
+        tubes = self._look(runtime).tubes
         while tubes:
             tubes = [tube for tube in tubes if self._advance(runtime, tube)]
             if tubes and until is not None and time.monotonic() >= until:
                 return True
         return False
+
+    def refresh(self, runtime: ClockRuntime) -> None:
+        """Notice altered options, in a process where nobody drives the clock."""
+        with self._lock:
+            if time.monotonic() < self.fresh_until:
+                return
+            self.fresh_until = time.monotonic() + FRESH_SECONDS
+        self._look(runtime)
+
+    def _look(self, runtime: ClockRuntime) -> Overdue:
+        began = time.monotonic()
+        found = runtime.store.overdue()
+        if found.altered != self._altered:
+            self.share({tube.no: tube for tube in runtime.store.load_tubes()})
+            self._altered = found.altered
+        self.fresh_until = max(self.fresh_until, began + FRESH_SECONDS)
+        return found
+
+    def share(self, tubes: Mapping[int, Tube]) -> None:
+        """Let the handles of every broker use these options."""
+        for each in list(self._runtimes):
+            each.use_tubes(tubes)
 
     def _advance(self, runtime: ClockRuntime, tube: Tube) -> bool:
         """One step in one tube; whether more is due there."""

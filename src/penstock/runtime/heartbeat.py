@@ -92,12 +92,13 @@ class Heartbeat:
                 if now >= reap:
                     reap = now + REAP_SECONDS
                     self._runtime.reap()
-                if now >= drive:
-                    drive = self._runtime.drive_clock()
                 if now >= scan:
                     scan = now + SCAN_SECONDS
                     self._runtime.hint_waiters()
                 self._runtime.wake_due(now)
+                if now >= drive:
+                    drive = now + RETRY_SECONDS
+                    drive = self._runtime.drive_clock()
                 self._sleep(min(beat, reap, scan, drive))
             except (PenstockError, OSError) as error:
                 if self._runtime.closed:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from typing import Protocol, TypeVar
 
 from penstock.core.options import Tube as StoredTube
@@ -42,6 +43,14 @@ class Member(Protocol):
     def after_fork(self) -> None: ...
 
 
+class TubeHandle(Protocol):
+    """A handle of a tube, as the runtime knows it."""
+
+    stored: StoredTube
+
+    def _use(self, stored: StoredTube) -> None: ...
+
+
 class BrokerRuntime:
     """Wakes waiters, calls listeners, sends heartbeats and reaps dead peers for one broker.
 
@@ -62,6 +71,7 @@ class BrokerRuntime:
         self._heartbeat = Heartbeat(self)
         self._locks: Locks | None = None
         self._lockless = False
+        self._tubes: weakref.WeakSet[TubeHandle] = weakref.WeakSet()
         self._listeners: dict[int, tuple[Home, OnChange]] = {}
         #: Called with every event of every tube that this broker causes, after it is stored and in any thread: for a
         #: server's counters and streams. It must be quick and must not raise.
@@ -218,6 +228,36 @@ class BrokerRuntime:
     def drive_clock(self) -> float:
         """The same for a background thread: shared by the brokers of a process. Returns when to call it again."""
         return self._clock.drive(self)
+
+    # Options that were altered.
+
+    def add_tube(self, handle: TubeHandle) -> None:
+        """Let a handle know when the options of its tube are altered."""
+        with self._lock:
+            self._tubes.add(handle)
+
+    def use_tubes(self, tubes: Mapping[int, StoredTube]) -> None:
+        """Let the handles of these tubes go on with these options."""
+        with self._lock:
+            handles = list(self._tubes)
+        for handle in handles:
+            stored = tubes.get(handle.stored.no)
+            if stored is not None and stored.given != handle.stored.given:
+                handle._use(stored)
+
+    def share_tube(self, stored: StoredTube) -> None:
+        """Let all handles of this process go on with the options that were just stored."""
+        self._clock.share({stored.no: stored})
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether options may have been altered elsewhere without that it was noticed here."""
+        return time.monotonic() > self._clock.fresh_until
+
+    def refresh_tubes(self) -> None:
+        """Notice altered options. If the store is away, the call that follows says so."""
+        with suppress(StoreError):
+            self._clock.refresh(self)
 
     def start_background(self) -> None:
         """Start the background thread, which drives the store's clock, if it is not running."""

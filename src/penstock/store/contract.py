@@ -87,8 +87,14 @@ class Store(Protocol):
     def paused(self, tube: Tube) -> bool:
         """Whether the tube is paused."""
 
-    def pause_tube(self, tube: Tube, paused: bool) -> None:
-        """Pause or resume it. While paused, take returns nothing; everything else continues."""
+    def write_tube(
+        self, tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None
+    ) -> Tube:
+        """Pause or resume it: while paused, take returns nothing; everything else continues. Or change options that
+        `core.options.check_changes` has checked; `Overdue.altered` then differs, if no option has changed too.
+
+        Returns the tube as it is then. A changed utube_limit holds for what waits already.
+        """
 
     def drop_tube(self, tube: Tube) -> Effects | None:
         """Remove the tube and everything in it. TubeBusy while tasks are taken or someone waits in take."""

@@ -81,7 +81,7 @@ class Import:
             raise
 
     def _read_in(self, arrival: Arrival, tell: Tell) -> int:
-        self._store.pause_tube(arrival.tube, self._reader.header.paused)
+        self._store.write_tube(arrival.tube, paused=self._reader.header.paused)
         count = 0
         for item in self._reader.items():
             if isinstance(item, Record):

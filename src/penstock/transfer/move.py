@@ -114,7 +114,7 @@ class Move:
                 self._target.forget_tube(left)
             paused = self._source.paused(tube)
             coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
-            self._target.pause_tube(coming, paused)
+            self._target.write_tube(coming, paused=paused)
         return tube, coming
 
     def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
@@ -132,7 +132,7 @@ class Move:
         return failures
 
     def _pause(self, tube: Tube, ends: float) -> None:
-        self._source.pause_tube(tube, True)
+        self._source.write_tube(tube, paused=True)
 
     def _come_to_rest(self, tube: Tube, ends: float) -> None:
         while time.monotonic() < ends:
@@ -158,7 +158,7 @@ class Move:
             sealed = self._sealed(tube.name)
             if sealed is None or moved_to(sealed) != self._to:
                 with suppress(NoSuchTube):
-                    self._source.pause_tube(tube, self._target.paused(coming))
+                    self._source.write_tube(tube, paused=self._target.paused(coming))
                 discard(self._target, coming)
 
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:

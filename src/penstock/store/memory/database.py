@@ -21,7 +21,7 @@ from penstock.core.ending import Ending
 from penstock.core.group import CANCELLING, OVER, Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
-from penstock.core.options import Tube, make_tube
+from penstock.core.options import Tube, changed_options, make_tube
 from penstock.core.refusals import tube_full, tube_missing
 from penstock.core.results import (
     LAPSE_MS,
@@ -188,6 +188,14 @@ class MemoryStep:
         old = state.tube
         self._set_row(state, old.no, old.name if name is None else name, old.given if given is None else given)
         return True
+
+    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
+        state = self._db.tubes.get(tube.no)
+        if state is None:
+            return None
+        self.write_tube(tube, given=changed_options(state.tube.given, changes))
+        self._db.altered += 1
+        return state.tube
 
     def _set_row(self, state: TubeState, no: int, name: str, given: dict[str, object]) -> None:
         old = state.tube

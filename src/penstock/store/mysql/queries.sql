@@ -25,6 +25,8 @@ SELECT TIMESTAMPDIFF(SECOND, MIN(trx_started), NOW()) FROM information_schema.in
 SELECT name, value FROM penstock_meta;
 -- name: set_meta
 INSERT INTO penstock_meta (name, value) VALUES (%s, %s) ON DUPLICATE KEY UPDATE value = VALUES(value);
+-- name: set_altered
+INSERT INTO penstock_meta (name, value) VALUES ('altered', :value) ON DUPLICATE KEY UPDATE value = VALUES(value);
 -- name: lock_schema
 SELECT GET_LOCK(LEFT(CONCAT('penstock ', DATABASE()), 64), %s);
 -- name: unlock_schema

@@ -174,7 +174,7 @@ class MysqlStep(SqlStep):
     ) -> bool:
         values = {
             "name": tube.name if name is None else name,
-            "options": encode_given(tube.given if given is None else given).decode(),
+            "options": Raw("options") if given is None else encode_given(given).decode(),
             "paused": Raw("paused") if paused is None else int(paused),
         }
         lock = fill(Q.lock_tube, tube=tube.no)

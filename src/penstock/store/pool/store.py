@@ -211,8 +211,14 @@ class PoolStore(RedisStore):
 
     paused = _whole(RedisStore.paused)
 
-    def pause_tube(self, tube: Tube, paused: bool) -> None:
-        self.look(tube, partial(super().pause_tube, tube, paused))
+    def _pause(self, tube: Tube, paused: bool) -> int:
+        turn = self.look(tube, partial(super()._pause, tube, paused))
+        self._mirror.write(tube, str(self._runner.epoch), whole=True)
+        return turn
+
+    def _repair_queues(self, tube: Tube) -> None:
+        self.look(tube, lambda: None)  # a new tube has no index yet
+        self._step(partial(super()._repair_queues, tube))
         self._mirror.write(tube, str(self._runner.epoch), whole=True)
 
     def drop_tube(self, tube: Tube) -> Effects:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, encode_given
+from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects
 from penstock.core.transfer import arriving, gone, is_hidden, is_sealed, named, plain_name
@@ -42,6 +42,22 @@ class PoolTubes(Tubes):
         if made:
             self.note_altered()
         return _tube(shelf)
+
+    def alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
+        given: dict[str, object] = {}
+
+        def declare(shelf: Shelf) -> tuple[str, bytes]:
+            nonlocal given
+            stored = _tube(shelf)
+            if is_hidden(stored.name):
+                raise self._runner.missing(tube)
+            given = changed_options(stored.given, changes)
+            return stored.name, declaration(stored.name, stored.kind, given)
+
+        if not self._vault.alter(tube.no, declare):
+            raise self._runner.missing(tube)
+        self.note_altered()
+        return make_tube(tube.no, tube.name, tube.kind, given)
 
     def find(self, name: str) -> Tube | None:
         known = name == plain_name(name)

@@ -160,6 +160,17 @@ class Vault:
 
         return self._db.run(look)
 
+    def alter(self, no: int, declare: Callable[[Shelf], tuple[str, bytes]]) -> bool:
+        """Give a tube the name and the declaration that are made of what it has; False if there is no such tube."""
+
+        def write(session: Session) -> tuple[()]:
+            [shelf] = _shelves(session.rows(self._ask.get_tube, (no,)))
+            name, declared = declare(shelf)
+            session.change(self._ask.rename_tube, (name.encode(), declared, no))
+            return ()
+
+        return self.write(no, write)
+
     def rename(self, session: Session, no: int, name: str, declared: bytes) -> bool:
         """Give a tube another name and declaration, as a part of that transaction; False if the name is in use."""
         if any(row[0] != no for row in session.rows(self._ask.find_tube, (name.encode(),))):

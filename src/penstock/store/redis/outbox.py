@@ -71,6 +71,10 @@ class Outbox:
         self._senders: set[int] = set()
         self._next_scan = 0.0
 
+    def forget_tubes(self) -> None:
+        """Find reply tubes again: the options of one may have changed."""
+        self._by_name.clear()
+
     def register(self, tube: Tube) -> None:
         """Register a tube whose tasks are about to have reply tubes."""
         if tube.no not in self._senders:

@@ -53,6 +53,10 @@ class Registry:
         self._tubes = tubes
         self._by_no: dict[int, Tube] = {}
 
+    def forget_tubes(self) -> None:
+        """Find tubes again: the options of one may have changed."""
+        self._by_no.clear()
+
     def join(self, presence: Presence, session: str | None, ttr: int, now: int | None) -> Joined:
         """As the contract says."""
         where = (presence.handle, presence.host, presence.pid, presence.locus)

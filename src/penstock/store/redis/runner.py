@@ -189,7 +189,7 @@ class Runner:
     def shape(self, tube: Tube) -> Shape:
         """What scripts must know of the tube."""
         shape = self._shapes.get(tube.no)
-        if shape is None:
+        if shape is None or shape.limit != _limit(tube):  # altered since
             shape = self._shapes[tube.no] = _shape(tube)
         return shape
 
@@ -206,7 +206,11 @@ def _shape(tube: Tube) -> Shape:
     clocked = kind.hand_out == CLOCK
     letters = "2" * second + "f" * tube.fair + "n" * (kind.order[0] == "id") + "c" * clocked
     sort = UNLEASED if not kind.leased else MICRO_QUEUES if kind.per_utube else PLAIN
-    return Shape(letters, tube.period if clocked else tube.utube_limit, sort)
+    return Shape(letters, _limit(tube), sort)
+
+
+def _limit(tube: Tube) -> int:
+    return tube.period if tube.kind.hand_out == CLOCK else tube.utube_limit
 
 
 def read_log(tube: Tube, reply: Sequence[Reply], effects: Effects) -> list[Record]:

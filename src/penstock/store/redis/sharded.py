@@ -44,14 +44,14 @@ class ShardedStore(RedisStore):
         if tube.shards == 1:
             return self._translate(super().drop_tube(tube))
         effects, paused, shards = Effects(), self.paused(tube), self._shards.of(tube)
-        self.pause_tube(tube, True)  # so that nothing is taken from one shard while another is removed
+        self.write_tube(tube, paused=True)  # so that nothing is taken from one shard while another is removed
         try:
             for shard in shards:
                 self._catch_up(None, shard, effects)
             waiting = {handle for handles in self._registry.waiting(shards) for handle in handles}
             refuse_busy(tube, taken=self.count(tube).taken, waiting=waiting)
         except BaseException:
-            self.pause_tube(tube, paused)
+            self.write_tube(tube, paused=paused)
             raise
         self._drop(shards[0], anyhow=True)
         self._tubes.forget(tube)
@@ -59,13 +59,14 @@ class ShardedStore(RedisStore):
             self._outbox.drain(shard.no, effects, None)
         return self._translate(effects)
 
-    def pause_tube(self, tube: Tube, paused: bool) -> None:
-        """As the contract says; also unseals shards that an interrupted move has sealed."""
+    def _pause(self, tube: Tube, paused: bool) -> int:
+        """As of one stored tube; also unseals shards that an interrupted move has sealed."""
         first, *others = self._shards.of(tube)
-        turn = self._pause(first, paused)
+        turn = super()._pause(first, paused)
         for shard in others:
             self._runner.on_tag("unfreeze_tube", shard.no, turn, idempotent=True)
-            self._pause(shard, paused)
+            super()._pause(shard, paused)
+        return turn
 
     def paused(self, tube: Tube) -> bool:
         return super().paused(self._shards.of(tube)[0])
@@ -75,7 +76,7 @@ class ShardedStore(RedisStore):
             super().seal_tube(tube, to)
         except TubeBusy:
             if tube.shards > 1:
-                self.pause_tube(tube, self.paused(tube))
+                self.write_tube(tube, paused=self.paused(tube))
             raise
 
     # tasks
@@ -283,7 +284,7 @@ class ShardedStore(RedisStore):
             found.append(Finding(tube.name, None, what, "repair unseals it, and so does resume"))
             if not repair:
                 return found
-            self.pause_tube(tube, self.paused(tube))
+            self.write_tube(tube, paused=self.paused(tube))
         return found + super()._check_tube(tube, repair, now)
 
     # translation from shards to the tube

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, NoReturn, cast
 from uuid import uuid4
@@ -91,6 +91,7 @@ class RedisStore(TransferCalls, EngineStore):
         self._keys = Keys(where.prefix)
         self._clock = clock
         self._closed = False
+        self._altered = ""
         try:
             nodes = durability.read_settings(self._servers)
             self._runner = self._make_runner(all(durability.is_modern(settings) for settings in nodes.values()))
@@ -210,8 +211,11 @@ class RedisStore(TransferCalls, EngineStore):
             refuse_busy(tube, taken=taken, waiting=waiting)
         return bool(replies)
 
-    def pause_tube(self, tube: Tube, paused: bool) -> None:
-        self._pause(tube, paused)
+    def _alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
+        return self._tubes.alter(tube, changes)
+
+    def _repair_queues(self, tube: Tube) -> None:
+        self._check_tube(tube, True, None)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
         """Pause or resume a stored tube. Returns how many times that was done."""
@@ -376,7 +380,12 @@ class RedisStore(TransferCalls, EngineStore):
         return cast("tuple[int, int]", tuple(rest))
 
     def overdue(self, *, now: int | None = None) -> Overdue:
-        return self._tubes.overdue(now)
+        found = self._tubes.overdue(now)
+        if found.altered != self._altered:
+            self._altered = found.altered
+            self._outbox.forget_tubes()
+            self._registry.forget_tubes()
+        return found
 
     def _catch_up(self, step: object, tube: Tube, effects: Effects) -> None:
         while self._advance(tube, effects, ADVANCE_STEP, None)[0]:

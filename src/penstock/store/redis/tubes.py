@@ -8,7 +8,7 @@ scripts, sessions, outboxes and checks know the shards alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.core.kind import Kind
-from penstock.core.options import Tube, decode_given, encode_given, make_tube
+from penstock.core.options import Tube, changed_options, decode_given, encode_given, make_tube
 from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
@@ -66,7 +66,7 @@ class Shards:
         if tube.shards == 1:
             return (tube,)
         shards = self._of_tube.get(tube.no)
-        if shards is None or shards[0].name != tube.name:  # its import has ended since
+        if shards is None or shards[0].name != tube.name or shards[0].given != tube.given:  # imported or altered since
             floor = self.floor(tube)
             shards = [_shard(tube, place, floor) for place in range(tube.shards)]
             self._by_no.update((shard.no, shard) for shard in shards)
@@ -239,6 +239,19 @@ class Tubes:
         no = found[0] or found[1]
         declared = None if no is None else self._runner.command(TUBES, "tubes", b"HGET", no)
         return None if no is None or declared is None else self._known(int(no), cast(bytes, declared))
+
+    def alter(self, tube: Tube, changes: Mapping[str, object]) -> Tube:
+        """Change options of a tube."""
+        while True:
+            before = cast("bytes | None", self._runner.command(TUBES, "tubes", b"HGET", tube.no))
+            if before is None or not self._lives(tube):
+                raise self._runner.missing(tube)
+            declared = _decode(before)
+            given = changed_options(decode_given(declared.given), changes)
+            after = encode_declared(msgspec.structs.replace(declared, given=encode_given(given).decode()))
+            words = tube.no, before, after, uuid4().hex
+            if self._runner.on_tag("alter_tube", TUBES, *words, idempotent=True):
+                return self._known(tube.no, after)
 
     def rename(self, tube: Tube, name: str, floor: int) -> bool:
         """Give a tube another name, and its floor. Returns False if the name is in use."""

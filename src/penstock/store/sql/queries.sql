@@ -40,6 +40,10 @@ CASE WHEN (SELECT min(until) FROM penstock_handle) <= $now
 -- name: set_tube
 UPDATE penstock_tube SET name = :name, options = :options, paused = :paused WHERE no = :tube;
 
+-- name: set_altered
+INSERT INTO penstock_meta (name, value) VALUES ('altered', :value)
+ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
 -- name: any_taken
 -- penstock_aside
 SELECT 1 FROM penstock_task WHERE tube = :tube AND state = 't' LIMIT 1;

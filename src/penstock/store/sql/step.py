@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
+from uuid import uuid4
 
 import msgspec
 
@@ -18,7 +19,7 @@ from penstock.core.declared import declared_tube
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.options import Tube, encode_given
+from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
@@ -91,15 +92,29 @@ class SqlStep:
     def write_tube(
         self, tube: Tube, *, name: str | None = None, given: dict[str, object] | None = None, paused: bool | None = None
     ) -> bool:
-        stored = next((stored for stored in self.tubes([tube.name]) if stored.tube.no == tube.no), None)
+        stored = self._stored(tube)
         if stored is None:
             return False
         values = {
             "name": tube.name if name is None else name,
-            "options": encode_given(tube.given if given is None else given).decode(),
+            "options": encode_given(stored.tube.given if given is None else given).decode(),
             "paused": int(stored.paused if paused is None else paused),
         }
         return self.change(self.Q.set_tube, tube=tube.no, **values) > 0
+
+    def _stored(self, tube: Tube) -> StoredTube | None:
+        return next((stored for stored in self.tubes([tube.name]) if stored.tube.no == tube.no), None)
+
+    def alter_tube(self, tube: Tube, changes: Mapping[str, object]) -> Tube | None:
+        with self.together():
+            self.lock_alone(tube)
+            stored = self._stored(tube)
+            if stored is None:
+                return None
+            given = changed_options(stored.tube.given, changes)
+            self.write_tube(tube, given=given)
+            self.change(self.Q.set_altered, value=uuid4().hex)
+        return make_tube(tube.no, tube.name, tube.kind, given)
 
     def hide_tube(
         self, tube: Tube, name: str, given: dict[str, object], *, waiting: bool

@@ -153,7 +153,9 @@ ON CONFLICT (tube, utube) DO UPDATE SET taken = ?3, heads = ?4, waiting = ?5, tu
 -- name: serve_queue
 UPDATE penstock_utube SET taken = taken + 1, heads = heads - 1 WHERE tube = ?1 AND utube = ?2;
 -- name: pass_on
-UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1 WHERE tube = ?1 AND utube = ?2;
+-- Not where the limit was lowered below what is taken.
+UPDATE penstock_utube SET taken = taken - 1, heads = heads + 1, waiting = waiting - 1
+WHERE tube = ?1 AND utube = ?2 AND waiting > 0 AND taken + heads <= ?3;
 -- name: forget_queue
 DELETE FROM penstock_utube WHERE tube = ?1 AND utube = ?2;
 -- name: forget_idle_queues

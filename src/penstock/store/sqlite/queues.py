@@ -79,10 +79,10 @@ class Queues:
         """
         if self._tube.fair:
             return False
-        self._db.execute(Q.promote, (self._tube.no, label, None))
+        self._db.execute(Q.pass_on, (self._tube.no, label, self._tube.utube_limit))
         if not self._db.changes():
             return False
-        self._db.execute(Q.pass_on, (self._tube.no, label))
+        self._db.execute(Q.promote, (self._tube.no, label, None))
         return True
 
     def settle(self) -> int:

@@ -22,6 +22,17 @@ redis.call('HSET', k_tubes, ARGV[3], ARGV[4])
 redis.call('HSET', k_store, 'altered', ARGV[5])
 return 1
 
+-- script: alter_tube
+-- Replace a tube's declaration, unless another client did.
+-- KEYS: tubes store
+-- ARGV: number, declaration before, declaration after, a random word for `altered`
+-- Returns: 1, or 0 if another client was faster
+local there = redis.call('HGET', k_tubes, ARGV[1])
+if there ~= ARGV[2] and there ~= ARGV[3] then return 0 end
+redis.call('HSET', k_tubes, ARGV[1], ARGV[3])
+redis.call('HSET', k_store, 'altered', ARGV[4])
+return 1
+
 -- script: unname_tube
 -- Remove the name of a dropped tube, if it still has it.
 -- KEYS: names tubes
