@@ -51,6 +51,7 @@ METHODS = {
     "App.close": "",
     "App.cron": "expression, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'", "timezone='UTC'"))),
     "App.every": "seconds, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'"))),
+    "App.group": "name, tube=None, *, on_failure='hold'",
     "App.on_end": "callback",
     "App.on_put": "callback",
     "App.on_start": "callback",
@@ -70,6 +71,7 @@ METHODS = {
     "Group.progress": "",
     "Group.put": f"data, *, {PUT_MANY}",
     "Group.put_many": f"items, *, {PUT_MANY}",
+    "Group.results": "",
     "Group.start": "",
     "Group.wait": "timeout=None",
     "Outcome.unwrap": "",
@@ -90,7 +92,7 @@ METHODS = {
     "Tube.cancel": "task_or_id=None, reason=None, *, address=None",
     "Tube.drop": "",
     "Tube.fail": "task_or_id, error, code=None",
-    "Tube.group": "name",
+    "Tube.group": "name, *, create=True",
     "Tube.inspect": "start, count, pending=False",
     "Tube.kick": "count=1",
     "Tube.on_change": "callback",
@@ -118,7 +120,7 @@ FIELDS = {
     "Finding": "tube, id, what, remedy",
     "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False, hand_out='lease'",
     "Outcome": "status, result=None, error=None, code=None",
-    "Progress": "done, total",
+    "Progress": "done, total, failed=0",
     "SessionInfo": "id, host, pid, heartbeat, held, waits",
     "TubeInfo": "name, kind, options",
     "TubeStats": "tasks, calls",
@@ -178,7 +180,7 @@ def test_a_task_has_exactly_these_attributes_and_verbs() -> None:
 
 @pytest.mark.parametrize(
     ("owner", "attributes"),
-    [("App", "broker"), ("Broker", ""), ("Group", "name"), ("Session", "id"), ("Tube", "name kind")],
+    [("App", "broker"), ("Broker", ""), ("Group", "name status"), ("Session", "id"), ("Tube", "name kind")],
 )
 def test_a_handle_has_exactly_these_attributes_and_verbs(owner: str, attributes: str) -> None:
     verbs = {name.partition(".")[2] for name in METHODS if name.startswith(f"{owner}.")}

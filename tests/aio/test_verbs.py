@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock import aio
+from penstock.broker.group import member_address
 from penstock.testing import Clock
 from tests.aio.looks import PATIENCE, calls, counts, in_loop, until
 from tests.test_public_names import parameters, public
@@ -27,7 +28,8 @@ def test_a_handle_has_the_verbs_and_attributes_of_the_blocking_one(name: str) ->
 @pytest.mark.parametrize("name", ["Broker", "Group", "Session", "Task", "Tube"])
 def test_a_verb_has_the_parameters_and_the_words_of_the_blocking_one(name: str) -> None:
     blocking, awaited = getattr(penstock, name), getattr(aio, name)
-    verbs = [verb for verb in public(awaited) if inspect.isfunction(getattr(awaited, verb))]
+    looked_up = {verb for verb in public(blocking) if isinstance(getattr(blocking, verb), property)}
+    verbs = [verb for verb in public(awaited) - looked_up if inspect.isfunction(getattr(awaited, verb))]
     assert {verb: parameters(getattr(awaited, verb)) for verb in verbs} == {
         verb: parameters(getattr(blocking, verb)) for verb in verbs
     }
@@ -298,3 +300,20 @@ def test_on_change_is_called_in_the_loop(store_url: str, caplog: pytest.LogCaptu
         "on_change of tube t failed at ack of task 1",
         "on_change of tube t failed at put of task 2",
     ]
+
+
+def test_a_group_tells_its_status_and_results(store_url: str) -> None:
+    async def main() -> None:
+        async with aio.connect(store_url) as broker:
+            tube = await broker.tube("t")
+            group = await tube.group("g")
+            await group.put("a", address=member_address(group.sync, 0))
+            assert await group.status() == "open"
+            await group.start()
+            task = await tube.take(0)
+            assert task is not None
+            await task.ack("b")
+            assert await group.status() == "done"
+            assert [(id, outcome.result) async for id, outcome in group.results()] == [(1, "b")]
+
+    in_loop(main)

@@ -153,7 +153,7 @@ def test_the_last_one_to_leave_brings_the_end_work(broker: penstock.Broker, cloc
     with pytest.raises(TimeoutError):
         group.wait(0)
     ENDS[end](tube, task, clock)
-    assert (group.wait(0), group.progress()) == ("done", penstock.Progress(1, 1))
+    assert (group.wait(0), group.progress()) == ("done", penstock.Progress(1, 1, failed=int(end == "fail")))
     assert drain(tube) == [{"all": "done"}]
 
 

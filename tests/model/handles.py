@@ -412,7 +412,7 @@ class Group:
     def progress(self) -> Progress:
         self._look()
         left = len(self.tube.stored.members(self.stored))
-        return Progress(self.stored.total - left, self.stored.total)
+        return Progress(self.stored.total - left, self.stored.total, self.stored.failed)
 
     def wait(self, timeout: float) -> str:
         self._look()

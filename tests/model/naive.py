@@ -67,6 +67,7 @@ class Group:
     name: str
     state: str = "open"
     total: int = 0
+    failed: int = 0
     works: dict[str, object] = field(default_factory=dict)  # what is put at its end, if that was its state before
     until: float = inf
 
@@ -307,6 +308,7 @@ class Tube:
             self.outcomes[item.address] = (ended, self.forgets)
         self.reply(item, ended)
         if item.group is not None:
+            item.group.failed += "fail" in events
             self.end_group(item.group)
 
     def reply(self, item: Item, ended: Outcome) -> None:

@@ -21,7 +21,7 @@ NAMED: dict[str, object] = {
     "limit": 1000, "start": 0, "now": NOW, "rank1": 0, "rank2": 0, "utube": "1", "address": "a", "name": "g",
     "group": 1, "no": 1, "id": HANDLE, "session": 1, "lapse": 1, "moment": NOW, "host": "h", "pid": 1, "beat": NOW,
     "state": "open", "was": "open", "had": 1, "exact": 1, "total": 0, "remaining": 0, "end_work": None,
-    "cancel_work": None, "moving": 0, "until": None,
+    "cancel_work": None, "moving": 0, "until": None, "failed": 0, "on_failure": "hold",
 }  # fmt: skip
 
 _PK, _PKS = "penstock_task USING INTEGER PRIMARY KEY (rowid=?)", "penstock_task USING INTEGER PRIMARY KEY (rowid>?"
@@ -136,6 +136,7 @@ HOT: dict[str, tuple[Values, tuple[str, ...]]] = {
     "delivered": (NAMED, (_DELIVERED,)),
     "delivered_back": (NAMED, (_DELIVERED,)),
     "ahead": (NAMED, (f"{_READY} AND (rank1,rank2)<(?,?))",)),
+    "newest_group": (NAMED, ("penstock_named_group (tube=? AND name=?)",)),
     "live_groups": (NAMED, ("penstock_live_group (tube=? AND name>?)",)),
     "outcome_by_id": (NAMED, ("INTEGER PRIMARY KEY (rowid=?)",)),
     "outcome_by_address": (NAMED, ("penstock_outcome_address (tube=? AND address=?)",)),

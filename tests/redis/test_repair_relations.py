@@ -49,7 +49,9 @@ DAMAGE: dict[str, tuple[Callable[[RedisStore, int], object], str, list[object]]]
     "an outcome for ever": (lambda store, no: run(store, no, "DEL", "kept"), "has no end", ["s", "end"]),
     "a group for ever": (lambda store, no: run(store, no, "DEL", "kept"), "remembered for ever", ["s", "end"]),
     "a wrong count": (
-        lambda store, no: run(store, no, "HSET", "groups", STARTED, b"s" + task_key(9) * 2 + task_key(0) + b"started"),
+        lambda store, no: run(
+            store, no, "HSET", "groups", STARTED, b"sh" + task_key(9) * 2 + task_key(0) * 2 + b"started"
+        ),
         "9 tasks are left",
         ["s", "end"],
     ),

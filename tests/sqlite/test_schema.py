@@ -62,14 +62,19 @@ def test_the_schema_is_told_where_older_versions_look_for_it(path: Path) -> None
     """They know up to schema 4, and so say what the test above expects of this one."""
     penstock.connect(f"sqlite:///{path}").close()
     db = apsw.Connection(str(path))
-    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "101"
+    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "102"
     db.close()
 
 
 def test_leases_of_before_they_had_a_call_are_kept(path: Path) -> None:
     with penstock.connect(f"sqlite:///{path}") as broker:
         broker.tube("t").put("x")
-    fill(path, "UPDATE penstock_meta SET value = '100' WHERE name = 'schema'; UPDATE penstock_task SET lease = 3")
+    fill(
+        path,
+        "DROP INDEX penstock_named_group; ALTER TABLE penstock_group DROP COLUMN failed; "
+        "ALTER TABLE penstock_group DROP COLUMN on_failure; "
+        "UPDATE penstock_meta SET value = '100' WHERE name = 'schema'; UPDATE penstock_task SET lease = 3",
+    )
     with penstock.connect(f"sqlite:///{path}") as broker:
         assert broker.tube("t").peek(1).lease == 3
         assert [task.lease for task in broker.tube("t").take_many(1)] == [4]

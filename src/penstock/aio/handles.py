@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, wraps
 from inspect import isawaitable
 from types import TracebackType
@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from penstock.aio.awaited import DRESS, Closing, Handle, Opening, awaited, whole
 from penstock.aio.executor import BatchExecutor
 from penstock.broker import broker, group, session, tube
+from penstock.broker.outcome import Outcome
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
 from penstock.core.numbers import Seconds
@@ -114,6 +115,17 @@ class Group(Handle[group.Group]):
     cancel = awaited(group.Group.cancel)
     progress = awaited(group.Group.progress)
     wait = awaited(group.Group.wait)
+
+    async def status(self) -> str:
+        """As `penstock.Group.status`."""
+        found: str = await self.executor.run(whole(lambda: self.sync.status))
+        return found
+
+    async def results(self) -> AsyncIterator[tuple[int, Outcome]]:
+        """As `penstock.Group.results`, for `async for`."""
+        found = self.sync.results()
+        while (one := await self.executor.run(whole(next, found, None))) is not None:
+            yield one
 
 
 def _settling(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.app_connection import AppConnection
+from penstock.app.group import CallGroup
 from penstock.app.handler import Handler
 from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules
@@ -108,6 +109,14 @@ class App:
         handler: AnyHandler = Handler(self.connection, name, function, rules, self.hooks)
         self.handlers[name] = handler
         return handler
+
+    def group(self, name: str, tube: str | None = None, *, on_failure: str = "hold") -> CallGroup:
+        """Calls that start together when the `with` block ends, and `then` one more when all have ended.
+
+        on_failure says what becomes of a call that would be buried: `hold` buries it, so that the group waits for it;
+        `continue` lets it fail; `cancel` lets it fail and cancels the rest.
+        """
+        return CallGroup(self.connection, name, tube, on_failure)
 
     def on_put(self, callback: F) -> F:
         """Have it called with the handles of tasks that were put, after they are stored: `@app.on_put`."""

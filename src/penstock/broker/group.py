@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Unpack
 
 import msgspec
 
+from penstock.broker.outcome import Outcome, make_outcome
 from penstock.core import group as rules
 from penstock.core import names
 from penstock.core.entry import encode_payload
@@ -23,23 +24,39 @@ from penstock.operations.store_ops import put_items
 if TYPE_CHECKING:
     from penstock.broker.tube import Tube
 
+_STATUS = {
+    rules.OPEN: "open", rules.STARTED: "running", rules.CANCELLING: "cancelled", rules.CANCELLED: "cancelled",
+    rules.DONE: "done",
+}  # fmt: skip
+# Results that are read at once.
+_PAGE = 100
+
 
 class Progress(msgspec.Struct, frozen=True):
-    """How many of a group's tasks have left the tube, of how many; its end work is not among them."""
+    """How many of a group's tasks have left the tube, of how many, and how many of those failed; without end work."""
 
     done: int
     total: int
+    failed: int = 0
 
 
 class Group:
     """Work that nobody takes before `start`, and what follows when all of it is gone."""
 
-    def __init__(self, tube: Tube, name: str) -> None:
+    def __init__(self, tube: Tube, name: str, *, create: bool = True, on_failure: str | None = None) -> None:
         self._tube = tube
         self._runtime = tube.runtime
-        opened = self._runtime.store.open_group(self._stored, names.name("group", name))
+        opened = self._open(names.name("group", name), create, on_failure)
         self._no = opened.no
         self._name = opened.name
+
+    def _open(self, name: str, create: bool, on_failure: str | None) -> StoredGroup:
+        if create:
+            return self._runtime.store.open_group(self._stored, name, on_failure=on_failure)
+        found = self._runtime.store.groups(self._stored, name=name)
+        if not found:
+            raise NotFound(f"no group {name} in tube {self._tube.name}: it never was, or is past the retention")
+        return found[0]
 
     @property
     def _stored(self) -> StoredTube:
@@ -87,7 +104,29 @@ class Group:
         self._runtime.reap_if_due()
         self._runtime.apply_due(self._stored)
         group = self._record()
-        return Progress(group.total - group.left, group.total)
+        return Progress(group.total - group.left, group.total, group.failed)
+
+    @property
+    def status(self) -> str:
+        """ "open", "running" once it is started, "done", or "cancelled" from the call of cancel on."""
+        return _STATUS[self._record().state]
+
+    def results(self) -> Iterator[tuple[int, Outcome]]:
+        """The id and the outcome of each task that has ended or is buried, in put order, read page by page.
+
+        Only those that `app.group` put: the outcomes of others are kept by their own addresses.
+        """
+        store, total = self._runtime.store, self._record().total
+        for start in range(0, total, _PAGE):
+            places = range(start, min(start + _PAGE, total))
+            found = [store.outcome(self._stored, member_address(self, place)) for place in places]
+            live = [sought.id for sought in found if sought.id is not None]
+            buried = {record.id: record for record in store.get(self._stored, live) if record and record.state == "!"}
+            for sought in found:
+                if sought.ending is not None and sought.last is not None:
+                    yield sought.last, make_outcome(sought.ending)
+                elif sought.id in buried:
+                    yield sought.id, Outcome("buried", error=buried[sought.id].reason)
 
     @blocking
     def wait(self, timeout: Seconds | None = None) -> Operation[str]:
@@ -144,3 +183,8 @@ class Group:
 
     def _ended(self) -> NotFound:
         return rules.ended(self.name)
+
+
+def member_address(group: Group, place: int) -> str:
+    """The address of the task that `app.group` puts at that place, by which `results` finds it."""
+    return f"group:{group._no}.{place}"

@@ -468,10 +468,13 @@ class Tube:
         """
         return (yield from await_outcome(self.runtime, self.stored, address, timeout))
 
-    def group(self, name: str) -> Group:
-        """Open the live group of that name, or begin a new one."""
+    def group(self, name: str, *, create: bool = True) -> Group:
+        """Open the live group of that name, or begin a new one.
+
+        create=False begins none: it gives the live one, else the one that ended last, else NotFound.
+        """
         refuse_group(self.name, self.stored.shards)
-        return Group(self, name)
+        return Group(self, name, create=create)
 
     # Control.
 

@@ -37,7 +37,7 @@ class UnleasedTube(Tube):
     def wait(self, address: str, timeout: Seconds | None = None) -> Outcome:
         raise unsupported(self.stored.kind, "wait")
 
-    def group(self, name: str) -> Group:
+    def group(self, name: str, *, create: bool = True) -> Group:
         raise unsupported(self.stored.kind, "group")
 
     def _text(self, task: TaskOrId) -> str:

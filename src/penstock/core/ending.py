@@ -25,10 +25,11 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Sought(msgspec.Struct, frozen=True):
-    """What is known of a task: it is still there (`id` alone), it ended (`ending`), or nothing (neither)."""
+    """What is known of a task: it is still there (`id` alone), it ended (`ending`, and `last`, its id), or nothing."""
 
     id: int | None = None
     ending: Ending | None = None
+    last: int | None = None
 
 
 def encode_code(value: object) -> str | None:

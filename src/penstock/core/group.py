@@ -8,15 +8,22 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.core.lifecycle import Change, cancelled
+from penstock.core.lifecycle import Change, cancelled, failed
 from penstock.core.task import UNSTARTED, Record
-from penstock.errors import NotFound
+from penstock.errors import BadValue, NotFound
 
 OPEN = "open"
 STARTED = "started"
 CANCELLING = "cancelling"
 DONE = "done"
 CANCELLED = "cancelled"
+
+# What becomes of a task that would be buried: it is buried; it fails, and its group ends without it; it fails, and its
+# group is cancelled.
+HOLD = "hold"
+CONTINUE = "continue"
+CANCEL = "cancel"
+ON_FAILURE = (HOLD, CONTINUE, CANCEL)
 
 LIVE = (OPEN, STARTED)
 OVER = (DONE, CANCELLED)
@@ -26,7 +33,8 @@ class Group(msgspec.Struct):
     """A group as stores keep it: how many tasks were ever put, how many are left, and what follows its end.
 
     `end` and `cancel` are encoded data. `moving` while tasks must follow a start or a cancel. An over one is
-    forgotten at `until`.
+    forgotten at `until`. `failed` counts the tasks that failed; `on_failure` says what becomes of one that would be
+    buried.
     """
 
     no: int
@@ -38,6 +46,8 @@ class Group(msgspec.Struct):
     cancel: bytes | None = None
     moving: bool = False
     until: int | None = None
+    failed: int = 0
+    on_failure: str = HOLD
 
 
 def must_live(group: Group | None, name: str, now: int) -> Group:
@@ -45,6 +55,11 @@ def must_live(group: Group | None, name: str, now: int) -> Group:
     if group is None or group.state not in LIVE or forgotten(group, now):
         raise ended(name)
     return group
+
+
+def is_live(name: str) -> BadValue:
+    """The error of whoever would begin a group whose name is in use."""
+    return BadValue(f"group {name} is live: wait for its end, cancel it, or use another name")
 
 
 def ended(name: str) -> NotFound:
@@ -83,13 +98,24 @@ def end(group: Group, until: int) -> bytes | None:
     return work
 
 
-def gate(record: Record, change: Change, state: str) -> Change:
-    """What a change of a task becomes in a group of that state."""
-    if state == CANCELLING and change.state != "-":
+def gate(record: Record, change: Change, group: Group) -> Change:
+    """What a change of a task becomes in its group."""
+    if group.state == CANCELLING and change.state != "-":
         return cancelled(record)
-    if state == OPEN and change.state == "r":
+    if group.state == OPEN and change.state == "r":
         return msgspec.structs.replace(change, state=UNSTARTED)
+    if change.state == "!" and group.on_failure != HOLD:
+        return failed(record, change)
     return change
+
+
+def leave(group: Group, events: tuple[str, ...]) -> None:
+    """One of its tasks has ended; where that was a failure, it may cancel the rest."""
+    group.left -= 1
+    if "fail" in events:
+        group.failed += 1
+        if group.on_failure == CANCEL:
+            turn(group, CANCELLING)
 
 
 def held_back(record: Record) -> Change:

@@ -204,6 +204,14 @@ def _ending(record: Record, event: str, move: Move | None = None) -> Ending | No
     return Ending("failed", error=move.reason, code=move.code)
 
 
+def failed(record: Record, burial: Change) -> Change:
+    """What a burial becomes where its group goes on without the task: it fails with the reason."""
+    events = tuple("fail" if event == "bury" else event for event in burial.events)
+    known = record.address is not None or record.reply_to is not None
+    ending = Ending("failed", error=burial.reason or "buried") if known else None
+    return Change("-", events, attempts=burial.attempts, reason=burial.reason, ending=ending)
+
+
 def expired(record: Record, now: int) -> bool:
     """Whether a task is past its ttl, and so gone for everybody; a taken one lives until it comes back."""
     return record.expires is not None and record.expires <= now and record.state != "t"

@@ -16,7 +16,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from penstock.core import codec, names
 from penstock.core.chain import checked_reply
 from penstock.core.ending import STATUSES, Ending
-from penstock.core.group import OPEN, STARTED, Group
+from penstock.core.group import HOLD, ON_FAILURE, OPEN, STARTED, Group
 from penstock.core.ids import read_mark, text_id
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lease import CALL_BITS, MAX_NUMBER, number_of
@@ -78,6 +78,7 @@ class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=
     total: _Int
     end: Data | None = None
     cancel: Data | None = None
+    on_failure: str = HOLD
 
 
 class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -136,7 +137,10 @@ def group_line(group: Group) -> GroupLine:
     """A group for a file."""
     end = None if group.end is None else data_line(group.end)
     cancel = None if group.cancel is None else data_line(group.cancel)
-    return GroupLine(no=group.no, name=group.name, state=group.state, total=group.total, end=end, cancel=cancel)
+    return GroupLine(
+        no=group.no, name=group.name, state=group.state, total=group.total, end=end, cancel=cancel,
+        on_failure=group.on_failure,
+    )  # fmt: skip
 
 
 def read_group(line: GroupLine) -> Group:
@@ -145,7 +149,10 @@ def read_group(line: GroupLine) -> Group:
         raise BadValue(f"group {names.shown(line.name)} is {names.shown(line.state)}: files have open and started ones")
     end = None if line.end is None else read_data(line.end)
     cancel = None if line.cancel is None else read_data(line.cancel)
-    return Group(line.no, names.name("group", line.name), line.state, line.total, 0, end, cancel)
+    if line.on_failure not in ON_FAILURE:
+        raise BadValue(f"group {line.name}: on_failure {names.shown(line.on_failure)} is not {', '.join(ON_FAILURE)}")
+    name = names.name("group", line.name)
+    return Group(line.no, name, line.state, line.total, 0, end, cancel, on_failure=line.on_failure)
 
 
 def ending_parts(ending: Ending) -> tuple[Data | None, str | None, str | int | None]:

@@ -148,8 +148,8 @@ MUTABLE = (
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    """One group before and after. `total` and `left` are added to by their differences, the rest is set where it
-    differs: of a group that was guessed, nothing else is known.
+    """One group before and after. `total`, `left` and `failed` are added to by their differences, the rest is set
+    where it differs: of a group that was guessed, nothing else is known.
 
     Guard: the state is that of `before`; and, if the group is over afterwards or starts to move, `left` is that of
     `before`, else something is left of it after the change.
@@ -356,13 +356,13 @@ class Step(Protocol):
         """Tasks. Without `data` the payload may be left out (b"")."""
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
-        above: int | None = None, limit: int = 1000,
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
+        after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
-        """The group with a number; the live one of a name; live ones by name from behind `after`; or those that are
-        not over, above a number."""
+        """The group with a number; the live one of a name; the newest of a name, live or not; live ones by name from
+        behind `after`; or those that are not over, above a number."""
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         """How the task of an id ended, or the last one of an address, if that is still kept."""
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:

@@ -502,30 +502,43 @@ class EngineStore:
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
         def by_address(step: Step) -> Sought:
             records = step.load(tube, ByNames([str(key)]), data=False).records
-            return Sought(records[0].id) if records else Sought(ending=step.outcome(tube, address=str(key)))
+            return Sought(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
 
         def by_id(step: Step) -> Sought:
             id = int(key)
-            ending = step.outcome(tube, id=id)
-            if ending is not None:
-                return Sought(ending=ending)
+            kept = step.outcome(tube, id=id)
+            if kept is not None:
+                return _sought(kept)
             if step.load(tube, ByIds([id]), data=False).records:
                 return Sought(id)
-            return Sought(ending=step.outcome(tube, id=id))  # on a server it may have ended between the two looks
+            return _sought(step.outcome(tube, id=id))  # on a server it may have ended between the two looks
 
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
-    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        return self._run(lambda step, _: step.open_group(tube, name), (tube,), now=now)
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+        def open_one(step: Step, _: bool) -> Group:
+            if on_failure is None:
+                return step.open_group(tube, name)
+            if step.groups(tube, name=name):
+                raise rules.is_live(name)
+            work = Work(step, tube, Effects())
+            group = work.know_group(step.open_group(tube, name))
+            group.on_failure = on_failure
+            opened = replace(group)
+            work.flush()
+            return opened
+
+        return self._run(open_one, (tube,), now=now)
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
-    ) -> list[Group]:
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
+        now: int | None = None,
+    ) -> list[Group]:  # fmt: skip
         def read(step: Step) -> list[Group]:
-            if no is None:
+            if no is None and name is None:
                 return step.groups(tube, after=after, limit=limit)
-            found = Work(step, tube, Effects()).group(no)
-            return [] if found is None else [found]
+            found = step.groups(tube, no=no, newest=name)
+            return [group for group in found if not rules.forgotten(group, step.now)]
 
         return self._read(read, tube, now=now)
 
@@ -658,3 +671,7 @@ def _may_be_hot(moves: Sequence[Move]) -> bool:
     if len(moves) == 1:
         return moves[0].verb == "ack"
     return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)
+
+
+def _sought(kept: Kept | None) -> Sought:
+    return Sought() if kept is None else Sought(ending=kept.ending, last=kept.id)

@@ -99,7 +99,7 @@ class Work:
     def change(self, record: Record, change: Change) -> Record:
         """Decide on a task; the record is as it will be."""
         if record.group_no is not None and (record.group_no in self._groups or not self.step.follows_up):
-            change = rules.gate(record, change, self._group_of(record).state)
+            change = rules.gate(record, change, self._group_of(record))
         after = altered(record, change, change.state)
         self._rows[record.id] = Row(record, after, change.events, change.ending, change.until)
         if change.state == "-" and not self.step.follows_up:
@@ -134,7 +134,7 @@ class Work:
             self._follow_up(record, record.reply_to, change.ending)
         if record.group_no is not None:
             group = self._group_of(record)
-            group.left -= 1
+            rules.leave(group, change.events)
             self.end_group(group)
 
     def _follow_up(self, record: Record, reply_to: str, ending: Ending) -> None:

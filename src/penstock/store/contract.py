@@ -145,14 +145,15 @@ class Store(Protocol):
     def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
         """The live task of an address (str), or how its last one ended; or the same for the addressed task of an id."""
 
-    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        """The live group of that name, created if there is none."""
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+        """The live group of that name, created if there is none. With `on_failure` it must be new: else BadValue."""
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
-    ) -> list[Group]:
-        """Up to limit groups that are open or started, by name, after that name; or the group with that number, also
-        one that is over, until it is past its retention."""
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
+        now: int | None = None,
+    ) -> list[Group]:  # fmt: skip
+        """Up to limit groups that are open or started, by name, after that name; or the group with that number, or the
+        newest of that name, also one that is over, until it is past its retention."""
 
     def change_group(
         self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.core.group import OPEN, STARTED, Group
+from penstock.core.group import LIVE, OPEN, STARTED, Group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
@@ -43,7 +43,8 @@ class Arrival:
 
     def begin_group(self, group: Group) -> None:
         """Tasks of this group will come."""
-        here = self._store.open_group(self.tube, group.name)
+        found = [each for each in self._store.groups(self.tube, name=group.name) if each.state in LIVE]
+        here = found[0] if found else self._store.open_group(self.tube, group.name, on_failure=group.on_failure)
         self._store.change_group(self.tube, here.no, end=group.end, cancel=group.cancel)
         self._groups[group.no] = here.no, group
 

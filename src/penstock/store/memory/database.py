@@ -17,7 +17,6 @@ from types import TracebackType
 import msgspec
 from msgspec.structs import replace
 
-from penstock.core.ending import Ending
 from penstock.core.group import CANCELLING, OVER, Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
@@ -231,11 +230,13 @@ class MemoryStep:
         return looking.load(self._tube(tube), select, self.now)
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
-        above: int | None = None, limit: int = 1000,
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
+        after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
         state = self._tube(tube)
-        if above is not None:
+        if newest is not None:
+            numbers = [no for no in reversed(state.groups) if state.groups[no].name == newest][:1]
+        elif above is not None:
             numbers = [no for no in state.groups if no > above and state.groups[no].state not in OVER]
         elif after is not None:
             numbers = [state.live[name] for name in sorted(state.live) if name > after]
@@ -243,10 +244,10 @@ class MemoryStep:
             numbers = [state.live.get(name, 0) if name is not None else no or 0]
         return [replace(state.groups[no]) for no in numbers[:limit] if no in state.groups]
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         state = self._tube(tube)
         kept = state.outcomes.get(state.last_outcome.get(address or "", 0) if id is None else id)
-        return None if kept is None or kept.until <= self.now else kept.ending
+        return None if kept is None or kept.until <= self.now else kept
 
     def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
         return [self._holds(session, *lease) for lease in leases]

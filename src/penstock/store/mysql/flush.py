@@ -186,9 +186,11 @@ class Flush:
 def _change_group(row: GroupRow) -> str:
     before, after = row.before, row.after
     fields = {"state": "state", "end": "end_work", "cancel": "cancel_work", "moving": "moving", "until": "until"}
+    fields["on_failure"] = "on_failure"
     values = {
         column: getattr(after, field) if getattr(after, field) != getattr(before, field) else Raw(column)
         for field, column in fields.items()
     }
     numbers = {"total": after.total - before.total, "remaining": after.left - before.left, "had": before.left}
+    numbers["failed"] = after.failed - before.failed
     return fill(Q.change_group, no=before.no, was=before.state, exact=int(row.exact), **numbers, **values)

@@ -8,7 +8,7 @@ import pymysql
 
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.mysql.connection import Link
-from penstock.store.mysql.faults import NO_SUCH_TABLE, number
+from penstock.store.mysql.faults import DUPLICATE_COLUMN, NO_SUCH_TABLE, number
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.server import Server
@@ -60,12 +60,20 @@ def _apply(link: Link) -> str:
     for migration in MIGRATIONS:
         if migration.number > stored:
             for statement in split(migration.sql):  # each may run twice: they commit by themselves
-                link.change(statement)
+                _run(link, statement)
     link.change(Q.set_meta, ("schema", str(_NEWEST)))
     id = meta.get("id") or str(uuid4())
     link.change(Q.set_meta, ("id", id))
     link.commit()
     return id
+
+
+def _run(link: Link, statement: str) -> None:
+    try:
+        link.change(statement)
+    except pymysql.err.OperationalError as error:
+        if number(error) != DUPLICATE_COLUMN:  # it ran before a crash
+            raise
 
 
 def _meta(link: Link) -> dict[str, str]:

@@ -364,8 +364,8 @@ class PoolStore(RedisStore):
     outcome = _whole(RedisStore.outcome)
     groups = _whole(RedisStore.groups)
 
-    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        return self._step(partial(super().open_group, tube, name, now=now))
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+        return self._step(partial(super().open_group, tube, name, on_failure=on_failure, now=now))
 
     def change_group(
         self, tube: Tube, no: int, *, to: str | None = None, end: bytes | None = None, cancel: bytes | None = None,

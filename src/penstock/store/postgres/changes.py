@@ -338,6 +338,8 @@ def _groups_call(step: PostgresStep, groups: Sequence[GroupRow]) -> Call:
         remaining=[after.left - before.left for before, after in pairs],
         end_work=_column([after.end for _, after in pairs]), cancel_work=_column([after.cancel for _, after in pairs]),
         moving=[int(after.moving) for _, after in pairs], until=_column([after.until for _, after in pairs]),
+        failed=[after.failed - before.failed for before, after in pairs],
+        on_failure=_column([one.on_failure if one.on_failure != was.on_failure else None for was, one in pairs]),
     )  # fmt: skip
 
 

@@ -563,9 +563,10 @@ WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:no::integer[]) v(number) CRO
     SELECT g.no FROM penstock_group g WHERE g.no = v.number FOR UPDATE) g),
 done AS (UPDATE penstock_group g SET state = u.state, total = g.total + u.total,
     remaining = g.remaining + u.remaining, end_work = coalesce(u.end_work, g.end_work),
-    cancel_work = coalesce(u.cancel_work, g.cancel_work), moving = u.moving, until = u.until
+    cancel_work = coalesce(u.cancel_work, g.cancel_work), moving = u.moving, until = u.until,
+    failed = g.failed + u.failed, on_failure = coalesce(u.on_failure, g.on_failure)
     FROM ROWS u(no integer, was text, had integer, exact integer, state text, total integer, remaining integer,
-        end_work bytea, cancel_work bytea, moving integer, until bigint)
+        end_work bytea, cancel_work bytea, moving integer, until bigint, failed integer, on_failure text)
     WHERE (SELECT count(*) FROM free) = cardinality(:no::integer[]) AND g.no = ANY (ARRAY[u.no]) AND g.state = u.was
     AND CASE WHEN u.exact = 1 THEN g.remaining = u.had ELSE g.remaining + u.remaining > 0 END RETURNING g.no)
 SELECT 1 / CASE WHEN (SELECT count(*) FROM done) < cardinality(:no::integer[]) THEN 0 ELSE 1 END;

@@ -19,7 +19,7 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts, Presence
-from penstock.core.transfer import Parcel, Tally
+from penstock.core.transfer import Kept, Parcel, Tally
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, HandleRow
 from penstock.store.postgres import changes, takes
@@ -231,14 +231,14 @@ class PostgresStep(SqlStep):
         return super()._selected(tube, select, self.on(tube))
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
-        above: int | None = None, limit: int = 1000,
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
+        after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
         if no is not None and not self.write:
             self._watch(tube)
-        return super().groups(tube, no=no, name=name, after=after, above=above, limit=limit)
+        return super().groups(tube, no=no, name=name, newest=newest, after=after, above=above, limit=limit)
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         if id is not None:
             self._watch(tube)
         return super().outcome(tube, id=id, address=address)

@@ -34,6 +34,7 @@ from penstock.core.transfer import Kept
 from penstock.errors import StoreCorrupt
 
 GROUP_STATES = {"o": rules.OPEN, "s": rules.STARTED, "x": rules.CANCELLING, "d": rules.DONE, "c": rules.CANCELLED}
+ON_FAILURE = {"h": rules.HOLD, "n": rules.CONTINUE, "x": rules.CANCEL}
 GROUP_LETTERS = {state: letter for letter, state in GROUP_STATES.items()}
 MAX_ID = 2**48 - 1
 _LANE = struct.Struct(">IIIHI")
@@ -205,8 +206,11 @@ def _text(value: bytes, place: int, width: int) -> tuple[str, int]:
 
 def read_group(no: int, stored: bytes) -> Group:
     """Decode a group, without its work: that can be as large as data, and only the scripts need it."""
-    total, left, over = (_int(stored[start : start + 6], "big") for start in (1, 7, 13))
-    return Group(no, stored[19:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None)
+    total, left, failed, over = (_int(stored[start : start + 6], "big") for start in (2, 8, 14, 20))
+    return Group(
+        no, stored[26:].decode(), GROUP_STATES[chr(stored[0])], total, left, until=over or None, failed=failed,
+        on_failure=ON_FAILURE[chr(stored[1])],
+    )  # fmt: skip
 
 
 def read_outcome(id: int, stored: bytes) -> Kept:

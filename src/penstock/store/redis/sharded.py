@@ -231,7 +231,7 @@ class ShardedStore(RedisStore):
             return self._newest(tube, key, now)
         [(home, own)] = self._locate(tube, [key], "outcomes")
         found = super().outcome(self._shards.of(tube)[home], own, now=now)
-        return found if found.id is None else Sought(key)
+        return replace(found, last=key) if found.id is None else Sought(key)
 
     def _newest(self, tube: Tube, address: str, now: int | None) -> Sought:
         shards = self._shards.of(tube)
@@ -244,13 +244,16 @@ class ShardedStore(RedisStore):
             if found.id is not None:
                 return Sought(id)
             if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
-                ended, last = found, id
+                ended, last = replace(found, last=id), id
         return ended
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
-    ) -> list[Group]:
-        return super().groups(tube, no=no, after=after, limit=limit, now=now) if tube.shards == 1 else []
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
+        now: int | None = None,
+    ) -> list[Group]:  # fmt: skip
+        if tube.shards > 1:
+            return []
+        return super().groups(tube, no=no, name=name, after=after, limit=limit, now=now)
 
     # sessions
 

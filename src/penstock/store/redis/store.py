@@ -45,7 +45,7 @@ from penstock.store.forks import reset_in_child
 from penstock.store.redis import durability, puts, queries
 from penstock.store.redis.checks import check
 from penstock.store.redis.connection import Argument, Reply
-from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, read_group, read_outcome, task_key
+from penstock.store.redis.encoding import GROUP_LETTERS, MAX_ID, ON_FAILURE, read_group, read_outcome, task_key
 from penstock.store.redis.location import Location, locate
 from penstock.store.redis.outbox import Outbox, Steps
 from penstock.store.redis.queries import Pages
@@ -420,23 +420,29 @@ class RedisStore(TransferCalls, EngineStore):
         _, id, there, stored = cast("tuple[int, int, int, bytes | None]", tuple(found))
         if there:
             return Sought(id), id
-        return Sought() if stored is None else Sought(ending=read_outcome(id, stored).ending), id
+        return Sought() if stored is None else Sought(ending=read_outcome(id, stored).ending, last=id), id
 
-    def open_group(self, tube: Tube, name: str, *, now: int | None = None) -> Group:
-        [group] = self._find_group(tube, "", name, puts.pack_facts(tube), now=now)
-        return group
+    def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
+        letter = next((letter for letter, policy in ON_FAILURE.items() if policy == on_failure), "")
+        found = self._find_group(tube, "", name, puts.pack_facts(tube), letter, now=now)
+        if not found:
+            raise rules.is_live(name)
+        return found[0]
 
     def _find_group(self, tube: Tube, *words: Argument, now: int | None) -> list[Group]:
         _, *found = self._runner.on_tube("find_group", tube, *words, idempotent=True, now=now)
-        return [read_group(*cast("tuple[int, bytes]", tuple(found)))] if found else []
+        return [read_group(*cast("tuple[int, bytes]", tuple(found)))] if len(found) == 2 else []
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, after: str = "", limit: int = 100, now: int | None = None
-    ) -> list[Group]:
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str = "", limit: int = 100,
+        now: int | None = None,
+    ) -> list[Group]:  # fmt: skip
         """As the contract says; a listing reads all groups, in pages."""
         if no is not None:
             self._subscriber.interests.add(tube.no)  # before anybody may notify
             return self._find_group(tube, no, now=now)
+        if name is not None:
+            return self._find_group(tube, "newest", name, now=now)
         groups = queries.groups(self._runner, tube).values()
         live = {group.name: group for group in groups if group.state in rules.LIVE and group.name > after}
         return [live[name] for name in sorted(live)[:limit]]

@@ -10,6 +10,7 @@ import re
 from importlib.resources import files
 from types import SimpleNamespace
 
+from penstock.core.ending import Ending
 from penstock.core.task import Record
 from penstock.engine.port import MUTABLE
 
@@ -22,7 +23,9 @@ _COLUMNS = {"id": f"pk & {ID_MASK}", "payload": "data", "group": "group_name"}
 # In the order of Record's fields, so that a row is a Record.
 COLUMNS = {field: _COLUMNS.get(field, field) for field in Record.__struct_fields__}
 RECORD = ", ".join(COLUMNS.values())
-_GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until"
+_GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until, failed, on_failure"
+# In the order of the fields of a Kept, with those of its Ending among them.
+_KEPT = ", ".join(("pk", "address", *Ending.__struct_fields__, "until"))
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
@@ -32,7 +35,7 @@ def load_queries(
 ) -> SimpleNamespace:  # fmt: skip
     """The queries of a package's file as attributes; with `shared`, also those that all stores have, from `base`."""
     queries: dict[str, str] = {}
-    known = {"record": RECORD, "mutable": _MUTABLE, "group": _GROUP, **(fragments or {})}
+    known = {"record": RECORD, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT, **(fragments or {})}
     texts = [(package, file)] + ([(base, "queries.sql")] if shared else [])
     for place, name in texts:
         for role, section, body in _sections(files(place).joinpath(name).read_text()):

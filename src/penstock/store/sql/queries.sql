@@ -185,6 +185,10 @@ SELECT $group FROM penstock_group WHERE no IN $ids AND tube = :tube;
 -- penstock_live_group
 SELECT $group FROM penstock_group WHERE tube = :tube AND name = :name AND (state = 'open' OR state = 'started');
 
+-- name: newest_group
+-- penstock_named_group, in order
+SELECT $group FROM penstock_group WHERE tube = :tube AND name = :name ORDER BY no DESC LIMIT 1;
+
 -- name: live_groups
 -- penstock_live_group, in order
 SELECT $group FROM penstock_group WHERE tube = :tube AND name > :after AND (state = 'open' OR state = 'started')
@@ -206,8 +210,8 @@ INSERT INTO penstock_group (tube, name, state, total, remaining, moving) VALUES 
 
 -- name: change_group
 UPDATE penstock_group SET state = :state, total = total + :total, remaining = remaining + :remaining,
-end_work = :end_work, cancel_work = :cancel_work, moving = :moving, until = :until
-WHERE no = :no AND state = :was
+end_work = :end_work, cancel_work = :cancel_work, moving = :moving, until = :until, failed = failed + :failed,
+on_failure = :on_failure WHERE no = :no AND state = :was
 AND ((:exact = 1 AND remaining = :had) OR (:exact = 0 AND remaining + :remaining > 0));
 
 -- name: sweep_groups
@@ -218,15 +222,15 @@ SELECT no FROM penstock_group WHERE tube = :tube AND until <= $now ORDER BY unti
 -- outcomes
 
 -- name: outcome_by_id
-SELECT status, result, error, code FROM penstock_outcome WHERE pk = :pk AND until > $now;
+SELECT $kept FROM penstock_outcome WHERE pk = :pk AND until > $now;
 
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
-SELECT status, result, error, code FROM penstock_outcome
+SELECT $kept FROM penstock_outcome
 WHERE tube = :tube AND address = :address AND until > $now ORDER BY pk DESC LIMIT 1;
 
 -- name: outcomes_after
-SELECT pk, address, status, result, error, code, until FROM penstock_outcome
+SELECT $kept FROM penstock_outcome
 WHERE pk > :low AND pk <= :high ORDER BY pk LIMIT :limit;
 
 -- name: sweep_outcomes

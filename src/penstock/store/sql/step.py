@@ -236,13 +236,15 @@ class SqlStep:
                 return query, {"tube": no, "start": max(left - limit, 0), "limit": min(limit, left)}
 
     def groups(
-        self, tube: Tube, *, no: int | None = None, name: str | None = None, after: str | None = None,
-        above: int | None = None, limit: int = 1000,
+        self, tube: Tube, *, no: int | None = None, name: str | None = None, newest: str | None = None,
+        after: str | None = None, above: int | None = None, limit: int = 1000,
     ) -> list[Group]:  # fmt: skip
         if no is not None:
             return self._groups(self.Q.groups_by_no, tube, ids=[no])
         if name is not None:
             return self._groups(self.Q.live_group, tube, name=name)
+        if newest is not None:
+            return self._groups(self.Q.newest_group, tube, name=newest)
         if after is not None:
             return self._groups(self.Q.live_groups, tube, after=after, limit=limit)
         return self._groups(self.Q.groups_above, tube, above=above or 0, limit=limit)
@@ -261,16 +263,16 @@ class SqlStep:
             found = self.groups(tube, name=name)
         return found[0]
 
-    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Ending | None:
+    def outcome(self, tube: Tube, *, id: int | None = None, address: str | None = None) -> Kept | None:
         if id is not None:
             found = self.rows(self.Q.outcome_by_id, pk=first_pk(tube) | id)
         else:
             found = self.rows(self.Q.outcome_by_address, tube=tube.no, address=address)
-        return Ending(*found[0]) if found else None
+        return _kept(found[0]) if found else None
 
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         rows = self.rows(self.Q.outcomes_after, **span(tube, after), limit=limit)
-        return [Kept(pk & ID_MASK, address, Ending(*ending), until) for pk, address, *ending, until in rows]
+        return [_kept(row) for row in rows]
 
     def holds(self, session: int, leases: Sequence[Lease]) -> list[bool]:
         pks = [first_pk(tube) | id for tube, id, _ in leases]
@@ -473,7 +475,12 @@ def encoded_kind(kind: Kind) -> str:
     return msgspec.json.encode(kind, order="deterministic").decode()
 
 
+def _kept(row: Row) -> Kept:
+    pk, address, *ending, until = row
+    return Kept(pk & ID_MASK, address, Ending(*ending), until)
+
+
 def make_group(row: Row) -> Group:
     """The group of a row that has the columns of the fragment `group`."""
-    no, name, state, total, left, end, cancel, moving, until = row
-    return Group(no, name, state, total, left, end, cancel, bool(moving), until)
+    no, name, state, total, left, end, cancel, moving, until, failed, on_failure = row
+    return Group(no, name, state, total, left, end, cancel, bool(moving), until, failed, on_failure)

@@ -135,7 +135,7 @@ UPDATE penstock_outcome SET until = ?3
 WHERE tube = ?1 AND address IN (SELECT value FROM json_each(?2)) AND +until > ?3;
 -- name: outcome_by_address
 -- penstock_outcome_address, in pk order
-SELECT status, result, error, code FROM penstock_outcome
+SELECT $kept FROM penstock_outcome
 WHERE tube = :tube AND address = :address AND +until > :now ORDER BY pk DESC LIMIT 1;
 -- name: import_members
 UPDATE penstock_group SET total = total + ?2, remaining = remaining + ?2 WHERE no = ?1;
@@ -192,5 +192,4 @@ SELECT $record FROM penstock_task WHERE tube = :tube AND state = 't' AND +pk > :
 ORDER BY +pk LIMIT :limit;
 -- name: groups_by_no
 -- By the primary key. CROSS JOIN: after an ANALYZE of few groups, IN would read all that there ever are.
-SELECT no, name, state, total, remaining, end_work, cancel_work, moving, until
-FROM json_each(:ids) CROSS JOIN penstock_group WHERE no = value AND tube = :tube;
+SELECT $group FROM json_each(:ids) CROSS JOIN penstock_group WHERE no = value AND tube = :tube;

@@ -401,6 +401,7 @@ class SqliteStep(SqlStep):
         values = {
             "state": after.state, "total": after.total - before.total, "remaining": after.left - before.left,
             "end_work": after.end, "cancel_work": after.cancel, "moving": int(after.moving), "until": after.until,
+            "failed": after.failed - before.failed, "on_failure": after.on_failure,
         }  # fmt: skip
         guard = {"no": before.no, "was": before.state, "had": before.left, "exact": int(row.exact)}
         if not self.change(Q.change_group, **guard, **values):

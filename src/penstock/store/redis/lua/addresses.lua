@@ -42,6 +42,11 @@ forget_expired = function(most)
     if done >= most then break end
     if string.sub(name, 1, 1) == 'g' then
       if mark_changed then mark_changed(name) end
+      local stored = redis.call('HGET', k_groups, name)
+      local newest = stored and 'l' .. string.sub(stored, 27)
+      if newest and tonumber(redis.call('HGET', k_groups, newest) or 0) == struct.unpack('>I6', name, 2) then
+        redis.call('HDEL', k_groups, newest)
+      end
       redis.call('HDEL', k_groups, name)
       done = done + 1
     end

@@ -132,7 +132,10 @@ for i, row in ipairs(rows) do
   local key = keys[i]
   local rec = fetch(key)
   local gone = rec and rec.group_no and cancelled(rec)
-  if rec and not gone and holds(rec, row) then
+  local fails = rec and rec.group_no and row[8] == '!' and group_of(rec.group_no)
+  if fails and fails.on_failure ~= 'h' then
+    missed[#missed + 1] = i -- who guessed that it is buried did not know its group
+  elseif rec and not gone and holds(rec, row) then
     change(key, rec, decided(rec, row))
   else
     if gone then change(key, rec, cancelled_with_group(rec)) end

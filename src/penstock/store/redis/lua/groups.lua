@@ -1,7 +1,8 @@
 -- part: groups
 -- Group records, as defined by penstock.core.group.
--- groups: `g` and number -> state, total, left, until, name; `e` or `c` and number -> end or cancel work of a group that has
--- not ended; `n` and name -> number of the live group. States: o open, s started, x cancelling, d done, c cancelled.
+-- groups: `g` and number -> state, on_failure, total, left, failed, until, name; `e` or `c` and number -> end or cancel work
+-- of a group that has not ended; `n` and name -> number of the live group; `l` and name -> number of the newest, live or
+-- not. States: o open, s started, x cancelling, d done, c cancelled. on_failure: h hold, n continue, x cancel.
 -- KEYS: groups
 local groups, touched = {}, {}
 
@@ -14,7 +15,8 @@ local function group_of(no)
     if stored then
       local place
       group = {}
-      group.state, group.total, group.left, group.over, place = struct.unpack('>c1I6I6I6', stored)
+      group.state, group.on_failure, group.total, group.left, group.failed, group.over, place =
+        struct.unpack('>c1c1I6I6I6I6', stored)
       group.name = string.sub(stored, place)
     end
     groups[no] = group
@@ -25,12 +27,12 @@ end
 local function live(group) return group.state == 'o' or group.state == 's' end
 
 -- The live group of a name, opened if there is none, and its number.
-local function open_group(name)
+local function open_group(name, on_failure)
   local no = tonumber(redis.call('HGET', k_groups, 'n' .. name) or 0)
   if no > 0 then return group_of(no), no end
   no = redis.call('HINCRBY', k_meta, 'grouped', 1)
-  redis.call('HSET', k_groups, 'n' .. name, no)
-  groups[no] = { state = 'o', total = 0, left = 0, over = 0, name = name }
+  redis.call('HSET', k_groups, 'n' .. name, no, 'l' .. name, no)
+  groups[no] = { state = 'o', on_failure = on_failure or 'h', total = 0, left = 0, failed = 0, over = 0, name = name }
   touched[no] = true
   return groups[no], no
 end
@@ -39,27 +41,29 @@ local function save_groups()
   for no in pairs(touched) do
     local group = groups[no]
     if mark_changed then mark_changed('g' .. key_of(no)) end
-    local numbers = struct.pack('>I6I6I6', group.total, group.left, group.over)
-    redis.call('HSET', k_groups, 'g' .. key_of(no), group.state .. numbers .. group.name)
+    local numbers = struct.pack('>I6I6I6I6', group.total, group.left, group.failed, group.over)
+    redis.call('HSET', k_groups, 'g' .. key_of(no), group.state .. group.on_failure .. numbers .. group.name)
   end
   touched = {}
 end
 
 -- script: find_group
--- Find the live group of a name, or open one; or read a group by its number. Until a group has ended, that makes the caller a
--- waiter for its end.
--- ARGV: now, shape, limit, number or '', name, facts
--- Returns: now, then number and record, if there is such a group
+-- Find the live group of a name, or open one; or read a group by its number, or the newest of a name. Until a group has
+-- ended, its number makes the caller a waiter for its end.
+-- ARGV: now, shape, limit, number or '', or 'newest', name, facts, on_failure of one that must be new or ''
+-- Returns: now, then number and record, if there is such a group; or now, -1 where it must be new and is not
 -- WITH: now tube encode groups
 -- FLAGS: allow-oom
-local no = tonumber(ARGV[4])
+local newest = ARGV[4] == 'newest' and tonumber(redis.call('HGET', k_groups, 'l' .. ARGV[5]) or 0)
+local no = newest or tonumber(ARGV[4])
 if no then
   local group = group_of(no)
   if not group or (group.over > 0 and group.over <= now) then return { now } end
-  if group.over == 0 then redis.call('HSET', k_meta, 'awaited', '1') end
+  if group.over == 0 and not newest then redis.call('HSET', k_meta, 'awaited', '1') end
 else
+  if ARGV[7] ~= '' and redis.call('HEXISTS', k_groups, 'n' .. ARGV[5]) == 1 then return { now, -1 } end
   redis.call('HSETNX', k_meta, 'facts', ARGV[6])
-  no = select(2, open_group(ARGV[5]))
+  no = select(2, open_group(ARGV[5], ARGV[7] ~= '' and ARGV[7] or nil))
   save_groups()
 end
 return { now, no, redis.call('HGET', k_groups, 'g' .. key_of(no)) }

@@ -48,9 +48,11 @@ for i = 4, #ARGV, 2 do
   local letter = string.sub(name, 1, 1)
   if letter == 'o' then load_outcome(name, value) else redis.call('HSET', k_groups, name, value) end
   if letter == 'g' then
-    local state, _, _, over, place = struct.unpack('>c1I6I6I6', value)
+    local state, _, _, _, _, over, place = struct.unpack('>c1c1I6I6I6I6', value)
+    local no, title = id_of(name), string.sub(value, place)
     if over > 0 then redis.call('ZADD', k_kept, over, name) end
-    if state == 'o' or state == 's' then redis.call('HSET', k_groups, 'n' .. string.sub(value, place), id_of(name)) end
+    if state == 'o' or state == 's' then redis.call('HSET', k_groups, 'n' .. title, no) end
+    if no > tonumber(redis.call('HGET', k_groups, 'l' .. title) or 0) then redis.call('HSET', k_groups, 'l' .. title, no) end
   end
 end
 return { now }

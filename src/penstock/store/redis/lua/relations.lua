@@ -39,6 +39,10 @@ apply_group = function(rec, to)
   if not group or to.state == '-' then return to end
   if group.state == 'x' then return cancelled_with_group(rec) end
   if group.state == 'o' and to.state == 'r' then to.state = 'g' end
+  if to.state == '!' and group.on_failure ~= 'h' then
+    local ending = { status = 'failed', error = to.reason or 'buried' }
+    return { state = '-', events = (string.gsub(to.events, 'bury', 'fail')), attempts = to.attempts, ending = ending }
+  end
   return to
 end
 
@@ -92,6 +96,15 @@ task_removed = function(key, rec, to)
   if group then
     remove_from('ZREM', k_members, key_of(rec.group_no) .. 'm' .. key)
     group.left, touched[rec.group_no] = group.left - 1, true
+    if string.find(to.events, 'fail', 1, true) then
+      group.failed = group.failed + 1
+      if group.on_failure == 'x' and (group.state == 'o' or group.state == 's') then
+        group.state = 'x'
+        count('turned', 1)
+        unname(rec.group_no, group)
+        if group.left > 0 then redis.call('ZADD', k_moving, rec.group_no, rec.group_no) end
+      end
+    end
     end_group(rec.group_no, group)
   end
 end

@@ -1,0 +1,128 @@
+"""Groups of calls: they start together, and one more call follows when all have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.app.app_connection import AppConnection
+from penstock.app.handle import Handle
+from penstock.broker.group import Group, Progress, member_address
+from penstock.broker.outcome import Outcome
+from penstock.broker.tube import Tube
+from penstock.core import group as rules
+from penstock.core import names
+from penstock.errors import BadValue
+
+if TYPE_CHECKING:
+    from penstock.app.call import Call
+
+R = TypeVar("R")
+
+
+class CallGroup:
+    """What `app.group(name)` gives. Nothing is stored before the first put; leaving the block starts the group."""
+
+    def __init__(self, connection: AppConnection, name: str, tube: str | None, on_failure: str) -> None:
+        if on_failure not in rules.ON_FAILURE:
+            raise BadValue(f"on_failure {names.shown(on_failure)} is unknown: give {', '.join(rules.ON_FAILURE)}")
+        self.name = names.name("group", name)
+        self._connection = connection
+        self._tube_name = None if tube is None else names.name("tube", tube)
+        self._on_failure = on_failure
+        self._group: Group | None = None
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<group {self.name} of calls>"
+
+    def __enter__(self) -> CallGroup:
+        if self._tube_name is not None:
+            stored = self._connection.tube(self._tube_name)
+            found = stored.runtime.store.groups(stored.stored, name=self.name)
+            if found and found[0].state in rules.LIVE:
+                raise rules.is_live(self.name)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is None:
+            self.start()
+        else:
+            self.cancel()
+
+    def put(self, call: Call[R]) -> Handle[R]:
+        """Add a call; NotFound when the group has ended."""
+        return self.put_many([call])[0]
+
+    def put_many(self, calls: Iterable[Call[R]]) -> list[Handle[R]]:
+        """Add calls in one step."""
+        given = list(calls)
+        if not given:
+            return []
+        tubes = [self._tube(call) for call in given]
+        items: list[tuple[Any, Any]] = []
+        for call in given:
+            data, options = call.item(tubes[0])
+            items.append((data, dict(options)))
+        group = self._begin(tubes[0])
+        for place, (_, options) in enumerate(items, self._count):
+            options["address"] = member_address(group, place)
+        tasks = group.put_many(items)
+        self._count += len(tasks)
+        return [Handle(call.handler, tubes[0], task.id) for call, task in zip(given, tasks, strict=True)]
+
+    def then(self, call: Call[Any]) -> None:
+        """Put this call once all others have ended; a later one replaces it."""
+        if call.put_options:
+            raise BadValue(f"then of group {self.name} takes no put options: {', '.join(call.put_options)}")
+        tube = self._tube(call)
+        data, _ = call.item(tube)
+        self._begin(tube).on_end(data)
+
+    def start(self) -> None:
+        """Let its calls run. The end of the block does it."""
+        if self._group is not None:
+            self._group.start()
+
+    def cancel(self) -> None:
+        """Remove all its calls, also those that run."""
+        if self._group is not None:
+            self._group.cancel()
+
+    @property
+    def status(self) -> str:
+        """ "open", "running", "done" or "cancelled"; one without calls is done."""
+        return "done" if self._group is None else self._group.status
+
+    def progress(self) -> Progress:
+        """How many of its calls have ended, of how many, and how many of those failed."""
+        return Progress(0, 0) if self._group is None else self._group.progress()
+
+    def results(self) -> Iterator[tuple[int, Outcome]]:
+        """The id and the outcome of each call that has ended, in put order, read page by page."""
+        return iter(()) if self._group is None else self._group.results()
+
+    def wait(self, timeout: float | None = None) -> str:
+        """ "done" when all have ended and `then` is put, or "cancelled"; TimeoutError when neither comes in time."""
+        return "done" if self._group is None else self._group.wait(timeout)
+
+    def _tube(self, call: Call[Any]) -> Tube:
+        """The group's tube; BadValue for a call that belongs elsewhere."""
+        wanted = call.handler.rules.tube
+        if self._tube_name is None:
+            self._tube_name = wanted
+        if wanted != self._tube_name or call.handler.connection is not self._connection:
+            raise BadValue(
+                f"{call.handler.name} is of tube {wanted}, and group {self.name} of tube {self._tube_name}: the calls "
+                "of a group are of one tube and one app"
+            )
+        for option in ("address", "group", "on_duplicate"):
+            if call.put_options.get(option) is not None:
+                raise BadValue(f"{call.handler.name} is in group {self.name}, which gives it its address: no {option}")
+        return self._connection.tube(wanted)
+
+    def _begin(self, tube: Tube) -> Group:
+        if self._group is None:
+            self._group = Group(tube, self.name, on_failure=self._on_failure)
+        return self._group
