@@ -191,16 +191,6 @@ def test_a_file_put_back_works_again(path: Path, broker: penstock.Broker, tmp_pa
     assert tube.put("after").id == 2
 
 
-def test_a_broken_broker_can_be_closed(path: Path) -> None:
-    broker = connect(path)
-    broker.tube("t").put("x")
-    assert broker.tube("t").take(0) is not None
-    path.unlink()
-    with pytest.raises(penstock.StoreUnavailable):
-        broker.close()
-    broker.close()
-
-
 # the write lock
 
 
@@ -254,3 +244,39 @@ def test_a_copied_backup_is_a_queue(path: Path, tmp_path: Path) -> None:
     with connect(tmp_path / "backup.db") as broker:
         assert broker.tube("t").stats().tasks.ready == 10
         assert broker.check() == []
+
+
+def open_on(path: Path) -> list[str]:
+    """The descriptors of this process on the file and its log, also where they were unlinked."""
+    links = [descriptor.readlink() for descriptor in Path("/proc/self/fd").iterdir() if descriptor.is_symlink()]
+    return [str(link) for link in links if str(link).startswith(str(path))]
+
+
+@pytest.mark.parametrize("swap", ["replaced", "gone"])
+def test_close_after_the_file_was_replaced_raises_nothing_and_leaves_nothing_open(path: Path, swap: str) -> None:
+    broker = connect(path)
+    tube = broker.tube("t")
+    tube.put("x")
+    assert tube.take(0) is not None
+    if swap == "replaced":
+        shutil.copy(path, path.with_name("other"))
+        path.with_name("other").rename(path)
+    else:
+        path.unlink()
+    with pytest.raises(penstock.StoreUnavailable):
+        tube.put("y")
+    broker.close()
+    assert open_on(path) == []
+
+
+def test_a_log_that_is_removed_is_told_by_the_next_write(path: Path) -> None:
+    """What is written to an unlinked log is lost when the last broker closes."""
+    broker = connect(path)
+    tube = broker.tube("t")
+    tube.put("x")
+    path.with_name("queue.db-wal").unlink()
+    for write in (lambda: tube.put("y"), lambda: tube.put_many(["y"]), lambda: tube.take(0)):
+        with pytest.raises(penstock.StoreUnavailable, match="queue.db-wal was removed"):
+            write()
+    broker.close()
+    assert open_on(path) == []

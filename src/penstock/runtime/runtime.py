@@ -132,10 +132,14 @@ class BrokerRuntime:
         """Forget a session handle and release its lock; with `leave`, it also leaves the store."""
         with self._lock:
             self._members.discard(member)
-        if leave:
-            self.publish(self._store.leave([member.handle]))
-        if self._locks is not None:
-            self._locks.let_go(member.handle)
+        try:
+            if leave:
+                self.publish(self._store.leave([member.handle]))
+        except StoreError as error:
+            log.warning("a session could not be ended (%s): it lapses by itself", error)
+        finally:
+            if self._locks is not None:
+                self._locks.let_go(member.handle)
 
     def send_heartbeats(self) -> None:
         """Renew this broker's sessions; those that the store has ended are lost."""

@@ -10,6 +10,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+from penstock.broker.tube import Tube
+from penstock.core.lifecycle import Move
+from penstock.core.results import GONE
 from penstock.core.task import Record
 from penstock.errors import PenstockError, StoreError
 from penstock.operations.store_ops import settle
@@ -108,12 +111,14 @@ class Settler:
             self._settle(pairs)
 
     def _settle(self, pairs: list[tuple[RunningTask, Settlement]]) -> None:
-        pause, tube = FIRST_PAUSE, pairs[0][0].tube
+        pause, tube, again = FIRST_PAUSE, pairs[0][0].tube, False
         while True:
             try:
                 moves = [settlement.move for _, settlement in pairs]
-                return self._settled(pairs, settle(tube.runtime, tube.stored, moves))
+                records = settle(tube.runtime, tube.stored, moves)
+                return self._settled(pairs, applied_before(tube, moves, records) if again else records)
             except StoreError as error:
+                again = True
                 left = LAST_PAUSE if self._until is None else self._until - time.monotonic()
                 if left <= 0:
                     return log.error("could not settle %d finished tasks, which will run again: %s", len(pairs), error)
@@ -132,3 +137,20 @@ class Settler:
                 log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
             else:
                 self._stats.count("buried" if record.state == "!" else settlement.what)
+
+
+def applied_before(tube: Tube, moves: Sequence[Move], records: Sequence[Record | None]) -> list[Record | None]:
+    """What became of moves that were made again after an error: one that is refused now may have been applied before,
+    its answer lost."""
+    refused = [move.id for move, record in zip(moves, records, strict=True) if record is None]
+    found = dict(zip(refused, tube.runtime.store.get(tube.stored, refused), strict=True)) if refused else {}
+    return [
+        _applied(move, found[move.id]) if record is None else record
+        for move, record in zip(moves, records, strict=True)
+    ]
+
+
+def _applied(move: Move, there: Record | None) -> Record | None:
+    if there is None:
+        return GONE if move.verb in ("ack", "fail", "delete") else None
+    return there if there.lease == move.lease and there.state != "t" else None

@@ -18,7 +18,7 @@ import apsw
 from penstock.core.names import kind_of
 from penstock.errors import BadValue, StoreUnavailable, UnsupportedOption
 from penstock.store.forks import reset_in_child
-from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, inode, open_file, translated
+from penstock.store.sqlite.file import EAGER, PATIENT, BusyHandler, Pause, inode, log_inode, open_file, translated
 
 # The log is written into the file once it has this many pages: SQLite's own number if each commit is synced, since a
 # sync of a log that still grows took 300 µs instead of 180. Else 8 MiB, so that a page that every step writes goes to
@@ -54,6 +54,7 @@ class Connection:
         self.lock = threading.Lock()
         self._db: apsw.Connection | None = None
         self._file = (0, 0)
+        self._log: tuple[int, int] | None = None  # of its write-ahead log, once there is one
         self._synchronous = ""
         self._closed = False
         self._queue: deque[Pause] = deque()  # how patient each thread is that waits to write
@@ -73,7 +74,7 @@ class Connection:
             self._db = open_file(self.path, self._busy)
             self._db.wal_autocheckpoint(_RELAXED_LOG_PAGES if self.durable is self.relaxed else _LOG_PAGES)
             self._synchronous = ""
-            self._file = inode(self.path)
+            self._file, self._log = inode(self.path), None
         return self._db
 
     def begin(self, transaction: Transaction) -> apsw.Connection:
@@ -112,8 +113,16 @@ class Connection:
         self.writes += 1
 
     def _must_be_there(self) -> None:
+        """The file and its log are those that were opened: what is written to others, nobody would ever read."""
         if inode(self.path) != self._file:
-            raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect anew")
+            raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect again")
+        if self._log is None:
+            self._log = log_inode(self.path)
+        elif self._log != log_inode(self.path):
+            raise StoreUnavailable(
+                f"{self.path}-wal was removed under this broker, with what was committed since the last checkpoint: "
+                "close all brokers on the file, and look at what is left"
+            )
 
     def _leave_nothing_open(self) -> None:
         """After an interrupt or a missing file, roll back what nobody continues: it would lock everyone out."""
