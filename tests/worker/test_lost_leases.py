@@ -35,7 +35,7 @@ LOSSES: dict[str, tuple[Callable[[penstock.Tube, int], object], list[str]]] = {
 @every_store
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_thread_is_told(app: App, run: Run, heard: Heard, loss: str) -> None:
-    handle = jobs.watch_lease.options(address="a").put()
+    handle = jobs.watch_lease.put()
     worker = run("watched")
     assert heard() == ["began", 1]
     lose, said = LOSSES[loss]
@@ -100,7 +100,7 @@ def test_a_lapsed_session_is_told(app: App, run: Run, heard: Heard) -> None:
 
 
 def test_a_coroutine_is_cancelled(app: App, run: Run, heard: Heard) -> None:
-    handle = jobs.watch_lease_async.options(address="a").put()
+    handle = jobs.watch_lease_async.put()
     run("async")
     assert heard() == ["began", 1]
     assert app.broker.tube("async").cancel(handle.id)

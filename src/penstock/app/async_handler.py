@@ -78,8 +78,16 @@ class AwaitedHandle(Generic[R]):
         """What the function returned, when it has; TaskFailed when it did not end well."""
         return cast(R, (await self.wait(timeout)).unwrap())
 
+    async def status(self) -> str:
+        """What becomes of it, in one word; as a handle's status."""
+        return await self._blocking(lambda: self._handler.handle(self.id).status)
+
+    async def cancel(self, reason: str | None = None) -> bool:
+        """End the task with the outcome `cancelled`. Returns False if it was not in its tube."""
+        return await self._blocking(lambda: self._handler.handle(self.id).cancel(reason))
+
     async def outcome(self) -> Outcome | None:
-        """How the task ended; None while it is in its tube."""
+        """How the task ended, also if it is buried; None while it is ready, delayed or taken."""
         return await self._blocking(lambda: self._handler.handle(self.id).outcome)
 
     async def progress(self) -> float | None:

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.broker.outcome import Outcome, await_task, find_outcome
+from penstock.broker.outcome import Outcome, await_task, make_outcome
 from penstock.broker.tube import Tube, current_record
 from penstock.core.numbers import Seconds
+from penstock.core.task import STATUS
+from penstock.errors import NoSuchTube
 from penstock.operations.operation import Operation, blocking
 
 if TYPE_CHECKING:
@@ -32,21 +34,48 @@ class Handle(Generic[R]):
     def wait(self, timeout: Seconds | None = None) -> Operation[Outcome]:
         """How the task ended, when it has; TimeoutError when it does not end in time.
 
-        TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked.
+        TaskFailed as soon as it is found buried, because then nobody works on it until it is kicked. NotFound if it was
+        never put.
         """
         outcome = yield from await_task(self._tube.runtime, self._tube.stored, self.id, timeout)
         return self._read(outcome)
 
     def result(self, timeout: Seconds | None = None) -> R:
-        """What the function returned, when it has; TaskFailed when it did not end well."""
+        """What the function returned, when it has; TaskFailed when it did not end well, NotFound if nobody knows."""
         return cast(R, self.wait(timeout).unwrap())
 
     @property
+    def status(self) -> str:
+        """One word: ready, delayed, taken or buried; when it has ended, done, failed, cancelled, deleted or expired;
+        gone if its outcome is not kept; unknown if it was never put."""
+        return self._find()[0]
+
+    @property
     def outcome(self) -> Outcome | None:
-        """How the task ended; None while it is in its tube."""
-        current_record(self._tube, self.id)  # applies what is due, so that a ttl that has passed is seen
-        found = blocking(find_outcome)(self._tube.runtime, self._tube.stored, self.id)
-        return None if found is None else self._read(found)
+        """How the task ended, also if it is buried; None while it is ready, delayed or taken."""
+        outcome = self._find()[1]
+        return None if outcome is None else self._read(outcome)
+
+    def cancel(self, reason: str | None = None) -> bool:
+        """End the task with the outcome `cancelled`. Returns False if it was not in its tube."""
+        return self._tube.cancel(self.id, reason)
+
+    def _find(self) -> tuple[str, Outcome | None]:
+        try:
+            while True:
+                record = current_record(self._tube, self.id)
+                if record is not None:
+                    word = STATUS[record.state].name.lower()
+                    return word, Outcome(word, error=record.reason) if record.state == "!" else None
+                found = self._tube.runtime.store.outcome(self._tube.stored, self.id)
+                if found.id is None:  # else it was put or kicked back between the two looks
+                    break
+        except NoSuchTube:  # dropped, with all its tasks
+            return "deleted", Outcome("deleted")
+        if found.ending is not None:
+            return found.ending.status, make_outcome(found.ending)
+        word = "unknown" if found.unknown else "gone"
+        return word, Outcome(word)
 
     @property
     def progress(self) -> float | None:

@@ -197,7 +197,7 @@ class Handler(Generic[P, R, C]):
 
     def _short_way(self, tube: Tube) -> Callable[[object], Record | None] | None:
         _, options = self.make_item(tube, {}, {})
-        return None if self.keeps else fast_put(tube, make_entry(tube.stored, None, options))
+        return None if "address" in options else fast_put(tube, make_entry(tube.stored, None, options))
 
     @blocking
     def put_calls(self, calls: list[Given]) -> Operation[list[Handle[R]]]:
@@ -241,7 +241,8 @@ class Handler(Generic[P, R, C]):
             options.pop("delay", None)  # the handler's
         if options.get("max_attempts") is None and tube.stored.max_attempts is None:
             options["max_attempts"] = DEFAULT_ATTEMPTS
-        if self.keeps and options.get("address") is None:
+        expires = options.get("ttl") is not None or tube.stored.ttl is not None
+        if (self.keeps or expires) and options.get("address") is None:  # else it could not be told that it expired
             options["address"] = new_address()
         return self._data(stored, more), options
 

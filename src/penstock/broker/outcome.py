@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 class Outcome(msgspec.Struct, frozen=True):
     """The end of a task: `status` is done, failed, cancelled, deleted, expired, or unknown for an address that was
-    never seen or is past its retention; `result` is what ack gave, `error` and `code` what fail gave."""
+    never seen or is past its retention; from a handle also buried, or gone for a task whose end is not kept.
+    `result` is what ack gave, `error` and `code` what fail gave, or the reason of a cancel or bury."""
 
     status: str
     result: object = None
@@ -39,7 +40,8 @@ class Outcome(msgspec.Struct, frozen=True):
                 "nothing is known of the task: it was never put, or its outcome is past the tube's retention"
             )
         if self.status != "failed":
-            raise TaskFailed(f"the task was {self.status} before it was done: put it again if it still matters")
+            why = "" if self.error is None else f" ({self.error})"
+            raise TaskFailed(f"the task was {self.status} before it was done{why}: put it again if it still matters")
         code = "" if self.code is None else f" (code {self.code})"
         raise TaskFailed(f"the task failed{code}: {self.error}")
 
@@ -57,19 +59,34 @@ def await_outcome(
 
 
 def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Seconds | None) -> Operation[Outcome]:
-    """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried."""
+    """Wait for the task with that id. TimeoutError if it does not end in time, TaskFailed as soon as it is buried.
+
+    NotFound if it was never put. One that leaves its tube without an outcome while it is waited for is done.
+    """
+    seen = False
 
     def look() -> Operation[Outcome | None]:
+        nonlocal seen
         # First, so that other processes know that someone waits for its end.
-        outcome = yield from find_outcome(runtime, tube, id)
-        if outcome is not None:
-            return outcome
+        found: Sought = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
+        if found.ending is not None:
+            return make_outcome(found.ending)
+        if found.unknown:
+            raise never_put(tube, id)
+        if found.id is None:
+            return Outcome("done" if seen else "gone")
+        seen = True
         record: Record | None = yield Call(lambda: runtime.store.get(tube, [id])[0])
         if record is not None and record.state == "!":
             raise TaskFailed(f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again")
         return None
 
     return (yield from _await(runtime, tube, id, look, str(id), check_timeout(timeout)))
+
+
+def never_put(tube: StoredTube, id: int) -> NotFound:
+    """The error for an id that the tube never gave."""
+    return NotFound(f"task {id} was never put into tube {tube.name}: check the id and the tube")
 
 
 def find_outcome(runtime: BrokerRuntime, tube: StoredTube, id: int) -> Operation[Outcome | None]:

@@ -30,7 +30,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
         "retry": Command("settle:retry", "Make a task ready now, in any state."),
         "cancel": Command("settle:cancel", "End a task as cancelled, also while it runs."),
         "delete": Command("settle:delete", "Remove a task, in any state."),
-        "wait": Command("take:wait", "Wait until the task with an address has ended."),
+        "wait": Command("take:wait", "Wait until the task with an address or an id has ended."),
         "mq": Command("mq:mq", "Reliable queues: push, pop, ack, recover, inspect."),
     },
     "Inspecting": {

@@ -8,9 +8,13 @@ from contextlib import suppress
 import click
 
 import penstock
+from penstock.broker.outcome import await_task
 from penstock.cli import output, params
 from penstock.core.hand_out import lease_text
+from penstock.core.names import task_id
 from penstock.core.numbers import span_ms
+from penstock.errors import BadValue
+from penstock.operations.operation import blocking
 
 EXIT_NOTHING = 3
 
@@ -68,21 +72,28 @@ def _end_now(session: penstock.Session, hold_ms: int) -> None:
 
 @click.command()
 @params.tube_argument
-@click.argument("address")
+@click.argument("address", required=False)
+@click.option("--id", type=int, help="The task's id, in place of an address.")
 @click.option("--timeout", type=float, help="Seconds to wait; default: no limit.")
 @output.json_option
 @click.pass_obj
-def wait(url: str, tube: str, address: str, timeout: float | None, as_json: bool) -> None:
-    """Wait until the task with an address has ended.
+def wait(url: str, tube: str, address: str | None, id: int | None, timeout: float | None, as_json: bool) -> None:
+    """Wait until the task with an address or an id has ended.
 
     \b
     penstock put render '{"page": 7}' --address page-7
     penstock wait render page-7 --timeout 60
+    penstock wait render --id 3
 
     Prints the outcome with its result or error. Exit code 1 unless it is done.
     """
+    if (address is None) == (id is None):
+        raise BadValue("give the task's address, or its id with --id N")
     with params.opened(url, tube) as opened:
-        outcome = opened.wait(address, timeout)
+        if address is not None:
+            outcome = opened.wait(address, timeout)
+        else:
+            outcome = blocking(await_task)(opened.runtime, opened.stored, task_id(id), timeout)
     facts = {"status": outcome.status, "error": outcome.error, "code": outcome.code}
     if as_json:
         output.as_json(facts | output.value_facts("result", outcome.result))

@@ -24,12 +24,27 @@ class Ending(msgspec.Struct, frozen=True):
     code: str | None = None
 
 
+# These outcomes are kept by the id of a task that has no address, too.
+_KEPT_BY_ID = frozenset({"failed", "cancelled"})
+
+
+def kept_under(address: str | None, ending: Ending | None) -> str | None:
+    """The address that the outcome of a task of a leased kind is kept under, "" if by its id alone; None: it is not."""
+    if ending is None or (address is None and ending.status not in _KEPT_BY_ID):
+        return None
+    return address or ""
+
+
 class Sought(msgspec.Struct, frozen=True):
-    """What is known of a task: it is still there (`id` alone), it ended (`ending`, and `last`, its id), or nothing."""
+    """What is known of a task: it is still there (`id` alone), it ended (`ending`, and `last`, its id), or nothing.
+
+    `unknown`: nothing, and its id was never given.
+    """
 
     id: int | None = None
     ending: Ending | None = None
     last: int | None = None
+    unknown: bool = False
 
 
 def encode_code(value: object) -> str | None:

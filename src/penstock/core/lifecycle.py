@@ -180,22 +180,19 @@ def touched(record: Record, extra: int, progress: float | None = None, until: in
 
 def removed(record: Record, event: str, move: Move | None = None) -> Change:
     """Gone by ack, fail, delete or truncate."""
-    if record.address is None and record.reply_to is None:
+    if event != "fail" and record.address is None and record.reply_to is None:
         return Change("-", (event,), attempts=record.attempts)
     return Change("-", (event,), attempts=record.attempts, ending=_ending(record, event, move))
 
 
 def cancelled(record: Record, reason: str | None = None) -> Change:
     """Gone by a cancel of the task or of its group. Counts as a delete."""
-    change = removed(record, "delete")
-    if change.ending is None:
-        return change
-    return msgspec.structs.replace(change, ending=Ending("cancelled", error=reason))
+    return Change("-", ("delete",), attempts=record.attempts, ending=Ending("cancelled", error=reason))
 
 
 def _ending(record: Record, event: str, move: Move | None = None) -> Ending | None:
     """What is kept of a task's end; None where nobody can ask for it."""
-    if record.address is None and record.reply_to is None:
+    if event != "fail" and record.address is None and record.reply_to is None:
         return None
     if move is None or event not in ("ack", "fail"):
         return Ending(STATUS_OF[event])

@@ -511,7 +511,8 @@ class EngineStore:
                 return _sought(kept)
             if step.load(tube, ByIds([id]), data=False).records:
                 return Sought(id)
-            return _sought(step.outcome(tube, id=id))  # on a server it may have ended between the two looks
+            kept = step.outcome(tube, id=id)  # on a server it may have ended between the two looks
+            return _sought(kept) if kept is not None else Sought(unknown=not 0 < id <= step.tally(tube).last_id)
 
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.core import chain
 from penstock.core import group as rules
 from penstock.core.chain import Link
-from penstock.core.ending import Ending
+from penstock.core.ending import Ending, kept_under
 from penstock.core.entry import plain_entry
 from penstock.core.group import Group
 from penstock.core.lifecycle import UNDONE, Change, altered, became_due, cancelled, expired
@@ -187,7 +187,7 @@ class Work:
                     effects.events.append(Event(no, event, after))
             if after.state == "-":
                 gone += 1
-                if row.ending is not None and after.address is not None and self.tube.kind.leased:
+                if self.tube.kind.leased and kept_under(after.address, row.ending) is not None:
                     effects.ended.append(("task", no, after.id))
         if gone:
             effects.removed[no] = effects.removed.get(no, 0) + gone

@@ -12,7 +12,7 @@ from itertools import islice
 from msgspec.structs import replace
 
 from penstock.core import group as rules
-from penstock.core.ending import SUPERSEDED_MS, Ending
+from penstock.core.ending import SUPERSEDED_MS, Ending, kept_under
 from penstock.core.entry import new_record
 from penstock.core.group import Group
 from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
@@ -262,8 +262,9 @@ class TubeState:
             self._end(old, row.ending, now)
 
     def _end(self, record: Record, ending: Ending, now: int) -> None:
-        if record.address is not None:
-            self.keep(Kept(record.id, record.address, ending, now + self.tube.retention))
+        address = kept_under(record.address, ending)
+        if address is not None:
+            self.keep(Kept(record.id, address, ending, now + self.tube.retention))
             self._sweep_outcomes(now, 2)
 
     # takes and acks

@@ -8,7 +8,7 @@ from random import getrandbits
 import msgspec
 from msgspec.structs import astuple
 
-from penstock.core.ending import SUPERSEDED_MS
+from penstock.core.ending import SUPERSEDED_MS, kept_under
 from penstock.core.lifecycle import UNDONE
 from penstock.core.results import STATE_COUNTER
 from penstock.core.task import NO_UTUBE
@@ -154,7 +154,7 @@ class Flush:
     def _outcomes(self) -> list[str]:
         ended: list[tuple[object, ...]] = []
         for row in self._delta.rows if self._tube.kind.leased else ():
-            if row.after.state == "-" and row.ending is not None and row.before.address is not None:
+            if row.after.state == "-" and row.ending and kept_under(row.before.address, row.ending) is not None:
                 status, result, error, code = astuple(row.ending)
                 digits = None if result is None else result.hex()
                 ended.append((self._base | row.before.id, status, digits, error, code))

@@ -271,7 +271,7 @@ DELETE penstock_task FROM $chosen;
 -- name: keep_outcomes
 -- Of the tasks that this packet removes.
 REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
-SELECT k.pk, k.tube, k.address, r.status, UNHEX(r.result), r.error, r.code, @p_now + :retention
+SELECT k.pk, k.tube, IFNULL(k.address, ''), r.status, UNHEX(r.result), r.error, r.code, @p_now + :retention
 FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
 result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.core.ending import SUPERSEDED_MS, Ending
+from penstock.core.ending import SUPERSEDED_MS, Ending, kept_under
 from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
@@ -267,9 +267,11 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
     rows = sorted(delta.rows, key=lambda row: row.before.id)
     before, after = [row.before for row in rows], [row.after for row in rows]
     classes: dict[tuple[str, str, tuple[str, ...]], int] = {}
-    endings = [
-        row.ending if row.before.address and row.after.state == "-" and tube.kind.leased else None for row in rows
+    addresses = [
+        kept_under(row.before.address, row.ending) if row.after.state == "-" and tube.kind.leased else None
+        for row in rows
     ]
+    endings = [None if address is None else row.ending for row, address in zip(rows, addresses, strict=True)]
     rewritten = [row.after if _rewritten(row) else None for row in rows]
     columns: dict[str, list[Any]] = {
         "key": [base | record.id for record in before],
@@ -282,7 +284,7 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         **{field: [getattr(record, field) for record in after] for field in CHANGED},
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
         "data": [record and record.payload for record in rewritten],
-        "address": [row.before.address if ending else None for row, ending in zip(rows, endings, strict=True)],
+        "address": addresses,
     }
     for field in ("rank1", "rank2", "pri", "created"):
         columns[field] = [record and getattr(record, field) for record in rewritten] if any(rewritten) else []
@@ -347,7 +349,7 @@ def _notify_call(step: PostgresStep, delta: Delta) -> list[Call]:
     """A hint to other processes, where something may have become takeable or have ended. New tasks have their own."""
     tube, rows = delta.tube, delta.rows
     ready = any(row.after.state in "r~" or (tube.kind.per_utube and row.after.state in "!-") for row in rows)
-    ended = any(row.ending is not None and row.before.address is not None for row in rows)
+    ended = any(kept_under(row.before.address, row.ending) is not None for row in rows)
     ended = ended or any(row.after.state in OVER for row in delta.groups)
     room = tube.capacity is not None and any(row.after.state == "-" for row in rows)
     return step.notify_call(tube, always=room, ready=ready, ended=ended)

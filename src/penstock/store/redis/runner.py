@@ -100,6 +100,12 @@ class Runner:
                 return reply
             self._related.add(tube.no)  # for good: from now on its scripts include the parts for relations
 
+    def keep_outcomes(self, tube: Tube, facts: bytes) -> None:
+        """Let the tube keep outcomes, unless it is known to do so."""
+        if tube.no not in self._related:
+            self.on_tube("set_facts", tube, facts, idempotent=True)
+            self._related.add(tube.no)
+
     def known(self, tube: Tube, reply: list[Reply]) -> list[Reply]:
         """The reply; raises NoSuchTube if it says that the tube is gone."""
         if reply[0] == _NO_TUBE:

@@ -30,7 +30,7 @@ from penstock.core.transfer import Tally
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Delta, Flushed, Loaded, Row, Select, Step
 from penstock.errors import StoreCorrupt
-from penstock.store.redis import queries
+from penstock.store.redis import puts, queries
 from penstock.store.redis.connection import Argument
 from penstock.store.redis.encoding import MAX_ID, decode, read_group, read_lane, sortable, task_id, task_key
 from penstock.store.redis.outbox import Steps
@@ -192,6 +192,8 @@ class RedisStep:
         rows, tube = delta.rows, delta.tube
         results: list[bytes] = []
         packed = _encode([_packed(row, results) for row in rows])
+        if any(row.ending is not None for row in rows) and tube.kind.leased:
+            self._runner.keep_outcomes(tube, puts.pack_facts(tube))
         with stepwise(self._done):
             effects, missed = self._apply(tube, packed, results)
         left_out = {rows[place - 1].before.id for place in missed}

@@ -417,10 +417,12 @@ class RedisStore(TransferCalls, EngineStore):
             self._subscriber.interests.add(tube.no)  # before anybody may notify
             words = "", task_key(key) if 0 < key <= MAX_ID else b""
         found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
-        _, id, there, stored = cast("tuple[int, int, int, bytes | None]", tuple(found))
+        _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
         if there:
             return Sought(id), id
-        return Sought() if stored is None else Sought(ending=read_outcome(id, stored).ending, last=id), id
+        if stored is None:
+            return Sought(unknown=isinstance(key, int) and not 0 < key <= last), id
+        return Sought(ending=read_outcome(id, stored).ending, last=id), id
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         letter = next((letter for letter, policy in ON_FAILURE.items() if policy == on_failure), "")

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple, replace
 
-from penstock.core.ending import STATUS_OF, SUPERSEDED_MS
+from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record
 from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
 from penstock.core.ids import shown_mark
@@ -423,8 +423,9 @@ class SqliteStep(SqlStep):
             if state == "-":
                 deleted.append(seen)
                 highest = max(highest, before.id)
-                if row.ending is not None and before.address is not None and tube.kind.leased:
-                    outcomes.append((seen[0], no, before.address, *astuple(row.ending), self.now + tube.retention))
+                address = kept_under(before.address, row.ending) if tube.kind.leased else None
+                if address is not None and row.ending is not None:
+                    outcomes.append((seen[0], no, address, *astuple(row.ending), self.now + tube.retention))
                 continue
             if laned:
                 rank2 = 0 if tube.fair and state != "t" else after.rank2

@@ -2,7 +2,7 @@
 
 -- part: outcomes
 -- addresses: address -> key of the task that has it, or had it last. outcomes: key -> until when it is kept, then status,
--- address, error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and number of an ended
+-- address (empty: none), error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and number of an ended
 -- group -> when to look whether they can be forgotten.
 -- KEYS: addresses outcomes kept
 local function address_in(stored) return (struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))) end
@@ -58,19 +58,29 @@ forget_expired = function(most)
   end
 end
 
+-- script: set_facts
+-- From now on the tube keeps outcomes; see relations.lua.
+-- ARGV: now, shape, limit, facts
+-- Returns: now
+-- WITH: now tube
+-- FLAGS: allow-oom
+redis.call('HSETNX', k_meta, 'facts', ARGV[4])
+return { now }
+
 -- script: find_outcome
 -- Find the task of an address, or of a key, or how it ended. A task that exists makes the caller of a key a waiter for its end.
 -- KEYS: tasks addresses outcomes
 -- ARGV: now, shape, limit, address or '', key
--- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil
+-- Returns: now, id of the task that has the address or had it last, 1 if it exists, outcome or nil, the last id given
 -- WITH: now tube
 -- FLAGS: allow-oom
 local key = ARGV[4] == '' and ARGV[5] or redis.call('HGET', k_addresses, ARGV[4]) or ''
-if key == '' then return { now, 0, 0, false } end
+local last = tonumber(meta[1])
+if key == '' then return { now, 0, 0, false, last } end
 local id = struct.unpack('>I6', key)
 if redis.call('HEXISTS', k_tasks, key) == 1 then
   if ARGV[4] == '' then redis.call('HSET', k_meta, 'awaited', '1') end
-  return { now, id, 1, false }
+  return { now, id, 1, false, last }
 end
 local stored = redis.call('HGET', k_outcomes, key)
-return { now, id, 0, stored and struct.unpack('>I6', stored) > now and stored }
+return { now, id, 0, stored and struct.unpack('>I6', stored) > now and stored, last }

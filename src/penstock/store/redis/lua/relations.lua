@@ -86,9 +86,9 @@ end
 -- A task was removed: keep its outcome, reply, and end its group if it was the last one.
 task_removed = function(key, rec, to)
   local ending = to.ending or { status = STATUS[string.match(to.events, '%a+$')] }
-  if rec.address then
+  if rec.address or ending.status == 'failed' or ending.status == 'cancelled' then
     forget_expired(2) -- bounds the number of outcomes even if nobody advances the tube
-    keep_outcome(key, rec.address, ending, now + tube_facts()[1])
+    keep_outcome(key, rec.address or '', ending, now + tube_facts()[1])
     notify_waiters = true
   end
   if rec.reply_to then send_reply(key, rec, ending) end

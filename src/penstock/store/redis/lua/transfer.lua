@@ -51,7 +51,7 @@ local function load_outcome(name, stored)
   local newest = redis.call('HGET', k_addresses, address)
   redis.call('HSET', k_outcomes, key, stored)
   redis.call('ZADD', k_kept, (struct.unpack('>I6', stored)), name)
-  if not newest or id_of(newest) < id_of(key) then redis.call('HSET', k_addresses, address, key) end
+  if address ~= '' and (not newest or id_of(newest) < id_of(key)) then redis.call('HSET', k_addresses, address, key) end
 end
 
 -- A task, unless it is here already; its group comes before it.
