@@ -57,6 +57,9 @@ def test_the_error_of_an_unknown_scheme_names_the_known() -> None:
     [
         "postgres://ada:pw@host/jobs", "mariadb://host/jobs?password=pw", "ada:pw@host/jobs",
         "postgresql://ada:pw@host/jobs?notify=x", "postgresql://host/jobs?password=pw&notify=x",
+        "postgresql://ada:pw%@host/jobs", "postgresql://ada:pw x@host/jobs", "postgresql://ada:pw%00@host/jobs", "postgresql://host/jobs?password=pw%",
+        "redis://ada:pw#x@host/0", "redis://ada:pw/x@host/0", "redis://ada:12/pw@host/0", "redis://ada:?pw@host/0",
+        "mysql://ada:pw?x@host/jobs", "mysql://ada:pw[x@host/jobs", "redis+cluster://ada:#pw@host", "redis://ada:/pw@host/0",
         "redis://:pw@host/0?colour=red", "redis+sentinel://host/main?sentinel_password=pw&colour=red",
         "mysql://ada:pw@host/jobs?colour=red", "mysql://ada:pw@host",
     ],

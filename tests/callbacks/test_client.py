@@ -59,7 +59,7 @@ def test_the_data_is_posted_with_signed_headers() -> None:
         call(record(f"{receiver.url}?a=b", {"to": "ada"}))
         got = receiver.next()
     assert (got.path, got.body) == ("/hook?a=b", b'{"to":"ada"}')
-    assert {name: got.headers[name] for name in got.headers if name.startswith(("Penstock", "Content", "Host"))} == {
+    assert {name: got.headers[name] for name in got.headers if name.startswith(("Penstock-", "Content", "Host"))} == {
         "Host": f"127.0.0.1:{receiver.port}",
         "Content-Type": "application/json",
         "Content-Length": "12",
@@ -68,7 +68,7 @@ def test_the_data_is_posted_with_signed_headers() -> None:
         "Penstock-Attempt": "3",
     }
     assert got.headers["webhook-id"] == "mail%2E%C3%BC:17"
-    assert verify(SECRET, got.headers, got.body, now=time.time())
+    assert verify(SECRET, got.headers, got.body, now=time.time(), url=f"{receiver.url}?a=b")
 
 
 def test_bytes_are_posted_as_they_are() -> None:

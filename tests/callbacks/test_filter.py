@@ -104,24 +104,71 @@ def test_nothing_listed_allows_nothing() -> None:
 def test_a_star_opens_names_and_no_address() -> None:
     anyone = allow_list(["*"])
     anyone.check_host(parse("http://whatever.example/"))
-    anyone.check_address("whatever.example", ip_address("8.8.8.8"))
+    anyone.check_address("whatever.example", ip_address("8.8.8.8"), 443)
     with pytest.raises(Refused, match="8.8.8.8 is not on the allow-list"):
         anyone.check_host(parse("http://8.8.8.8/"))
     with pytest.raises(Refused, match="whatever.example is at 127.0.0.1, which is not public"):
-        anyone.check_address("whatever.example", ip_address("127.0.0.1"))
+        anyone.check_address("whatever.example", ip_address("127.0.0.1"), 443)
 
 
 def test_a_network_opens_inward_addresses_of_listed_names() -> None:
-    LIST.check_address("hooks.example.org", ip_address("10.1.2.3"))
+    LIST.check_address("hooks.example.org", ip_address("10.1.2.3"), 443)
     with pytest.raises(Refused, match="10.2.2.3, which is not public"):
-        LIST.check_address("hooks.example.org", ip_address("10.2.2.3"))
+        LIST.check_address("hooks.example.org", ip_address("10.2.2.3"), 443)
     with pytest.raises(Refused):  # the same place by another way is not the same address
-        LIST.check_address("hooks.example.org", ip_address("::ffff:10.1.2.3"))
+        LIST.check_address("hooks.example.org", ip_address("::ffff:10.1.2.3"), 443)
 
 
 @pytest.mark.parametrize(
-    "entry", ["", " ", "http://example.org", "example.org:80", "a b", "**", "*.", "10.1.0.1/16", "1.2.3", "a/b", "a@b"]
+    "entry",
+    [
+        "",
+        " ",
+        "http://example.org",
+        "example.org:0",
+        "example.org:65536",
+        "example.org:",
+        "a:b:80",
+        "a b",
+        "**",
+        "*.",
+        "10.1.0.1/16",
+        "1.2.3",
+        "a/b",
+        "a@b",
+    ],
 )
 def test_what_is_no_host_is_refused_in_the_list(entry: str) -> None:
     with pytest.raises(penstock.BadValue, match="is no name, address or network"):
         allow_list([entry])
+
+
+PORTS = allow_list(["hooks.example.org:8443", "*.shop.example.org:443", "10.1.0.0/16:8080", "[::1]:8080", "10.2.0.1"])
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("hooks.example.org:8443", True), ("hooks.example.org", False), ("hooks.example.org:443", False),
+        ("a.shop.example.org:443", True), ("a.shop.example.org:80", False),
+        ("10.1.2.3:8080", True), ("10.1.2.3:8081", False), ("[::1]:8080", True), ("[::1]", False),
+        ("10.2.0.1:1", True), ("10.2.0.1", True),
+    ],
+)  # fmt: skip
+def test_an_entry_with_a_port_allows_that_port_alone(host: str, allowed: bool) -> None:
+    target = parse(f"http://{host}/")
+    if allowed:
+        PORTS.check_host(target)
+    else:
+        with pytest.raises(Refused, match="is not on the allow-list"):
+            PORTS.check_host(target)
+
+
+def test_a_network_with_a_port_opens_inward_addresses_at_that_port_alone() -> None:
+    PORTS.check_address("hooks.example.org", ip_address("10.1.2.3"), 8080)
+    with pytest.raises(Refused, match="10.1.2.3, which is not public"):
+        PORTS.check_address("hooks.example.org", ip_address("10.1.2.3"), 8443)
+    anyone = allow_list(["*:443"])
+    anyone.check_host(parse("https://whatever.example/"))
+    with pytest.raises(Refused):
+        anyone.check_host(parse("http://whatever.example/"))

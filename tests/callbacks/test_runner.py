@@ -130,7 +130,7 @@ def test_what_is_not_allowed_is_buried_and_never_called(broker: penstock.Broker,
     tube.put("x")
     run("hooks.example.org")
     until(lambda: tube.stats().tasks.buried == 1, PATIENCE)
-    expected = "callback refused: 127.0.0.1 is not on the allow-list: add the address or its network"
+    expected = f"callback refused: 127.0.0.1:{receiver.port} is not on the allow-list: add the address or its network"
     assert tube.peek(1).reason == expected
     assert receiver.got.empty()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import penstock
+from penstock.callbacks.allow_list import Refused, Settings, allow_list, entry, parse
 from penstock.callbacks.signing import key, message_id, signed_headers, verify
 
 SECRET = "correct horse battery staple"
@@ -61,3 +62,24 @@ def test_a_weak_secret_is_refused(secret: str) -> None:
 
 def test_ids_have_no_dot_and_fit_a_header() -> None:
     assert message_id("a.b:ü", 17) == "a%2Eb%3A%C3%BC:17"
+
+
+def test_the_url_is_signed_too() -> None:
+    here, other = "https://a.example/hook?x=1", "https://b.example/hook?x=1"
+    headers = signed_headers([key(SECRET)], "mail:1", 1_700_000_000, b"body", here)
+    assert verify(SECRET, headers, b"body", now=1_700_000_000)
+    assert verify(SECRET, headers, b"body", now=1_700_000_000, url=here)
+    assert not verify(SECRET, headers, b"body", now=1_700_000_000, url=other)
+    assert not verify(SECRET, headers, b"other", now=1_700_000_000, url=here)
+    assert not verify(SECRET, HEADERS, b'{"n":1}', now=1_700_000_000, url=here)  # without such a signature
+
+
+def test_a_receiver_with_a_secret_of_its_own_gets_no_other_signature() -> None:
+    shared, own = key("the secret of all others"), key(SECRET)
+    settings = Settings(allow_list(["*"]), (shared,), receivers=((entry("a.example:8443"), own),))
+    assert settings.keys_for(parse("https://a.example:8443/")) == (own,)
+    assert settings.keys_for(parse("https://a.example/")) == settings.keys_for(parse("http://b.example/")) == (shared,)
+    alone = Settings(allow_list(["*"]), (), receivers=((entry("*.a.example"), own), (entry("*.a.example"), shared)))
+    assert alone.keys_for(parse("https://x.a.example/")) == (own, shared)
+    with pytest.raises(Refused, match="there is no secret for b.example"):
+        alone.keys_for(parse("https://b.example/"))

@@ -94,3 +94,36 @@ def test_it_does_not_start_without_a_list_or_a_secret(shell: Shell) -> None:
     del shell.environment["PENSTOCK_CALLBACK_SECRET"]
     assert "there is no secret" in shell.refused("worker", "--callbacks", *allowed)
     assert "cannot be read" in shell.refused("worker", "--callbacks", *allowed, "--callback-secret-file", "nowhere")
+
+
+def test_a_receiver_has_a_secret_of_its_own(shell: Shell) -> None:
+    own = "known to this receiver alone"
+    file = shell.folder / "secrets"
+    with Receiver() as first, Receiver() as second:
+        file.write_text(f"{SECRET}\n@127.0.0.1:{first.port} {own}\n")
+        file.chmod(0o600)
+        allowed = [word for port in (first.port, second.port) for word in ("--callback-allow", f"127.0.0.1:{port}")]
+        for receiver in (first, second):
+            shell("put", "mail", "1", "--callback", receiver.url)
+        with worker(shell, *allowed, "--callback-secret-file", str(file)):
+            for receiver, right, wrong in ((first, own, SECRET), (second, SECRET, own)):
+                got = receiver.next()
+                now = float(got.headers["webhook-timestamp"])
+                assert verify(right, got.headers, got.body, now=now, url=receiver.url)
+                assert not verify(wrong, got.headers, got.body, now=now)
+
+
+def test_secrets_that_say_too_little_are_refused_and_open_files_are_told(shell: Shell) -> None:
+    file = shell.folder / "secrets"
+    words = ("worker", "--callbacks", "--callback-allow", "a.example", "--callback-secret-file", str(file))
+    for text, message in (
+        ("@a.example", "has no host and secret"),
+        ("@a.example short", "a callback secret has 5 bytes"),
+        ("@a@b a secret that is long enough", "is no name, address or network"),
+    ):
+        file.write_text(text)
+        file.chmod(0o600)
+        assert message in shell.refused(*words)
+    file.chmod(0o644)
+    said = shell.run(*words).stderr
+    assert f"penstock: warning: other users can read the callback secrets in {file}: chmod 600 {file}\n" in said

@@ -20,6 +20,7 @@ TOKENS = {role: make_token() for role in Role}
 def guarded(url: str, tmp_path: Path) -> Iterator[Serve]:
     file = tmp_path / "tokens"
     file.write_text("".join(token_line(role, token) for role, token in TOKENS.items()))
+    file.chmod(0o600)
     with Serve(url, "--resp", "127.0.0.1:0", "--token-file", str(file)) as server:
         yield server
         assert server.stop() == (0, "")
@@ -58,8 +59,15 @@ def test_clients_give_the_token_as_their_password(guarded: Serve, username: str 
 
 CALLS = {
     Role.READ: ["TUBE.LIST", "TUBE.STATS t", "TUBE.PEEK t 1", "TUBE.TASKS t", "MQ.INSPECT k 0 1", "TUBE.WHY t 1"],
-    Role.OPERATE: ["TUBE.PUT t x", "TUBE.TAKE t", "TUBE.KICK t", "TUBE.PAUSE t", "TUBE.RESUME t", "MQ.PUSH k x"],
-    Role.ADMIN: ["TUBE.CREATE u fifo", "TUBE.TRUNCATE t", "TUBE.RELEASEALL t", "TUBE.DROP t"],
+    Role.OPERATE: ["TUBE.PUT t x", "TUBE.TAKE t", "TUBE.KICK t", "TUBE.GROUP t g ON_END x", "MQ.PUSH k x"],
+    Role.ADMIN: [
+        "TUBE.CREATE u fifo",
+        "TUBE.PAUSE t",
+        "TUBE.RESUME t",
+        "TUBE.TRUNCATE t",
+        "TUBE.RELEASEALL t",
+        "TUBE.DROP t",
+    ],
 }
 
 
@@ -107,3 +115,18 @@ def test_one_token_of_the_environment_is_enough_for_an_open_address(url: str) ->
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
             raw.sendall(b"PING\r\n")
             read_exactly(raw, b"-NOAUTH Authentication required.\r\n")
+
+
+def test_a_short_token_and_a_file_that_others_can_read_are_told(url: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(token_line(Role.READ, make_token()))
+    file.chmod(0o640)
+    with Serve(url, "--resp", "127.0.0.1:0", "--token-file", str(file), token="secret") as server:
+        code, said = server.stop()
+    assert (code, said.splitlines()) == (0, [
+        f"penstock: warning: other users can read the hashes of tokens in {file}: chmod 600 {file}",
+        "penstock: warning: PENSTOCK_TOKEN has 6 characters and may be guessed: make one with openssl rand -hex 32",
+    ])  # fmt: skip
+    file.chmod(0o600)
+    with Serve(url, "--resp", "127.0.0.1:0", "--token-file", str(file), token=make_token()) as server:
+        assert server.stop() == (0, "")

@@ -49,6 +49,7 @@ def slowest_ping(server: Serve, work: Callable[[], object]) -> float:
 def test_the_replies_of_exec_are_sent_one_by_one(tmp_path: Path, big: str) -> None:
     file = tmp_path / "tokens"
     file.write_text(token_line(Role.READ, "reader"))
+    file.chmod(0o600)
     commands = (b"TUBE.TASKS big LIMIT 1000\r\n", b"MQ.INSPECT queue 0 1000\r\n", b"TUBE.INSPECT queue 0 1000\r\n")
     requests = b"AUTH reader\r\nMULTI\r\n" + b"".join(commands) * 15 + b"EXEC\r\nPING done\r\n"
     with Serve(big, "--resp", "127.0.0.1:0", "--token-file", str(file)) as server:

@@ -50,19 +50,6 @@ def is_public(address: Address) -> bool:
     return not scoped and address in _OUTWARD_6 and not any(address in network for network in _INWARD_6)
 
 
-def is_in(address: Address, networks: tuple[Network, ...]) -> bool:
-    """Whether one of the networks has it."""
-    return any(address.version == network.version and address in network for network in networks)
-
-
-def parse_network(text: str) -> Network | None:
-    """An address or a network in its usual form; None where it is neither."""
-    try:
-        return ip_network(text.removeprefix("[").removesuffix("]"))
-    except ValueError:
-        return None
-
-
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?(\.[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?)*")
 _PORTS = {"http": 80, "https": 443}
 
@@ -75,6 +62,11 @@ class Target(msgspec.Struct, frozen=True):
     port: int
     path: str
     address: Address | None = None  # where the host is one
+
+    @property
+    def url(self) -> str:
+        """As it is called and signed."""
+        return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def authority(self) -> str:
@@ -117,47 +109,85 @@ def _address(host: str, *, bracketed: bool) -> Address | None:
     return None
 
 
-class AllowList(msgspec.Struct, frozen=True):
-    """Names, names with everything below them, and networks. Nothing else is called."""
+class Entry(msgspec.Struct, frozen=True):
+    """One entry of the list: a name, everything below a name, any name (`*`), or a network; at one port or at any."""
 
-    names: frozenset[str] = frozenset()
-    below: tuple[str, ...] = ()  # ".example.org"
-    networks: tuple[Network, ...] = ()
-    any_name: bool = False
+    name: str = ""
+    below: bool = False
+    network: Network | None = None
+    port: int | None = None
+
+    def has_host(self, target: Target) -> bool:
+        """Whether it names the host and port of a URL."""
+        if self.port not in (None, target.port):
+            return False
+        if target.address is not None:
+            return self.has_address(target.address, target.port)
+        if self.below:
+            return target.host.endswith("." + self.name)
+        return self.name == "*" or (bool(self.name) and self.name == target.host)
+
+    def has_address(self, address: Address, port: int) -> bool:
+        """Whether it is a network that has the address, at that port."""
+        network = self.network
+        if network is None or self.port not in (None, port):
+            return False
+        return address.version == network.version and address in network
+
+
+class AllowList(msgspec.Struct, frozen=True):
+    """The hosts that may be called. Nothing else is called."""
+
+    entries: tuple[Entry, ...] = ()
 
     def check_host(self, target: Target) -> None:
         """Refused unless the host of a URL is on the list."""
+        if any(entry.has_host(target) for entry in self.entries):
+            return
         if target.address is not None:
-            if not is_in(target.address, self.networks):
-                raise Refused(f"{target.host} is not on the allow-list: add the address or its network")
-        elif not (self.any_name or target.host in self.names or target.host.endswith(self.below or ("\0",))):
-            raise Refused(f"host {target.host} is not on the allow-list: add it")
+            raise Refused(f"{target.authority} is not on the allow-list: add the address or its network")
+        raise Refused(f"host {target.authority} is not on the allow-list: add it")
 
-    def check_address(self, host: str, address: Address) -> None:
+    def check_address(self, host: str, address: Address, port: int) -> None:
         """Refused unless an address that a host resolved to is public, or opened by a network of the list."""
-        if not is_public(address) and not is_in(address, self.networks):
+        if not is_public(address) and not any(entry.has_address(address, port) for entry in self.entries):
             raise Refused(f"{host} is at {address}, which is not public: add the address or its network")
 
 
 def allow_list(entries: Iterable[str]) -> AllowList:
-    """From `hooks.example.org`, `*.example.org`, `10.1.2.3`, `10.1.0.0/16`, `::1`, or `*` for any name."""
-    names: set[str] = set()
-    below: list[str] = []
-    networks: list[Network] = []
-    for entry in entries:
-        network = parse_network(entry)
+    """The list of these entries, in the forms that `entry` reads."""
+    return AllowList(tuple(map(entry, entries)))
+
+
+_WITH_PORT = re.compile(r"(\[.+\]|[^:]+):([1-9][0-9]{0,4})")
+
+
+def entry(text: str) -> Entry:
+    """From `hooks.example.org`, `*.example.org`, `10.1.2.3`, `10.1.0.0/16`, `::1` or `*`; `:port` may follow."""
+    match = None if _network(text) else _WITH_PORT.fullmatch(text)
+    host, port = (match[1], int(match[2])) if match else (text, None)
+    network = _network(host)
+    if port is None or port < 65536:
         if network is not None:
-            networks.append(network)
-        elif entry.startswith("*.") and _is_name(entry[2:]):
-            below.append(entry[1:].lower().removesuffix("."))
-        elif entry == "*" or _is_name(entry):
-            names.add(entry.lower().removesuffix("."))
-        else:
-            raise BadValue(
-                f"allowed host {shown(entry)} is no name, address or network: give hooks.example.org, *.example.org, "
-                "10.1.2.3 or 10.1.0.0/16, without scheme and port"
-            )
-    return AllowList(frozenset(names), tuple(below), tuple(networks), "*" in names)
+            return Entry(network=network, port=port)
+        if host == "*":
+            return Entry("*", port=port)
+        below = host.startswith("*.")
+        name = host.removeprefix("*.")
+        if _is_name(name):
+            return Entry(name.lower().removesuffix("."), below, port=port)
+    raise BadValue(
+        f"allowed host {shown(text)} is no name, address or network: give hooks.example.org, *.example.org, "
+        "10.1.2.3 or 10.1.0.0/16, without scheme; a port may follow, such as hooks.example.org:8443"
+    )
+
+
+def _network(text: str) -> Network | None:
+    """An address or a network in its usual form; None where it is neither."""
+    try:
+        return ip_network(text.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
 
 
 def _is_name(text: str) -> bool:
@@ -173,8 +203,19 @@ PER_HOST = 8
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Which hosts may be called, the keys that sign calls, and how many calls one host gets at once."""
+    """Which hosts may be called, the keys that sign calls, and how many calls one host gets at once.
+
+    `receivers` have keys of their own; `keys` sign the calls of all others.
+    """
 
     allowed: AllowList
     keys: tuple[bytes, ...]
     per_host: int = PER_HOST
+    receivers: tuple[tuple[Entry, bytes], ...] = ()
+
+    def keys_for(self, target: Target) -> tuple[bytes, ...]:
+        """The keys that sign calls of a URL; Refused where there is none."""
+        keys = tuple(key for entry, key in self.receivers if entry.has_host(target)) or self.keys
+        if not keys:
+            raise Refused(f"there is no secret for {target.authority}: add one to the secrets")
+        return keys

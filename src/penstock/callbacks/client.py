@@ -58,7 +58,7 @@ class Dialler(httpcore.AsyncNetworkBackend):
             raise httpcore.ConnectError(f"{host} cannot be resolved: {why}") from None
         addresses = [ip_address(text) for text in texts]
         for address in addresses:
-            self._allowed.check_address(host, address)
+            self._allowed.check_address(host, address, port)
         return addresses
 
 
@@ -101,7 +101,7 @@ class Client:
         url = httpcore.URL(
             scheme=target.scheme.encode(), host=target.host.encode(), port=target.port, target=target.path.encode()
         )
-        headers = _headers(self._settings.keys, target, tube, record, body)
+        headers = _headers(self._settings.keys_for(target), target, tube, record, body)
         async with self._pool.stream("POST", url, headers=list(headers.items()), content=body) as response:
             wanted = record.address is not None or record.reply_to is not None
             return _judge(response, *await _read(response), wanted=wanted)
@@ -121,7 +121,7 @@ def _headers(keys: Sequence[bytes], target: Target, tube: str, record: Record, b
         "Penstock-Tube": header_text(tube),
         "Penstock-Id": str(record.id),
         "Penstock-Attempt": str(record.attempts),
-        **signed_headers(keys, message_id(tube, record.id), int(time.time()), body),
+        **signed_headers(keys, message_id(tube, record.id), int(time.time()), body, target.url),
     }
 
 

@@ -1,6 +1,7 @@
 """Signs what is sent, in the form of the Standard Webhooks, and verifies it for those who receive.
 
-The signature is over id, timestamp and body, so that none can be changed and an old request is known as old.
+The signature is over id, timestamp and body, so that none can be changed and an old request is known as old. A second
+one is over the URL, too, so that a receiver that shares its secret with others knows that the request was meant for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from penstock.errors import BadValue
 
 ID, TIMESTAMP, SIGNATURE = "webhook-id", "webhook-timestamp", "webhook-signature"
+URL_SIGNATURE = "penstock-signature"
 # Seconds that the clocks of sender and receiver may be apart, with the way between them.
 TOLERANCE = 300
 _PREFIX = "whsec_"
@@ -45,24 +47,37 @@ def header_text(text: str) -> str:
     return quote(text, safe="")
 
 
-def signed_headers(keys: Sequence[bytes], id: str, now: int, body: bytes) -> dict[str, str]:
-    """The three headers; a signature for each key, so that a secret can be changed without a gap."""
-    signatures = " ".join(_signature(key, id, str(now), body) for key in keys)
-    return {ID: id, TIMESTAMP: str(now), SIGNATURE: signatures}
+def signed_headers(keys: Sequence[bytes], id: str, now: int, body: bytes, url: str | None = None) -> dict[str, str]:
+    """The headers that sign a request; a signature for each key, so that a secret can be changed without a gap."""
+    headers = {ID: id, TIMESTAMP: str(now), SIGNATURE: " ".join(_sign(key, f"{id}.{now}.", body) for key in keys)}
+    if url is not None:
+        headers[URL_SIGNATURE] = " ".join(_sign(key, f"{id}.{now}.{url}\n", body) for key in keys)
+    return headers
 
 
-def verify(secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = TOLERANCE) -> bool:
-    """For receivers: whether a request was signed with the secret, not longer ago than the tolerance."""
+def verify(
+    secret: str, headers: Mapping[str, str], body: bytes, *, now: float, tolerance: float = TOLERANCE,
+    url: str | None = None,
+) -> bool:  # fmt: skip
+    """For receivers: whether a request was signed with the secret, not longer ago than the tolerance.
+
+    With `url`, also whether it was meant for that URL, which is the callback of its task.
+    """
     found = {name.lower(): value for name, value in headers.items()}
     moment = found.get(TIMESTAMP, "")
     if not (moment.isascii() and moment.isdigit() and len(moment) < 12 and abs(int(moment) - now) <= tolerance):
         return False
-    good = _signature(key(secret), found.get(ID, ""), moment, body).encode()
-    given = found.get(SIGNATURE, "").encode("utf-8", "surrogateescape").split(b" ")
+    signed = f"{found.get(ID, '')}.{moment}."
+    good = _is_signed(secret, found.get(SIGNATURE, ""), signed, body)
+    return good and (url is None or _is_signed(secret, found.get(URL_SIGNATURE, ""), f"{signed}{url}\n", body))
+
+
+def _is_signed(secret: str, given: str, signed: str, body: bytes) -> bool:
+    good = _sign(key(secret), signed, body).encode()
     # Every one is compared, so that the time it takes says nothing.
-    return sum(hmac.compare_digest(good, each) for each in given) > 0
+    return sum(hmac.compare_digest(good, each) for each in given.encode("utf-8", "surrogateescape").split(b" ")) > 0
 
 
-def _signature(key: bytes, id: str, moment: str, body: bytes) -> str:
-    digest = hmac.digest(key, f"{id}.{moment}.".encode() + body, "sha256")
+def _sign(key: bytes, signed: str, body: bytes) -> str:
+    digest = hmac.digest(key, signed.encode("utf-8", "surrogateescape") + body, "sha256")
     return f"v1,{base64.b64encode(digest).decode()}"

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.callbacks.allow_list import PER_HOST, Settings, allow_list
+from penstock.callbacks.allow_list import PER_HOST, Entry, Settings, allow_list, entry
 from penstock.callbacks.signing import key
+from penstock.cli.output import warn_if_readable
 from penstock.core.numbers import whole
 from penstock.errors import BadValue
 
@@ -21,11 +22,11 @@ _OPTIONS = [
     click.option("--callbacks", is_flag=True, help="Call the callback URLs of tasks."),
     click.option(
         "--callback-allow", "allowed", multiple=True, metavar="HOST", envvar="PENSTOCK_CALLBACK_ALLOW",
-        help="An allowed host: name, *.name, address or network. Repeatable.",
+        help="An allowed host: name, *.name, address or network, with :port or without. Repeatable.",
     ),
     click.option(
         "--callback-secret-file", "secret_file", type=click.Path(path_type=Path), metavar="FILE",
-        help=f"Secrets to sign calls with, one per line; else {SECRET}.",
+        help=f"Secrets to sign calls with, one per line, `@HOST secret` for one receiver; else {SECRET}.",
     ),
     click.option("--callback-per-host", "per_host", type=int, default=PER_HOST, show_default=True, metavar="N",
                  help="Concurrent calls per host."),
@@ -47,19 +48,25 @@ def callback_settings(
         return None
     if not allowed:
         raise BadValue("--callbacks without an allow-list calls nobody: name hosts with --callback-allow HOST")
-    keys = tuple(map(key, _secrets(secret_file)))
-    return Settings(allow_list(allowed), keys, whole("callback-per-host", per_host, 1, 10_000))
+    keys, receivers = _secrets(secret_file)
+    return Settings(allow_list(allowed), keys, whole("callback-per-host", per_host, 1, 10_000), receivers)
 
 
-def _secrets(file: Path | None) -> list[str]:
+def _secrets(file: Path | None) -> tuple[tuple[bytes, ...], tuple[tuple[Entry, bytes], ...]]:
+    """The keys for every receiver, and those of single ones."""
     if file is None:
         text = os.environ.get(SECRET, "")
     else:
+        warn_if_readable(file, "the callback secrets")
         try:
             text = file.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise BadValue(f"the callback secrets of {file} cannot be read: {error}") from None
-    secrets = [line.strip() for line in text.splitlines() if line.strip()]
-    if not secrets:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
         raise BadValue(f"callbacks are signed, and there is no secret: set {SECRET}, or give --callback-secret-file")
-    return secrets
+    own = [line[1:].split(None, 1) for line in lines if line.startswith("@")]
+    if any(len(words) < 2 for words in own):
+        raise BadValue("a callback secret begins with @ and has no host and secret: write @hooks.example.org secret")
+    shared = tuple(key(line) for line in lines if not line.startswith("@"))
+    return shared, tuple((entry(host), key(secret)) for host, secret in own)

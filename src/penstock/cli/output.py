@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from pathlib import Path
 from shutil import get_terminal_size
 
 import click
@@ -124,6 +126,18 @@ def steered(tube: str, what: str, json: bool) -> None:
         as_json({"tube": tube, "verb": what})
     else:
         click.echo(f"{_DONE[what]} {tube}")
+
+
+def warn(message: str) -> None:
+    """Say on standard error what an operator should change."""
+    click.echo(f"penstock: warning: {message}", err=True)
+
+
+def warn_if_readable(file: Path, what: str) -> None:
+    """Warn of a file with secrets that other users of this host can read."""
+    with suppress(OSError):  # then it cannot be read here either, which is said where it is read
+        if stat.S_IMODE(file.stat().st_mode) & (stat.S_IRGRP | stat.S_IROTH):
+            warn(f"other users can read {what} in {file}: chmod 600 {file}")
 
 
 def working(what: str) -> AbstractContextManager[object]:

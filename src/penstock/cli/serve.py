@@ -12,6 +12,9 @@ from penstock.cli.callback_options import callback_options, callback_settings
 from penstock.errors import BadValue
 from penstock.server.auth import Role, make_token, read_tokens, token_line
 
+# Random text of this length has at least 80 bits.
+SHORT_TOKEN = 20
+
 
 @click.command()
 @click.option("--http", metavar="HOST:PORT", help="HTTP API and dashboard; 127.0.0.1:8080 if neither is given.")
@@ -51,7 +54,13 @@ def serve(
     from penstock.server.serve import serve as run
     from penstock.server.sockets import tls_of
 
-    tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
+    single = os.environ.get("PENSTOCK_TOKEN")
+    tokens = Tokens(token_file, single)
+    if token_file is not None:
+        output.warn_if_readable(token_file, "the hashes of tokens")
+    if single and len(single) < SHORT_TOKEN:
+        length = len(single)
+        output.warn(f"PENSTOCK_TOKEN has {length} characters and may be guessed: make one with openssl rand -hex 32")
     chosen = mounts(http, resp, tokens, tls_of(tls_cert, tls_key), Web(hosts, proxies))
     calling = callback_settings(callbacks, allowed, secret_file, per_host)
     if calling is not None:

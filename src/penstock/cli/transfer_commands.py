@@ -135,7 +135,7 @@ def _written(out: str) -> Iterator[BinaryIO]:
         return
     part = Path(f"{out}.part")
     try:
-        with part.open("wb") as file:
+        with open(part, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -124,6 +124,7 @@ def _folder_id(root: Path) -> str:
     file = root / ".id"
     if not file.exists():
         draft = root / f".id-{uuid4()}"
+        draft.touch(0o600)
         draft.write_text(str(uuid4()))
         with contextlib.suppress(FileExistsError):
             os.link(draft, file)  # unlike rename, never replaces another process's

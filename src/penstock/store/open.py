@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.store.pool.vault import Database
 
 Clock = Callable[[], int]
+
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})|%00")
 
 
 def open_store(url: str, clock: Clock | None = None, pool: str | None = None) -> TransferStore:
@@ -78,9 +81,24 @@ def _parts(what: str, url: str) -> SplitResult:
         if unicodedata.category(char) in ("Cc", "Cs"):
             raise BadValue(f"{where} has an invisible character {char!a}: remove it")
     try:
-        return urlsplit(url)
-    except ValueError as error:
-        raise BadValue(f"{where} is not understood ({error}): correct its host") from None
+        parts = urlsplit(url)
+    except ValueError:
+        raise BadValue(f"{where} is not understood: correct its host") from None
+    if parts.scheme not in ("sqlite", "memory"):
+        _refuse_unescaped(where, parts)
+    return parts
+
+
+def _refuse_unescaped(where: str, parts: SplitResult) -> None:
+    """BadValue if a user or password is not escaped: later messages would show a part of it as path or port."""
+    credentials, _, hosts = parts.netloc.rpartition("@")
+    if _BAD_ESCAPE.search(credentials + parts.query):
+        raise BadValue(f"{where} has a % in its password or parameters that escapes nothing: write %25")
+    names = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True)]
+    ports = [host.rpartition("]")[2].partition(":") for host in hosts.split(",")]
+    outside = any("@" in text for text in (parts.path, *names)) or parts.fragment
+    if outside or any(colon and not port.isdecimal() for _, colon, port in ports):
+        raise BadValue(f"{where} is cut by a character of its password: write %2F, %3F, %23 and %40 for / ? # and @")
 
 
 def _vault(url: str, pool: object) -> Database:

@@ -129,6 +129,20 @@ def test_a_taken_task_is_released(server: Serving, filled: penstock.Broker, page
     assert filled.tube("lanes").peek(1).status == "r"
 
 
+@pytest.mark.parametrize("name", ["constructor", "__proto__", "toString"])
+def test_tubes_named_like_parts_of_objects_do_not_stop_the_script(
+    server: Serving, beside: penstock.Broker, page: Page, name: str
+) -> None:
+    tube, other = beside.tube(name), beside.tube("zebra")
+    page.goto(server.url)
+    for count in (1, 2):  # with the second message only the other one has changed
+        if count == 1:
+            tube.put(1)
+        other.put(count)
+        expect(page.locator('[data-tube="zebra"] [data-count="ready"]')).to_have_text(str(count))
+    expect(page.locator(f'[data-tube="{name}"] [data-count="ready"]')).to_have_text("1")
+
+
 def test_a_task_is_deleted_after_a_question(server: Serving, filled: penstock.Broker, page: Page) -> None:
     page.goto(f"{server.url}/tubes/mail/tasks/2")
     page.get_by_text("Delete", exact=True).click()

@@ -5,13 +5,16 @@ from __future__ import annotations
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
 
 import penstock
-from penstock.server.sockets import Address
+from penstock.server.http import http_listener
+from penstock.server.sockets import Address, Tls
 from tests.behaviour.looks import waiters
+from tests.server.certificates import self_signed
 from tests.server.http.serving import PATIENCE, serving
 from tests.server.http.test_tasks import MAIL
 from tests.support.threads import until
@@ -52,3 +55,14 @@ def test_what_the_server_held_is_ready_when_it_has_ended(store_url: str) -> None
             assert tube.peek(1).status == "t"
         assert tube.peek(1).status == "r"
         until(lambda: threading.active_count() <= before)
+
+
+def test_a_handshake_that_stalls_is_cut(store_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_listener, "HANDSHAKE_SECONDS", 0.3)
+    certificate, key = self_signed(tmp_path)
+    with serving(store_url, tls=Tls(certificate, key)) as running:
+        port = httpx.URL(running.url).port
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as stalled:
+            stalled.sendall(b"\x16\x03\x01")
+            assert stalled.recv(100) == b""
+        assert running.get("/health").status_code == 200

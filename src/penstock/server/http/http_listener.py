@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from functools import partial
 
 import h11
 import uvicorn
@@ -18,6 +19,8 @@ from penstock.server.sockets import Address, Tls
 # From the connection, or from the first byte of the next request, to the end of its head; and from an answer to the
 # end of a body that it did not wait for.
 HEAD_SECONDS = 20.0
+# A TLS handshake must be over within this; asyncio alone would give it a minute.
+HANDSHAKE_SECONDS = 10.0
 
 
 class Connection(H11Protocol):
@@ -126,7 +129,22 @@ class _Server(uvicorn.Server):
         self.up = asyncio.Event()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        """As uvicorn's, for sockets alone, and with a time limit for TLS handshakes."""
+        await self.lifespan.startup()
+        if self.lifespan.should_exit:
+            self.should_exit = True
+            return
+        config, loop = self.config, asyncio.get_running_loop()
+        state = self.lifespan.state
+        protocol = partial(Connection, config=config, server_state=self.server_state, app_state=state)
+        handshake = HANDSHAKE_SECONDS if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                protocol, sock=bound, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=handshake
+            )
+            for bound in sockets or ()
+        ]
+        self.started = True
         self.up.set()
 
     @contextlib.contextmanager

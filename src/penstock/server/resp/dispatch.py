@@ -6,11 +6,10 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from penstock.errors import PenstockError, StoreError
-from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands import handshake, mq_commands, server_info, task_commands, transaction, tube_commands
-from penstock.server.resp.commands.command import Command
+from penstock.server.resp.commands.command import Command, forbidden
 from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
 from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word, fault_of
 
@@ -64,7 +63,7 @@ def plan(session: Session, requests: Sequence[Request]) -> Iterator[Calls | Repl
         try:
             command = _find(request)
             if command.role is not None and (role is None or role < command.role):
-                raise _forbidden(command, command.role, role)
+                raise forbidden(command.name.lower(), command.role, role)
             args = request[1:]
             step: Calls | Reply = _queued(session, request, command) or Calls(command, args, command.joins(args))
         except Refused as error:
@@ -117,13 +116,6 @@ def _find(request: Request) -> Command:
     if not command.takes(len(request)):
         raise Refused("ERR", f"wrong number of arguments for '{command.name.lower()}' command")
     return command
-
-
-def _forbidden(command: Command, needed: Role, role: Role | None) -> Refused:
-    if role is None:
-        return Refused("NOAUTH", "Authentication required.")
-    why = f"its role is {role.name.lower()}, and '{command.name.lower()}' needs {needed.name.lower()}"
-    return Refused("NOPERM", f"this token may not do that: {why}")
 
 
 async def carry_out(session: Session, calls: Calls) -> list[Reply]:

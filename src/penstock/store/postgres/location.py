@@ -53,9 +53,11 @@ def locate(url: str) -> Location:
     try:
         known = conninfo_to_dict(conninfo)
     except psycopg.ProgrammingError as error:
+        # What it quotes may be the password, unless it is the name of a parameter.
+        said = re.sub(r'(?<!query parameter: )"[^"]*"', '"…"', str(error).strip())
         raise BadValue(
-            f"store URL {shown(where)} is not understood ({str(error).strip()}): {', '.join(_OWN)} are penstock's"
-        ) from error
+            f"store URL {shown(where)} is not understood ({said}): {', '.join(_OWN)} are penstock's"
+        ) from None
     own = {name: default for name, (default, _, _) in _OWN.items()}
     own |= {name: value for name, value in given if name in _OWN}
     for name, (_, allowed, wanted) in _OWN.items():

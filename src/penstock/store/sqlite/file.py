@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TypeVar
+from uuid import uuid4
 
 import apsw
 
@@ -66,6 +67,26 @@ class BusyHandler:
         return True
 
 
+def create_private(path: str) -> None:
+    """Create a missing file so that only its owner can read it; SQLite gives its log the same mode.
+
+    Never opens a file that is there: closing it would end the locks that other connections of this process hold on it.
+    """
+    if os.path.exists(path):
+        return
+    draft = f"{path}.{uuid4().hex}"
+    try:
+        os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError:  # SQLite says why
+        return
+    try:
+        os.link(draft, path)  # unlike rename, never replaces a file that another process has created meanwhile
+    except OSError:
+        pass
+    finally:
+        os.unlink(draft)
+
+
 def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
     """A connection to the file, which is created if it is missing."""
     if tuple(int(part) for part in apsw.sqlite_lib_version().split(".")) < _SAFE_SQLITE:
@@ -75,6 +96,7 @@ def open_file(path: str, busy: BusyHandler) -> apsw.Connection:
         )
     refuse_network(Path(os.path.realpath(path)).parent)  # a link is followed: the log lies beside the real file
     try:
+        create_private(path)
         db = apsw.Connection(path)
         # Plans must not depend on bound values, else SQLite prepares hot queries anew at every call.
         db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)

@@ -117,7 +117,8 @@ class Page {
   counters({ at, tubes, gone, total }) {
     const seconds = this.time ? at - this.time : 0;  // the server's clock: messages may be late, samples are not
     for (const name of gone) this.rows.get(name)?.classList.add("gone");
-    for (const [name, row] of this.rows) this.row(row, name, tubes[name], seconds);
+    // A tube may be named as something that every object has, such as constructor.
+    for (const [name, row] of this.rows) this.row(row, name, Object.hasOwn(tubes, name) ? tubes[name] : undefined, seconds);
     if (this.total && seconds) {
       const rates = RATES.map((rate) => Math.max(0, (total[rate] - this.total[rate]) / seconds));
       const point = [Date.now() / 1000, ...STATES.map((state) => total[state]), ...rates];

@@ -13,7 +13,7 @@ from penstock.operations.operation import Operation
 from penstock.server.auth import Role
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, text
-from penstock.server.resp.replies import OK, Reply, fault_of
+from penstock.server.resp.replies import OK, Refused, Reply, fault_of
 
 Run = Callable[[Session, Sequence[Args]], Awaitable[list[Reply]]]
 
@@ -53,6 +53,14 @@ class Command(msgspec.Struct, frozen=True):
     def takes(self, count: int) -> bool:
         """Whether it can be called with so many words, its name included."""
         return count == self.arity if self.arity >= 0 else count >= -self.arity
+
+
+def forbidden(command: str, needed: Role, role: Role | None) -> Refused:
+    """The reply to a call beyond the role of its token."""
+    if role is None:
+        return Refused("NOAUTH", "Authentication required.")
+    why = f"its role is {role.name.lower()}, and '{command}' needs {needed.name.lower()}"
+    return Refused("NOPERM", f"this token may not do that: {why}")
 
 
 def by_tube(args: Args) -> bytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.broker import admin
 from penstock.broker.group import Progress
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube import Tube
@@ -15,7 +16,7 @@ from penstock.server.auth import Role
 from penstock.server.resp import command_args
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, number, options, text, whole
-from penstock.server.resp.commands.command import Command, single, verb
+from penstock.server.resp.commands.command import Command, forbidden, single, verb
 from penstock.server.resp.replies import OK, Reply
 from penstock.server.resp.service import operation_of
 
@@ -65,11 +66,18 @@ def _same(reply: Reply) -> Reply:
     return reply
 
 
+_ASKING = (b"PROGRESS", b"WAIT")
+
+
 async def _group(session: Session, args: Args) -> Reply:
     """TUBE.GROUP tube group verb: what a group of tasks can be told and asked."""
-    tube = await session.tube(text("tube", args[0]))
-    group = await session.service.ask(tube.group, text("group", args[1]))
-    match args[2].upper(), args[3:]:
+    tube, name, word = await session.tube(text("tube", args[0])), text("group", args[1]), args[2].upper()
+    if word in _ASKING:
+        await session.service.ask(admin.live_group, tube, name)  # else asking would begin it
+    elif session.role is None or session.role < Role.OPERATE:
+        raise forbidden("tube.group", Role.OPERATE, session.role)
+    group = await session.service.ask(tube.group, name)
+    match word, args[3:]:
         case b"START", []:
             await session.service.ask(group.start)
         case b"CANCEL", []:
@@ -109,13 +117,13 @@ COMMANDS = (
     Command("TUBE.INFO", 2, verb(_info, _same), Role.READ, tube_at=1, usage="name"),
     Command("TUBE.STATS", 2, verb(_stats, _counted), Role.READ, tube_at=1, usage="name"),
     Command("TUBE.KICK", -2, verb(_kick, _same), tube_at=1, usage="name [count]"),
-    Command("TUBE.PAUSE", 2, verb(lambda tube, args: operation_of(tube.pause)), tube_at=1, usage="name"),
-    Command("TUBE.RESUME", 2, verb(lambda tube, args: operation_of(tube.resume)), tube_at=1, usage="name"),
+    Command("TUBE.PAUSE", 2, verb(lambda tube, args: operation_of(tube.pause)), Role.ADMIN, tube_at=1, usage="name"),
+    Command("TUBE.RESUME", 2, verb(lambda tube, args: operation_of(tube.resume)), Role.ADMIN, tube_at=1, usage="name"),
     Command("TUBE.RELEASEALL", 2, verb(lambda tube, args: operation_of(tube.release_all), _same), Role.ADMIN, tube_at=1,
             usage="name"),
     Command("TUBE.TRUNCATE", 2, verb(lambda tube, args: operation_of(tube.truncate), _same), Role.ADMIN, tube_at=1,
             usage="name"),
     Command("TUBE.DROP", 2, verb(lambda tube, args: operation_of(tube.drop)), Role.ADMIN, tube_at=1, usage="name"),
-    Command("TUBE.GROUP", -4, single(_group), tube_at=1, waits=lambda args: args[2].upper() == b"WAIT",
+    Command("TUBE.GROUP", -4, single(_group), Role.READ, tube_at=1, waits=lambda args: args[2].upper() == b"WAIT",
             usage="name group START|CANCEL|PROGRESS|ON_END data|ON_CANCEL data|WAIT [TIMEOUT seconds]"),
 )  # fmt: skip
