@@ -19,8 +19,8 @@ SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
     App Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Finding Group Kind LeaseLost NoSuchTube NotFound
-    NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry SchemaMismatch Session SessionInfo
-    Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy
+    NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry Schedule SchemaMismatch Session
+    SessionInfo Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy
     TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task
     register_kind waiting
 """
@@ -46,11 +46,13 @@ TASK_OPTIONS = (
     "address", "backoff", "callback", "delay", "executor", "group", "id", "max_attempts", "name", "on_duplicate", "pri",
     "rank", "reply_to", "time_limit", "ttl", "ttr", "tube", "utube",
 )  # fmt: skip
+SCHEDULE_OPTIONS = (*TASK_OPTIONS, "catch_up='none'", "overlap=True")
 ALTERED = "backoff, callback, capacity, max_attempts, max_payload, period, pri, retention, ttl, ttr, utube_limit"
 METHODS = {
     "App.close": "",
-    "App.cron": "expression, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'", "timezone='UTC'"))),
-    "App.every": "seconds, *, " + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'"))),
+    "App.cron": "expression, *, "
+    + ", ".join(sorted((*TASK_OPTIONS, "catch_up='none'", "overlap=True", "timezone='UTC'"))),
+    "App.every": "seconds, *, " + ", ".join(sorted(SCHEDULE_OPTIONS)),
     "App.group": "name, tube=None, *, on_failure='hold'",
     "App.on_end": "callback",
     "App.on_put": "callback",
@@ -121,6 +123,7 @@ FIELDS = {
     "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False, hand_out='lease'",
     "Outcome": "status, result=None, error=None, code=None",
     "Progress": "done, total, failed=0",
+    "Schedule": "name, when, task, args, timezone, next, paused",
     "SessionInfo": "id, host, pid, heartbeat, held, waits",
     "TubeInfo": "name, kind, options",
     "TubeStats": "tasks, calls",

@@ -56,6 +56,8 @@ else:
 
 __version__ = "0.1.0"
 
+from penstock.schedule.schedule_status import Schedule
+
 __all__ = [
     "App",
     "Backoff",
@@ -78,6 +80,7 @@ __all__ = [
     "PenstockError",
     "Progress",
     "Retry",
+    "Schedule",
     "SchemaMismatch",
     "Session",
     "SessionInfo",

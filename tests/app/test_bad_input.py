@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.app.schedules import declared
 from penstock.testing import run_queued
 from tests.behaviour.looks import tasks
 
@@ -38,7 +39,7 @@ def test_a_bad_name(app: App, option: str, value: Any) -> None:
     for decorate in (app.task, lambda **options: app.every(5, **options)):
         with pytest.raises(penstock.BadValue, match=option):
             decorate(**options)(send)
-    assert (app.handlers, app.schedules) == ({}, [])
+    assert (app.handlers, declared(app.schedules)) == ({}, [])
 
 
 @pytest.mark.parametrize("function", [5, "send", None, type, dict])
@@ -92,7 +93,7 @@ def test_none_is_as_if_not_given(app: App) -> None:
     named = app.task(name=nothing, tube=nothing, executor=nothing, backoff=nothing, pri=nothing)(send)
     assert (named.name, named.rules.tube) == ("send", "default")
     app.cron("* * * * *", timezone=nothing, catch_up=nothing, tube=nothing)(named)
-    assert app.schedules[0].plan.text == "cron * * * * * in UTC"
+    assert declared(app.schedules)[0].plan.text == "cron * * * * * in UTC"
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, 40, float("nan"), float("inf"), "0.4", True, [], object()])

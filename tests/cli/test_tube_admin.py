@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 import penstock
+from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from tests.cli.running import Shell
 
@@ -95,9 +96,10 @@ def test_schedules_are_listed_run_and_paused(shell: Shell) -> None:
     @app.every(3600, tube="hourly")
     def collect() -> None: ...
 
-    name = app.schedules[0].handler.name
+    [schedule] = declared(app.schedules)
+    name = schedule.handler.name
     with app.broker as broker:
-        schedule_status.save(broker.tube(schedule_status.SCHEDULE_TUBE), [(app.schedules[0], broker.tube("hourly"))])
+        schedule_status.save(broker.tube(schedule_status.SCHEDULE_TUBE), [schedule.record(broker.tube("hourly"))])
         (listed,) = shell.json("schedules", "--run", name, "--pause", name)
         assert (listed["schedule"], listed["plan"], listed["paused"]) == (name, "every 3600 s", True)
         assert broker.tube("hourly").stats().tasks.ready == 1

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 import penstock
+from penstock.app.schedules import declared
 from penstock.schedule.plan import Cron, Every, Plan
 
 
@@ -69,4 +70,4 @@ def test_a_bad_schedule_is_refused_where_it_is_declared(make: Callable[[penstock
     app = penstock.App("memory://schedules")
     with pytest.raises(penstock.BadValue, match=message):
         make(app)
-    assert app.schedules == []
+    assert declared(app.schedules) == []

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
@@ -18,8 +19,7 @@ from tests.schedule.test_ticks import runs
 
 def scheduler(app: App) -> Scheduler:
     """A worker's scheduler, whose thread is not started."""
-    names = {SCHEDULE_TUBE, *(schedule.handler.rules.tube for schedule in app.schedules)}
-    return Scheduler(app.schedules, {name: app.broker.tube(name) for name in names}, _thread)
+    return Scheduler(app.broker, declared(app.schedules), _thread)
 
 
 def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
@@ -34,14 +34,16 @@ def test_workers_leave_one_card_of_each_schedule(app: App, clock: Clock) -> None
     def tick() -> None: ...
 
     for _ in range(2):
-        scheduler(app)._save_schedules()
+        scheduler(app).save()
     found = schedule_status.listed(app.broker.tube(SCHEDULE_TUBE))
     assert [(each.schedule.rpartition(".")[2], each.plan, each.tube, each.catch_up, each.paused) for each in found] == [
         ("report", "cron 30 2 * * * in Europe/Berlin", "nightly", "one", False),
         ("tick", "every 2 s", SCHEDULE_TUBE, "none", False),
     ]
-    assert [each.key for each in found] == [schedule.key for schedule in app.schedules]
-    assert [each.next for each in found] == [schedule.plan.after(clock()) / 1000 for schedule in app.schedules]
+    assert [each.key for each in found] == [schedule.key for schedule in declared(app.schedules)]
+    assert [each.next for each in found] == [
+        schedule.plan.after(clock()) / 1000 for schedule in declared(app.schedules)
+    ]
 
 
 def test_a_paused_schedule_puts_nothing_and_others_go_on(app: App, clock: Clock) -> None:
@@ -52,18 +54,17 @@ def test_a_paused_schedule_puts_nothing_and_others_go_on(app: App, clock: Clock)
     def tock() -> None: ...
 
     schedule_tube, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
-    working._save_schedules()
+    working.save()
     for _ in range(2):
-        schedule_status.pause(schedule_tube, app.schedules[0].key)
-    scheduler(app)._save_schedules()  # a worker that starts meanwhile changes nothing
+        schedule_status.pause(schedule_tube, declared(app.schedules)[0].key)
+    scheduler(app).save()  # a worker that starts meanwhile changes nothing
     listed = schedule_status.listed(schedule_tube)
     assert [(each.paused, each.next is None) for each in listed] == [(True, True), (False, False)]
-    for schedule in app.schedules:
-        working._look(schedule)
+    working.look()
     clock.advance(5)
     assert {tick % 3000 for tick in runs(schedule_tube)} == {0}
-    schedule_status.resume(schedule_tube, app.schedules[0].key)
-    working._look(app.schedules[0])
+    schedule_status.resume(schedule_tube, declared(app.schedules)[0].key)
+    working.look()
     clock.advance(5)
     assert len(runs(schedule_tube)) >= 2
     assert not any(each.paused for each in schedule_status.listed(schedule_tube))
@@ -74,8 +75,8 @@ def test_a_schedule_is_run_by_hand_also_while_it_is_paused(app: App, clock: Cloc
     def tick() -> str:
         return "kept"
 
-    schedule_tube, [schedule] = app.broker.tube(SCHEDULE_TUBE), app.schedules
-    scheduler(app)._save_schedules()
+    schedule_tube, [schedule] = app.broker.tube(SCHEDULE_TUBE), declared(app.schedules)
+    scheduler(app).save()
     schedule_status.pause(schedule_tube, schedule.key)
     schedule_status.run_now(schedule_tube, schedule.key)
     task = app.broker.tube("slow").take(0)
@@ -92,15 +93,17 @@ def test_what_is_unknown_or_ambiguous_is_said(app: App) -> None:
     def tick() -> None: ...
 
     schedule_tube = app.broker.tube(SCHEDULE_TUBE)
-    for key in ("0123456789abcdef", "", "\0", "x" * 5000, app.schedules[0].key):
+    for key in ("0123456789abcdef", "", "\0", "x" * 5000, declared(app.schedules)[0].key):
         for verb in (schedule_status.run_now, schedule_status.pause, schedule_status.resume, schedule_status.forget):
             with pytest.raises(penstock.NotFound, match="^schedule .* is not known"):
                 verb(schedule_tube, key)
-    scheduler(app)._save_schedules()
+    scheduler(app).save()
     with pytest.raises(penstock.BadValue, match="has 2 schedules: name one of them by its key"):
-        schedule_status.key_of(schedule_tube, app.schedules[0].handler.name)
-    schedule_status.forget(schedule_tube, app.schedules[0].key)
-    assert schedule_status.key_of(schedule_tube, app.schedules[0].handler.name) == app.schedules[1].key
+        schedule_status.key_of(schedule_tube, declared(app.schedules)[0].handler.name)
+    schedule_status.forget(schedule_tube, declared(app.schedules)[0].key)
+    assert (
+        schedule_status.key_of(schedule_tube, declared(app.schedules)[0].handler.name) == declared(app.schedules)[1].key
+    )
     assert len(schedule_status.listed(schedule_tube)) == 1
 
 
@@ -108,8 +111,8 @@ def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
     @app.every(2)
     def tick() -> None: ...
 
-    schedule_tube, key = app.broker.tube(SCHEDULE_TUBE), app.schedules[0].key
-    scheduler(app)._save_schedules()
+    schedule_tube, key = app.broker.tube(SCHEDULE_TUBE), declared(app.schedules)[0].key
+    scheduler(app).save()
     good = schedule_tube.tasks("~")[0].data
     assert isinstance(good, dict)
     for number, broken in enumerate(({"when": {"cron": "x"}}, {"when": {"every": "x"}}, {"key": "other"}, {"data": 1})):
@@ -117,4 +120,4 @@ def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
     schedule_tube.put({"card": None}, delay=60)
     assert [each.key for each in schedule_status.listed(schedule_tube)] == [key]
     schedule_tube.drop()
-    assert not schedule_status.is_paused(schedule_tube, key)
+    assert schedule_status.paused_keys(schedule_tube, [key]) == set()

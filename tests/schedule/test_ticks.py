@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from itertools import pairwise
 
 import pytest
 
+import penstock
 from penstock.app.app import App
+from penstock.app.schedules import declared
 from penstock.broker.tube import Tube
 from penstock.schedule.plan import Every
-from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Tick, find_due
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.schedule.scheduler import Scheduler, _judge
+from penstock.schedule.ticks import LEAD_MS, MOST_MISSED, Due, Tick, find_due
 from penstock.testing import Clock
 from penstock.worker.fetcher import is_double
 
@@ -22,7 +28,8 @@ def ats(catch_up: str, until: int | None, now: int = NOW) -> list[int]:
 
 def test_ticks_are_put_up_to_the_lead() -> None:
     due = find_due(Every(2), "none", None, NOW)
-    assert due == ([Tick(NOW + 2000, 2000, NOW + 2000), Tick(NOW + 4000, 4000, NOW + 4000)], NOW + LEAD_MS)
+    ticks = [Tick(NOW + 2000, 2000, NOW + 2000), Tick(NOW + 4000, 4000, NOW + 4000)]
+    assert due == Due(ticks, NOW + LEAD_MS, NOW + 6000, [])
     assert find_due(Every(2), "none", due.until, NOW + 1000).ticks == [Tick(NOW + 6000, 5000, NOW + 6000)]
 
 
@@ -66,15 +73,20 @@ def runs(tube: Tube) -> list[float]:
     return found
 
 
+def scheduler(app: App) -> Scheduler:
+    """A worker's scheduler, whose thread is not started."""
+    return Scheduler(app.broker, declared(app.schedules), lambda name, run: threading.Thread(name=name, target=run))
+
+
 def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
     @app.every(2)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
-    untils: list[int | None] = [None, None, None]
+    tube, workers = app.broker.tube(SCHEDULE_TUBE), [scheduler(app) for _ in range(3)]
     ran: list[float] = []
     for _ in range(12):
-        untils = [schedule.put_due(tube, until) for until in untils]
+        for worker in workers:
+            worker.look()
         clock.advance(1)
         ran += runs(tube)
     assert ran == sorted(set(ran))
@@ -83,19 +95,24 @@ def test_several_workers_put_each_tick_once(app: App, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("catch_up", ["none", "all"])
-def test_a_worker_that_slept_over_its_put_runs_nothing_twice(app: App, clock: Clock, catch_up: str) -> None:
+def test_a_worker_that_slept_over_its_put_runs_nothing_twice(
+    app: App, clock: Clock, catch_up: str, caplog: pytest.LogCaptureFixture
+) -> None:
     @app.every(2, catch_up=catch_up)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
-    schedule.put_due(tube, None)
-    stale = find_due(schedule.plan, catch_up, None, clock())
+    tube, late = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    scheduler(app).look()
+    [planned] = late._declared
+    stale = planned.find_due(None, clock())
     clock.advance(5)
     first = runs(tube)
-    tube.put_many([schedule._item(tube, *tick) for tick in stale.ticks])  # long after the others
+    for each, task in zip(stale.ticks, tube.put_many([planned.item(tick) for tick in stale.ticks]), strict=True):
+        _judge(planned, each, task)  # long after the others
     clock.advance(5)
     assert len(first) == 2
     assert runs(tube) == []
+    assert caplog.text.count("this worker was too late with it") == 2
 
 
 @pytest.mark.parametrize(("catch_up", "missed"), [("none", 0), ("one", 1), ("all", 5)])
@@ -103,33 +120,126 @@ def test_what_nobody_put_follows_catch_up_once(app: App, clock: Clock, catch_up:
     @app.every(2, catch_up=catch_up)
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
-    schedule.put_due(tube, None)
+    tube = app.broker.tube(SCHEDULE_TUBE)
+    scheduler(app).look()
     clock.advance(5)
     assert len(runs(tube)) == 2
     clock.advance(9.5)  # no worker for a while
     for _ in range(3):
-        schedule.put_due(tube, None)  # three that start at the same time
+        scheduler(app).look()  # three that start at the same time
     clock.advance(5)
     ran = runs(tube)
     assert len(ran) == missed + 2
     assert ran == sorted(set(ran))
 
 
+def test_what_is_not_put_is_logged(app: App, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    @app.every(2)
+    def tick() -> None: ...
+
+    tube, worker = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    worker.look()
+    clock.advance(9.5)  # the worker slept
+    worker.look()
+    assert "tick of schedule" in caplog.text
+    assert "this worker was late" in caplog.text
+    caplog.clear()
+    tube.pause()
+    clock.advance(7)
+    worker.look()
+    worker.look()
+    assert caplog.text.count("it is paused") == 1
+    tube.resume()
+    caplog.clear()
+    worker.look()
+    clock.advance(5)
+    assert len(runs(tube)) >= 2
+    assert caplog.text == ""
+
+
 def test_a_paused_tube_misses_its_ticks(app: App, clock: Clock) -> None:
     @app.every(2, catch_up="one")
     def tick() -> None: ...
 
-    tube, [schedule] = app.broker.tube("penstock.schedule"), app.schedules
-    schedule.put_due(tube, None)
+    tube, worker = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    worker.look()
     clock.advance(5)
     assert len(runs(tube)) == 2
     tube.pause()
-    schedule.put_due(tube, None)
+    worker.look()
     clock.advance(8)
-    schedule.put_due(tube, None)
+    worker.look()
     tube.resume()
     assert runs(tube) == []
-    schedule.put_due(tube, None)
+    worker.look()
     clock.advance(5)
     assert len(runs(tube)) == 1 + 2
+
+
+@pytest.mark.parametrize(("seconds", "again"), [(50, False), (100, True)])
+def test_a_clock_that_is_set_back(app: App, clock: Clock, seconds: int, again: bool) -> None:
+    @app.every(10)
+    def tick() -> None: ...
+
+    tube, workers, ran = app.broker.tube(SCHEDULE_TUBE), [scheduler(app) for _ in range(2)], list[float]()
+
+    def pass_by(seconds: int) -> None:
+        for _ in range(seconds):
+            for worker in workers:
+                worker.look()
+            clock.advance(1)
+            ran.extend(runs(tube))
+
+    pass_by(130)
+    first = list(ran)
+    clock.advance(-seconds)
+    pass_by(seconds + 20)
+    assert first == sorted(set(first))
+    twice = sorted({at for at in ran if ran.count(at) > 1})
+    assert len(ran) - len(set(ran)) == len(twice)
+    assert len(twice) == (10 if again else 0)
+    assert sorted(set(ran)) == [first[0] + 10_000 * place for place in range(len(set(ran)))]
+
+
+def test_two_thousand_schedules_of_one_minute_are_put_in_a_moment(app: App, clock: Clock) -> None:
+    for number in range(2000):
+        app.cron("* * * * *", name=f"tick{number}", tube="minutely")(lambda: None)
+    tube, worker = app.broker.tube("minutely"), scheduler(app)
+    worker.save()
+    worker.look()
+    runs(tube)
+    clock.advance(60 - clock.seconds % 60 - 4)
+    began = time.monotonic()
+    worker.look()
+    took = time.monotonic() - began
+    clock.advance(4)
+    assert tube.stats().tasks.ready == 2000
+    assert took < 4, took
+
+
+def test_a_tick_is_skipped_while_the_last_one_is_in_its_tube(
+    app: App, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.every(10, overlap=False)
+    def slow() -> None: ...
+
+    tube, workers = app.broker.tube(SCHEDULE_TUBE), [scheduler(app) for _ in range(2)]
+    taken: list[tuple[float, penstock.Task]] = []
+    for _ in range(60):
+        for worker in workers:
+            worker.look()
+        clock.advance(1)
+        task = tube.take(0)
+        if task is not None:
+            assert isinstance(task.data, dict)
+            assert not is_double(task, task.data)
+            taken.append((clock.seconds, task))
+            if len(taken) == 2:  # the second one stays in the tube for some time
+                tube.bury(task)
+            else:
+                task.ack()
+        if len(taken) == 2 and clock.seconds == taken[1][0] + 25:
+            tube.delete(taken[1][1].id)
+    starts = [moment for moment, _ in taken]
+    assert [round(later - earlier) for earlier, later in pairwise(starts)] == [10, 30, 10]
+    assert "the last one is still in tube" in caplog.text

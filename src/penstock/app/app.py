@@ -10,13 +10,15 @@ from penstock.app.group import CallGroup
 from penstock.app.handler import Handler
 from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules
+from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
 from penstock.core import names
 from penstock.core.numbers import Seconds
+from penstock.core.shapes import flag
 from penstock.errors import BadValue
 from penstock.schedule.plan import Cron, Every, Plan
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
-from penstock.schedule.scheduler import Schedule
+from penstock.schedule.scheduler import Declared
 from penstock.schedule.ticks import check_catch_up
 
 P = ParamSpec("P")
@@ -42,9 +44,10 @@ class App:
 
     def __init__(self, url: str | None = None) -> None:
         self.handlers: dict[str, AnyHandler] = {}
-        self.schedules: list[Schedule] = []
         self.hooks = Hooks()
         self.connection = AppConnection(url)
+        #: The schedules of decorators, and those that are set and deleted as data.
+        self.schedules = Schedules(self.connection)
 
     def __repr__(self) -> str:
         return f"<App with {len(self.handlers)} handlers>"
@@ -72,28 +75,34 @@ class App:
         *,
         timezone: str | None = "UTC",
         catch_up: str | None = "none",
+        overlap: bool | None = True,
         **options: Unpack[TaskOptions],
     ) -> Decorator:
         """Have a worker call the function at the times of a cron expression in a time zone.
 
         catch_up says what becomes of times at which no worker was there, or the tube was paused: none of them is
-        run, one for all, or all. The other options are those of `task`.
+        run, one for all, or all. With overlap=False, a tick is skipped while the last one is still in its tube. The
+        other options are those of `task`.
         """
-        return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, options)
+        return self._schedule(Cron(expression, "UTC" if timezone is None else timezone), catch_up, overlap, options)
 
-    def every(self, seconds: Seconds, *, catch_up: str | None = "none", **options: Unpack[TaskOptions]) -> Decorator:
+    def every(
+        self, seconds: Seconds, *, catch_up: str | None = "none", overlap: bool | None = True,
+        **options: Unpack[TaskOptions],
+    ) -> Decorator:  # fmt: skip
         """Have a worker call the function at multiples of `seconds` since the Unix epoch."""
-        return self._schedule(Every(seconds), catch_up, options)
+        return self._schedule(Every(seconds), catch_up, overlap, options)
 
-    def _schedule(self, plan: Plan, catch_up: str | None, options: TaskOptions) -> Decorator:
+    def _schedule(self, plan: Plan, catch_up: str | None, overlap: bool | None, options: TaskOptions) -> Decorator:
         checked = check_catch_up("none" if catch_up is None else catch_up)
+        overlaps = overlap is None or flag("overlap", overlap)
         tube = options.get("tube")
         where: TaskOptions = {**options, "tube": SCHEDULE_TUBE if tube is None else tube}
 
         def decorate(function: Any) -> Any:
             handler = function if isinstance(function, Handler) else self._add(function, where)
             handler.arguments.must_need_none()
-            self.schedules.append(Schedule(handler, plan, checked))
+            declared(self.schedules).append(Declared(handler, plan, checked, overlaps))
             return handler
 
         return cast(Decorator, decorate)

@@ -86,13 +86,14 @@ class Advanced(msgspec.Struct, frozen=True):
 
 
 class Overdue(msgspec.Struct, frozen=True):
-    """What the clock demands of a store: the tubes where something is due.
+    """What the clock demands of a store: the tubes where something is due, and the clock.
 
-    `altered` differs after the options of any tube were changed; it says nothing else.
+    `altered` differs after the options of any tube or the stored schedules were changed; it says nothing else.
     """
 
     tubes: list[Tube]
-    altered: str = ""
+    altered: str
+    now: int
 
 
 class Counts(msgspec.Struct, frozen=True):

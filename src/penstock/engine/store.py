@@ -439,7 +439,7 @@ class EngineStore:
         def look(step: Step) -> Overdue:
             found, lapsed, altered = step.overdue()
             tubes = [stored.tube for stored in found if not is_hidden(stored.tube.name)]
-            return Overdue(tubes or (all_tubes(step)[:1] if lapsed else []), altered)
+            return Overdue(tubes or (all_tubes(step)[:1] if lapsed else []), altered, step.now)
 
         return self._read(look, now=now)
 

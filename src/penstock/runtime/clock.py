@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from penstock.core.options import Tube
@@ -27,6 +27,9 @@ CLOCK_SECONDS = 0.9
 FRESH_SECONDS = 1.0
 # A backlog is applied for so long at a time, so that the thread sends its heartbeats in between.
 _BUSY_SECONDS = 0.5
+
+
+Watch = Callable[[Overdue], object]
 
 
 class ClockRuntime(Protocol):
@@ -48,6 +51,7 @@ class StoreClock:
         self._lock = threading.Lock()
         self._next = time.monotonic() + CLOCK_SECONDS
         self._altered: str | None = None
+        self._watchers: list[Watch] = []
         #: Until then, by the monotonic clock, the options of tubes are known.
         self.fresh_until = time.monotonic() + FRESH_SECONDS
         self._runtimes: weakref.WeakSet[ClockRuntime] = weakref.WeakSet()
@@ -101,7 +105,18 @@ class StoreClock:
             self.share({tube.no: tube for tube in runtime.store.load_tubes()})
             self._altered = found.altered
         self.fresh_until = max(self.fresh_until, began + FRESH_SECONDS)
+        for watch in list(self._watchers):
+            watch(found)
         return found
+
+    def watch(self, watcher: Watch) -> Callable[[], None]:
+        """Call it with every look, until the function that this gives is called; it must be quick."""
+        self._watchers = [*self._watchers, watcher]
+
+        def end() -> None:
+            self._watchers = [each for each in self._watchers if each is not watcher]
+
+        return end
 
     def share(self, tubes: Mapping[int, Tube]) -> None:
         """Let the handles of every broker use these options."""

@@ -16,7 +16,7 @@ from penstock.core.task import Entry, Home, Record, Task, make_task
 from penstock.errors import StoreError, StoreUnavailable, TubeFull
 from penstock.operations.operation import Operation, Sleep, StoreOp
 from penstock.operations.store_ops import ApplyDueOp
-from penstock.runtime.clock import clock_of
+from penstock.runtime.clock import Watch, clock_of
 from penstock.runtime.heartbeat import REAP_SECONDS, SCAN_SECONDS, Heartbeat
 from penstock.runtime.liveness import Locks, open_locks
 from penstock.runtime.subscriber import Subscriber
@@ -232,6 +232,10 @@ class BrokerRuntime:
     def drive_clock(self) -> float:
         """The same for a background thread: shared by the brokers of a process. Returns when to call it again."""
         return self._clock.drive(self)
+
+    def watch_clock(self, watcher: Watch) -> Callable[[], None]:
+        """Call it with every look at the store's clock. Returns what ends that."""
+        return self._clock.watch(watcher)
 
     # Options that were altered.
 

@@ -1,4 +1,4 @@
-"""Schedules as the store has them: workers save each one, so that operators can list, pause and run it.
+"""Schedules as the store has them: those of decorators, which workers save for operators, and those that programs set.
 
 Saved schedules and pauses are tasks of one tube that never become ready, found by their addresses. A pause is a
 separate task, so that a worker that saves its schedules again cannot undo it.
@@ -6,10 +6,11 @@ separate task, so that a worker that saves its schedules again cannot undo it.
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -21,18 +22,17 @@ from penstock.core.task import Status, Task
 from penstock.errors import BadValue, NoSuchTube, NotFound
 from penstock.schedule.plan import When, make_plan
 
-if TYPE_CHECKING:
-    from penstock.schedule.scheduler import Schedule
-
 # The tube of saved schedules, and of the ticks whose decorator names no tube.
 SCHEDULE_TUBE = "penstock.schedule"
-# Tasks that are searched for saved schedules, which were put before most ticks and come first.
+# Tasks that a page searches for the next ticks.
 LOOKED_THROUGH = 2000
+# Tasks read at once in search of saved schedules.
+_PAGE = 1000
 _KEY = re.compile("[0-9a-f]{16}")
 
 
 class ScheduleRecord(msgspec.Struct, frozen=True):
-    """A saved schedule: when it is due, what is put then, and into which tube."""
+    """A saved schedule: when it is due, what is put then, and into which tube. `name`: that of one that was set."""
 
     key: str
     schedule: str
@@ -42,6 +42,24 @@ class ScheduleRecord(msgspec.Struct, frozen=True):
     catch_up: str
     data: dict[str, Any]
     options: dict[str, Any]
+    overlap: bool = True
+    name: str = ""
+
+    def address(self, of: str) -> str:
+        """For people to read, and with the key; the name is cut where it would not fit."""
+        return f"{self.schedule.encode()[:100].decode(errors='ignore')} {of} #{self.key}"
+
+
+class Schedule(msgspec.Struct, frozen=True):
+    """A schedule as `app.schedules.list()` gives it; `next` in seconds since the epoch, None while it is paused."""
+
+    name: str
+    when: str | float
+    task: str
+    args: Any
+    timezone: str | None
+    next: float | None
+    paused: bool
 
 
 class ScheduleStatus(msgspec.Struct, frozen=True):
@@ -56,39 +74,64 @@ class ScheduleStatus(msgspec.Struct, frozen=True):
     next: float | None
 
 
-def save(schedule_tube: Tube, schedules: Iterable[tuple[Schedule, Tube]]) -> None:
-    """Save each schedule with the tube of its ticks, replacing what was saved before."""
-    schedule_tube.put_many([({"card": _card(*each)}, _kept("card", each[0].key, "replace")) for each in schedules])
+def key_of_stored(name: str) -> str:
+    """The key of the schedule that programs set under that name."""
+    return hashlib.blake2s(f"stored {name}".encode(), digest_size=8).hexdigest()
 
 
-def _card(schedule: Schedule, tube: Tube) -> dict[str, Any]:
-    data, options = schedule.handler.make_item(tube, {}, {})
-    kept: Any = {name: value for name, value in options.items() if value is not None and name != "address"}
-    card = ScheduleRecord(
-        schedule.key, schedule.handler.name, schedule.plan.text, schedule.plan.when, tube.name, schedule.catch_up,
-        msgspec.to_builtins(data), kept,
-    )  # fmt: skip
-    built: dict[str, Any] = msgspec.to_builtins(card)
-    return built
+def save(schedule_tube: Tube, records: Iterable[ScheduleRecord]) -> None:
+    """Save each schedule, replacing what was saved before."""
+    schedule_tube.put_many(
+        [({"card": msgspec.to_builtins(each)}, _kept("card", each.key, "replace")) for each in records]
+    )
+
+
+def announce(schedule_tube: Tube) -> None:
+    """Let all workers read the stored schedules again."""
+    schedule_tube.runtime.store.write_tube(schedule_tube.stored, changes={})
 
 
 def _kept(what: str, key: str, on_duplicate: str) -> dict[str, Any]:
     return {"address": f"{what} #{key}", "on_duplicate": on_duplicate, "delay": MAX_SECONDS}
 
 
+def read_all(schedule_tube: Tube) -> tuple[list[ScheduleRecord], set[str]]:
+    """All saved schedules by name, and the keys of those that are paused."""
+    records: list[ScheduleRecord] = []
+    paused: set[str] = set()
+    after: int | None = None
+    while True:
+        page = schedule_tube.tasks(Status.DELAYED, limit=_PAGE, after=after)
+        records += [card for task in page if (card := _read(task)) is not None]
+        paused |= {task.address[7:] for task in page if task.address and task.address.startswith("pause #")}
+        if len(page) < _PAGE:
+            return sorted(records, key=lambda card: (card.schedule, card.key)), paused
+        after = page[-1]._record.id
+
+
 def listed(schedule_tube: Tube) -> list[ScheduleStatus]:
     """The schedules by name; of one that is paused no tick is due."""
-    found = schedule_tube.tasks(Status.DELAYED, limit=LOOKED_THROUGH)
-    paused = {task.address for task in found}
-    known = [card for task in found if (card := _read(task)) is not None]
-    known.sort(key=lambda card: (card.schedule, card.key))
+    records, paused = read_all(schedule_tube)
     now = schedule_tube.runtime.store.now()
-    return [_listed(card, f"pause #{card.key}" in paused, now) for card in known]
+    return [_listed(card, card.key in paused, now) for card in records]
 
 
 def _listed(card: ScheduleRecord, paused: bool, now: int) -> ScheduleStatus:
-    due = None if paused else make_plan(card.when).after(now) / 1000
+    due = _next(card, paused, now)
     return ScheduleStatus(card.key, card.schedule, card.plan, card.tube, card.catch_up, paused, due)
+
+
+def described(card: ScheduleRecord, paused: bool, now: int) -> Schedule:
+    """The schedule as programs see it."""
+    when = card.when.get("cron", card.when.get("every", 0))
+    zone, task, args = card.when.get("timezone"), str(card.data.get("task")), card.data.get("args")
+    return Schedule(
+        card.schedule, when, task, args, None if zone is None else str(zone), _next(card, paused, now), paused
+    )
+
+
+def _next(card: ScheduleRecord, paused: bool, now: int) -> float | None:
+    return None if paused else make_plan(card.when).after(now) / 1000
 
 
 def find(schedule_tube: Tube, key: str) -> ScheduleRecord:
@@ -109,12 +152,13 @@ def key_of(schedule_tube: Tube, name: str) -> str:
     return named[0].key if named else name
 
 
-def is_paused(schedule_tube: Tube, key: str) -> bool:
-    """Whether its ticks are held back; not where somebody dropped the tube of the cards."""
+def paused_keys(schedule_tube: Tube, keys: Sequence[str]) -> set[str]:
+    """Those whose ticks are held back, by one query; none where somebody dropped the tube of the cards."""
     try:
-        return _id(schedule_tube, "pause", key) is not None
+        found = schedule_tube.runtime.store.get(schedule_tube.stored, [f"pause #{key}" for key in keys])
     except NoSuchTube:
-        return False
+        return set()
+    return {key for key, record in zip(keys, found, strict=True) if record is not None}
 
 
 def pause(schedule_tube: Tube, key: str) -> None:
@@ -128,9 +172,10 @@ def resume(schedule_tube: Tube, key: str) -> None:
 
 
 def forget(schedule_tube: Tube, key: str) -> None:
-    """Remove the card of a schedule that no worker has any more, and its pause; a worker that has it brings it back."""
+    """Remove a schedule that was set, or the card of one that no worker has any more, and its pause."""
     _remove(schedule_tube, "card", find(schedule_tube, key).key)
     _remove(schedule_tube, "pause", key)
+    announce(schedule_tube)
 
 
 def run_now(schedule_tube: Tube, key: str) -> Task:
@@ -139,7 +184,7 @@ def run_now(schedule_tube: Tube, key: str) -> Task:
     now = schedule_tube.runtime.store.now()
     moment = datetime.fromtimestamp(now / 1000, UTC).isoformat(timespec="milliseconds")
     tube = find_tube(schedule_tube.runtime, schedule_tube.session_handle, card.tube)
-    address = f"{card.schedule.encode()[:100].decode(errors='ignore')} {moment} by hand #{key}"
+    address = card.address(f"{moment} by hand")
     # A second press within the same millisecond is the same run.
     return tube.put({**card.data, "tick": now}, address=address, on_duplicate="ignore", **card.options)
 

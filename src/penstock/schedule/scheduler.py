@@ -1,141 +1,323 @@
-"""Puts the ticks of an app's schedules, from inside every worker that wants to."""
+"""Puts the ticks of schedules, from inside every worker: those of its app, and those that programs have set."""
 
 from __future__ import annotations
 
 import hashlib
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.tube import Tube
 from penstock.core import codec
-from penstock.core.numbers import MAX_SECONDS
+from penstock.core.numbers import MAX_SECONDS, plain_seconds
 from penstock.core.options import refuse_option
-from penstock.errors import PenstockError
+from penstock.core.results import Overdue
+from penstock.core.task import Task
+from penstock.errors import NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
-from penstock.schedule.plan import Plan
-from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, find_due
+from penstock.schedule.plan import Plan, make_plan
+from penstock.schedule.schedule_status import SCHEDULE_TUBE, ScheduleRecord
+from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, SET_BACK_MS, SHORT_LEAD_MS, Due, Tick, find_due, past_ticks
 
 if TYPE_CHECKING:
     from penstock.app.handler import Handler
+    from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock.schedule")
 
 Thread = Callable[[str, Callable[[], None]], threading.Thread]
 
-# The longest sleep: a pause that has ended, or a clock that was set, is noticed within it.
+# The longest sleep. Changed schedules and a clock that was set are noticed at the next look at the store's clock.
 LOOK_SECONDS = 30.0
 RETRY_SECONDS = 1.0
+# Stored schedules are read again after this time, should a program have died before it told of a change.
+READ_SECONDS = 60.0
+# A step of the store's clock that is no drift.
+_JUMP_MS = 1_000
 
 
-class Schedule:
-    """A handler and when it is due. Its key names the plan: with another plan it is another schedule."""
+class Declared:
+    """A handler and when it is due, as a decorator says. Another plan makes another schedule, with another key."""
 
-    def __init__(self, handler: Handler[[], Any, Any], plan: Plan, catch_up: str) -> None:
+    def __init__(self, handler: Handler[[], Any, Any], plan: Plan, catch_up: str, overlap: bool = True) -> None:
         self.handler = handler
         self.plan = plan
         self.catch_up = catch_up
+        self.overlap = overlap
         self.key = hashlib.blake2s(f"{handler.name} {plan.text}".encode(), digest_size=8).hexdigest()
 
     def __repr__(self) -> str:
         return f"<Schedule of {self.handler.name}: {self.plan.text}>"
 
-    def put_due(self, tube: Tube, until: int | None) -> int:
-        """Put the ticks that are due by the store's clock. Returns up to when; `until` is the last such time."""
-        store = tube.runtime.store
-        if store.paused(tube.stored):
-            return until or 0  # what is missed meanwhile follows catch_up
-        if self.catch_up != "none":
-            until = self._read_mark(tube)
-        due = find_due(self.plan, self.catch_up, until, store.now())
-        if due.ticks or (self.catch_up != "none" and until is None):
-            items = [self._item(tube, tick.at, tick.delay, tick.before) for tick in due.ticks]
-            tube.put_many([*items, *self._mark(due.until)])
-        return due.until
+    def record(self, tube: Tube) -> ScheduleRecord:
+        """The schedule as it is saved; `tube` is that of its ticks."""
+        data, options = self.handler.make_item(tube, {}, {})
+        return make_record(self.key, self.handler.name, self.plan, tube, self.catch_up, self.overlap, data, options)
 
-    def _item(self, tube: Tube, at: int, delay: int, before: int) -> object:
-        moment = datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
-        given = {"address": self._address(moment), "on_duplicate": "ignore", "delay": delay / 1000}
-        return self.handler.make_item(tube, {}, given, tick=at, before=before)
 
-    def _address(self, of: str) -> str:
-        """For people to read, and with the key for the plan; the name is cut where it would not fit."""
-        return f"{self.handler.name.encode()[:100].decode(errors='ignore')} {of} #{self.key}"
+def make_record(
+    key: str, schedule: str, plan: Plan, tube: Tube, catch_up: str, overlap: bool, data: object, options: Any,
+    name: str = "",
+) -> ScheduleRecord:  # fmt: skip
+    """What is saved of a schedule."""
+    _must_fit(tube)
+    kept = {option: plain_seconds(value) for option, value in options.items() if value is not None}
+    kept.pop("address", None)
+    stored: Any = codec.decode(codec.encode(data))
+    return ScheduleRecord(key, schedule, plan.text, plan.when, tube.name, catch_up, stored, kept, overlap, name)
 
-    def _mark(self, until: int) -> list[object]:
-        """What tells later workers which ticks were missed: a task that never comes up, with new data each time."""
-        if self.catch_up == "none":
-            return []
-        data = {"schedule": self.handler.name, "plan": self.plan.text, "until": until}
-        return [(data, {"address": self._address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS})]
 
-    def _read_mark(self, tube: Tube) -> int | None:
-        found = tube.runtime.store.outcome(tube.stored, self._address("mark"))
-        record = None if found.id is None else tube.runtime.store.get(tube.stored, [found.id])[0]
-        data: Any = None if record is None else codec.decode(record.payload)
-        return None if data is None else int(data["until"])
+class Planned:
+    """A schedule that this worker runs: up to when its ticks are put, and when the next is due."""
+
+    def __init__(self, record: ScheduleRecord) -> None:
+        self.record = record
+        self.plan = make_plan(record.when)
+        self.until: int | None = None
+        self._next = 0
+        self._lead = LEAD_MS
+
+    @property
+    def look_at(self) -> int:
+        """When its next tick is to be put, by the store's clock."""
+        return self._next - self._lead + (MARGIN_MS if self.record.overlap else 0)
+
+    def is_due(self, now: int) -> bool:
+        """Whether something is to be put, or the clock was set back so far that its times come again."""
+        return self.look_at <= now or (self.until or 0) > now + LEAD_MS + SET_BACK_MS
+
+    def find_due(self, until: int | None, now: int) -> Due:
+        """The ticks to put."""
+        if not self.record.overlap and (self.until is None or self._next < now):
+            self._set_next(self.plan.after(now))
+        return find_due(self.plan, self.record.catch_up, until, now, self._lead)
+
+    def put(self, due: Due) -> None:
+        """These ticks are put."""
+        self.until = due.until
+        self._set_next(due.next)
+
+    def _set_next(self, moment: int) -> None:
+        self._next = moment
+        if not self.record.overlap:  # it must not be put before the last one can have ended
+            self._lead = max(1, min(SHORT_LEAD_MS, (moment - self.plan.until(moment - 1)) // 2))
+
+    def item(self, tick: Tick) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What put_many accepts for a tick."""
+        options = {"address": self.address(tick.at), "on_duplicate": "ignore", "delay": tick.delay / 1000}
+        return {**self.record.data, "tick": tick.at, "before": tick.before}, {**self.record.options, **options}
+
+    def address(self, at: int) -> str:
+        """Where ticks must not overlap, all have one address: while one is there, no other is put."""
+        return self.record.address(_shown(at) if self.record.overlap else "tick")
+
+    @property
+    def marked(self) -> bool:
+        """Whether it keeps a task that tells later workers which ticks were missed."""
+        return self.record.catch_up != "none"
+
+    def mark(self, until: int) -> tuple[dict[str, Any], dict[str, Any]]:
+        """That task, which never comes up, with new data each time."""
+        data = {"schedule": self.record.schedule, "plan": self.plan.text, "until": until}
+        return data, {"address": self.record.address("mark"), "on_duplicate": "replace", "delay": MAX_SECONDS}
 
 
 class Scheduler:
     """One thread per worker. Puts ticks ahead of their time and sleeps until the next ones are near."""
 
-    def __init__(self, schedules: Sequence[Schedule], tubes: dict[str, Tube], thread: Thread) -> None:
-        self._schedules = schedules
-        self._saved = not schedules
-        self._tubes = tubes
-        self._until: dict[Schedule, int | None] = dict.fromkeys(schedules)
-        self._stop = threading.Event()
+    def __init__(self, broker: Broker, declared: Sequence[Declared], thread: Thread) -> None:
+        self._broker = broker
+        self._runtime = broker.runtime
+        self._tubes: dict[str, Tube] = {}
+        self._declared = [Planned(each.record(self._tube(each.handler.rules.tube))) for each in declared]
+        self._stored: dict[str, Planned] = {}
+        self._saved = not declared
+        self._read_at = 0.0
+        self._altered: str | None = None
+        self._clock: tuple[int, float] | None = None
+        self._stopping = False
+        self._wake = threading.Event()
         self._thread = thread("scheduler", self._run)
-        for tube in tubes.values():
-            _must_fit(tube)
-
-    @property
-    def _schedule_tube(self) -> Tube:
-        return self._tubes[schedule_status.SCHEDULE_TUBE]
+        self._unwatch: Callable[[], None] = lambda: None
 
     def start(self) -> None:
         """Start the thread."""
+        self._unwatch = self._runtime.watch_clock(self._heard)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread after the put that is under way."""
-        self._stop.set()
+        self._unwatch()
+        self._stopping = True
+        self._wake.set()
         if self._thread.ident is not None:
             self._thread.join()
 
+    def _heard(self, seen: Overdue) -> None:
+        """A look at the store's clock: wake the thread if schedules were changed or the clock was set."""
+        heard = time.monotonic()
+        if seen.altered != self._altered:
+            self._altered, self._read_at = seen.altered, 0.0
+            self._wake.set()
+        if self._clock is not None and abs(seen.now - self._clock[0] - (heard - self._clock[1]) * 1000) > _JUMP_MS:
+            self._wake.set()
+        self._clock = seen.now, heard
+
     def _run(self) -> None:
-        pause = 0.0
-        while not self._stop.wait(pause):
-            self._save_schedules()
-            pause = min((self._look(schedule) for schedule in self._schedules), default=LOOK_SECONDS)
+        while not self._stopping:
+            self._wake.clear()
+            pause = self.look()
+            if not self._saved:
+                self.save()
+                pause = min(pause, RETRY_SECONDS)
+            self._wake.wait(pause)
 
-    def _save_schedules(self) -> None:
-        """Save the schedules once, for operators to see."""
-        if not self._saved:
-            try:
-                pairs = [(each, self._tubes[each.handler.rules.tube]) for each in self._schedules]
-                schedule_status.save(self._schedule_tube, pairs)
-                self._saved = True
-            except PenstockError as error:
-                log.warning("could not save the schedules for operators (%s); retrying", error)
-
-    def _look(self, schedule: Schedule) -> float:
-        """Put the ticks of one schedule that are due. Returns the seconds until the next check."""
-        tube = self._tubes[schedule.handler.rules.tube]
+    def save(self) -> None:
+        """Save the schedules of decorators, for operators to see."""
         try:
-            if schedule_status.is_paused(self._schedule_tube, schedule.key):
-                return RETRY_SECONDS  # what is missed meanwhile follows catch_up
-            until = self._until[schedule] = schedule.put_due(tube, self._until[schedule])
-            now = tube.runtime.store.now()
+            schedule_status.save(self._tube(SCHEDULE_TUBE), [each.record for each in self._declared])
+            self._saved = True
         except PenstockError as error:
-            log.warning("could not put ticks of %r (%s); retrying", schedule, error)
+            log.warning("could not save the schedules for operators (%s); retrying", error)
+
+    def look(self) -> float:
+        """Put the ticks that are due. Returns the seconds until the next look."""
+        try:
+            if time.monotonic() >= self._read_at:
+                self._read_at = time.monotonic() + READ_SECONDS
+                self._read_stored()
+            planned = [*self._declared, *self._stored.values()]
+            if not planned:
+                return LOOK_SECONDS
+            now = self._runtime.store.now()
+            by_tube: dict[str, list[Planned]] = {}
+            for each in planned:
+                if each.is_due(now):
+                    by_tube.setdefault(each.record.tube, []).append(each)
+            paused = self._paused([each.record.key for some in by_tube.values() for each in some])
+            done = [self._look_at_tube(name, some, paused, now) for name, some in by_tube.items()]
+            ahead = min(each.look_at for each in planned) - self._runtime.store.now()
+        except PenstockError as error:
+            self._read_at = 0.0
+            log.warning("could not look for ticks (%s); retrying", error)
             return RETRY_SECONDS
-        if until <= now:
-            return RETRY_SECONDS  # paused, or more was missed than one step holds
-        ahead = schedule.plan.after(until) - now - (LEAD_MS - MARGIN_MS)
-        return min(max(ahead / 1000, 0.05), LOOK_SECONDS)
+        return min(max(ahead / 1000, 0.02), LOOK_SECONDS) if all(done) else RETRY_SECONDS
+
+    def _paused(self, keys: Sequence[str]) -> set[str]:
+        return schedule_status.paused_keys(self._tube(SCHEDULE_TUBE), keys) if keys else set()
+
+    def _look_at_tube(self, name: str, due: list[Planned], paused: set[str], now: int) -> bool:
+        """Put the ticks of one tube, by one call; False if that must be tried again soon."""
+        try:
+            tube = self._tube(name)
+            stopped = self._runtime.store.paused(tube.stored)
+            held = [each for each in due if stopped or each.record.key in paused]
+            for each in held:
+                _hold(each, now)
+            free = due if not held else [each for each in due if each not in held]
+            return self._put(tube, free, now) and not held
+        except NoSuchTube:
+            self._tubes.clear()  # dropped since it was opened
+        except PenstockError as error:
+            log.warning("could not put ticks into tube %s (%s); retrying", name, error)
+        return False
+
+    def _put(self, tube: Tube, planned: Sequence[Planned], now: int) -> bool:
+        """Put what is due; False if more was missed than one step holds."""
+        marks = self._read_marks(tube, [each for each in planned if each.marked])
+        found: list[tuple[Planned, Due]] = []
+        ticks: list[tuple[Planned, Tick]] = []
+        new_marks: list[object] = []
+        for each in planned:
+            until = marks.get(each.record.key) if each.marked else each.until
+            due = each.find_due(until, now)
+            found.append((each, due))
+            ticks += [(each, tick) for tick in due.ticks]
+            if each.marked and (due.ticks or until is None):
+                new_marks.append(each.mark(due.until))
+        tasks = tube.put_many([*(each.item(tick) for each, tick in ticks), *new_marks]) if ticks or new_marks else []
+        for each, due in found:
+            each.put(due)
+            if due.late:
+                _not_put(each, due.late, "this worker was late, or the clock was set")
+        for (each, tick), task in zip(ticks, tasks, strict=False):
+            _judge(each, tick, task)
+        return all(due.until > now for _, due in found)
+
+    def _read_marks(self, tube: Tube, planned: Sequence[Planned]) -> dict[str, int]:
+        """Up to when ticks of these were put by anyone, as far as that is known."""
+        if not planned:
+            return {}
+        records = self._runtime.store.get(tube.stored, [each.record.address("mark") for each in planned])
+        marks: dict[str, int] = {}
+        for each, record in zip(planned, records, strict=True):
+            data: Any = None if record is None else codec.decode(record.payload)
+            if data is not None and data["plan"] == each.plan.text:
+                marks[each.record.key] = int(data["until"])
+        return marks
+
+    def _read_stored(self) -> None:
+        """Learn the schedules that programs have set. Ticks of what is gone or changed are taken back."""
+        before, self._stored = self._stored, {}
+        for record in self._cards():
+            old = before.get(record.key)
+            if old is not None and old.record == record:
+                self._stored[record.key] = before.pop(record.key)
+            else:
+                self._stored[record.key] = Planned(record)
+        for gone in before.values():
+            self._take_back(gone)
+
+    def _cards(self) -> Iterable[ScheduleRecord]:
+        if not self._runtime.store.load_tubes([SCHEDULE_TUBE]):
+            return []
+        return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE))[0] if each.name]
+
+    def _take_back(self, gone: Planned) -> None:
+        """Delete the ticks that were put ahead and are not due yet."""
+        tube, now = self._tube(gone.record.tube), self._runtime.store.now()
+        addresses, at = [gone.address(now)], gone.plan.after(now)
+        while at <= min(gone.until or 0, now + LEAD_MS):
+            addresses.append(gone.address(at))
+            at = gone.plan.after(at)
+        for record in self._runtime.store.get(tube.stored, list(dict.fromkeys(addresses))):
+            if record is not None and record.state == "~":
+                tube.cancel(record.id)
+
+    def _tube(self, name: str) -> Tube:
+        tube = self._tubes.get(name)
+        if tube is None:
+            tube = self._tubes[name] = self._broker.tube(name)
+        return tube
+
+
+def _hold(planned: Planned, now: int) -> None:
+    """Log the ticks whose time came in a pause. What is missed meanwhile follows catch_up."""
+    past = [] if planned.until is None else past_ticks(planned.plan, planned.until, now)
+    if past:
+        _not_put(planned, past, "it is paused")
+    planned.until = max(now, planned.until or 0)
+
+
+def _judge(planned: Planned, tick: Tick, task: Task) -> None:
+    """Log a tick that its task does not stand for, or that will not be run."""
+    data = task.data
+    if not planned.record.overlap and isinstance(data, dict) and data.get("tick") != tick.at:
+        _not_put(planned, [tick.at], f"the last one is still in tube {planned.record.tube}")
+    elif task._record.created >= tick.before:
+        _not_put(planned, [tick.at], "this worker was too late with it; it is run only if another one put it in time")
+
+
+def _not_put(planned: Planned, ats: Sequence[int], why: str) -> None:
+    which = _shown(ats[0]) if len(ats) == 1 else f"{len(ats)} from {_shown(ats[0])} to {_shown(ats[-1])}"
+    log.warning("tick of schedule %s is not put (%s): %s", planned.record.schedule, which, why)
+
+
+def _shown(at: int) -> str:
+    return datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _must_fit(tube: Tube) -> None:

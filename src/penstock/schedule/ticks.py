@@ -15,10 +15,14 @@ from penstock.errors import BadValue
 from penstock.schedule.plan import Plan
 
 # So far ahead ticks are put. A worker that needs longer than this between its look at the clock and its put loses
-# the tick.
+# the tick, and logs that.
 LEAD_MS = 5_000
+# Where a tick is skipped while the last one is in its tube, it is put so short before its time.
+SHORT_LEAD_MS = 2_000
 # One that is nearer than this could be stored too late, and counts as missed.
 MARGIN_MS = 1_000
+# A clock that was set back by more than this passes its times again, and their ticks are put again.
+SET_BACK_MS = 60_000
 CATCH_UP = ("none", "one", "all")
 # Missed ticks put in one step.
 MOST_MISSED = 1_000
@@ -33,32 +37,41 @@ class Tick(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The ticks to put, and up to when the schedule is put then."""
+    """The ticks to put, up to when the schedule is put then, and its next time; `late` are past and not put."""
 
     ticks: list[Tick]
     until: int
+    next: int
+    late: list[int]
 
 
-def find_due(plan: Plan, catch_up: str, until: int | None, now: int) -> Due:
+def find_due(plan: Plan, catch_up: str, until: int | None, now: int, lead: int = LEAD_MS) -> Due:
     """The ticks after `until` (None: never run before) that are missed, or due within the lead."""
-    horizon = now + LEAD_MS
-    missed = [] if until is None or catch_up == "none" else _missed(plan, catch_up, until, now + MARGIN_MS)
+    horizon = now + lead
+    if until is not None and until > now + LEAD_MS + SET_BACK_MS:
+        until = None
+    missed, late = list[int](), list[int]()
+    if until is not None and catch_up == "one":
+        last = plan.until(now + MARGIN_MS)
+        missed = [last] if last > until else []
+    elif until is not None and catch_up == "all":
+        missed = past_ticks(plan, until, now + MARGIN_MS)
+    elif until is not None:
+        late = past_ticks(plan, until, now)
     ticks = [Tick(at, LEAD_MS, now + LEAD_MS // 2) for at in missed]
     if len(missed) == MOST_MISSED:
-        return Due(ticks, missed[-1])
+        return Due(ticks, missed[-1], missed[-1], late)
     at = plan.after(max(now, until or 0, *missed))
     while at <= horizon:
         ticks.append(Tick(at, at - now, at))
         at = plan.after(at)
-    return Due(ticks, max(horizon, until or 0))
+    return Due(ticks, max(horizon, until or 0), at, late)
 
 
-def _missed(plan: Plan, catch_up: str, until: int, now: int) -> list[int]:
-    if catch_up == "one":
-        last = plan.until(now)
-        return [last] if last > until else []
+def past_ticks(plan: Plan, until: int, now: int) -> list[int]:
+    """The times after one moment and up to another, at most MOST_MISSED."""
     found: list[int] = []
-    at = plan.after(until)
+    at = plan.after(until) if until < now else now + 1
     while at <= now and len(found) < MOST_MISSED:
         found.append(at)
         at = plan.after(at)

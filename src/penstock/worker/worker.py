@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable
 
 from penstock.app.app import App
+from penstock.app.schedules import declared
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube, check_max_pri
 from penstock.broker.tube_factory import find_tube, open_tube
 from penstock.callbacks.tube_finder import Finder
 from penstock.errors import BadValue, PenstockError, UnsupportedOption
-from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.schedule.scheduler import Scheduler
 from penstock.worker import settlement
 from penstock.worker.async_executor import AsyncExecutor
@@ -52,10 +52,7 @@ class Worker:
         self._fetcher = Fetcher(
             self.state, self.session_handle, self.sources, self._executors, app.handlers, turns=turns
         )
-        tubes = {name for each in app.schedules for name in (each.handler.rules.tube, SCHEDULE_TUBE)}
-        self._scheduler = Scheduler(
-            app.schedules, {tube: app.connection.tube(tube) for tube in tubes}, self.state.thread
-        )
+        self._scheduler = Scheduler(app.broker, declared(app.schedules), self.state.thread)
         self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
         self._fetcher.on_taken = self._lease_extender.poke
         self._fetcher.on_suspect = self._lease_extender.check_soon
@@ -119,8 +116,7 @@ class Worker:
         self.state.settler.start()
         self._lease_extender.start()
         self._fetcher.start(self._threads)
-        if self._app.schedules:
-            self._scheduler.start()
+        self._scheduler.start()
         if self._finder is not None:
             self._finder.start()
 

@@ -11,6 +11,7 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 import penstock
+from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.auth import Tokens
@@ -61,7 +62,7 @@ def filled(beside: penstock.Broker) -> penstock.Broker:
     lanes.take(0)
     app = penstock.App()
     app.cron("30 2 * * *", tube="mail")(_nightly)
-    schedule_status.save(beside.tube(SCHEDULE_TUBE), [(app.schedules[0], mail)])
+    schedule_status.save(beside.tube(SCHEDULE_TUBE), [declared(app.schedules)[0].record(mail)])
     return beside
 
 
@@ -198,8 +199,8 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     @app.every(3600, tube="hourly")
     def collect() -> None: ...
 
-    desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
-    schedule_status.save(desk, [(schedule, beside.tube("hourly"))])
+    desk, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
+    schedule_status.save(desk, [schedule.record(beside.tube("hourly"))])
     desk.put({"tick": 2}, address="late #1", delay=7200)
     desk.put({"tick": 1}, address="soon #1", delay=3600)
     page.reload()
@@ -211,10 +212,10 @@ def test_schedules_are_shown_run_and_paused(server: Serving, beside: penstock.Br
     assert beside.tube("hourly").stats().tasks.ready == 1
     press(page, "Pause")
     expect(page.locator(".badge")).to_have_text("paused")
-    assert schedule_status.is_paused(desk, schedule.key)
+    assert schedule_status.paused_keys(desk, [schedule.key])
     press(page, "Resume")
     expect(page.get_by_role("status")).to_have_text("Schedule resumed.")
-    assert not schedule_status.is_paused(desk, schedule.key)
+    assert not schedule_status.paused_keys(desk, [schedule.key])
     page.get_by_text("Forget", exact=True).click()
     press(page, "Yes, forget")
     expect(page.locator(".empty")).to_contain_text("No application has put a schedule")

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 import penstock
+from penstock.app.schedules import declared
 from penstock.schedule import schedule_status
 from penstock.schedule.schedule_status import SCHEDULE_TUBE
 from penstock.server.http import store_access as access
@@ -80,8 +81,8 @@ def test_schedules(server: Serving, beside: penstock.Broker) -> None:
     @app.every(3600)
     def collect() -> None: ...
 
-    desk, [schedule] = beside.tube(SCHEDULE_TUBE), app.schedules
-    schedule_status.save(desk, [(schedule, desk)])
+    desk, [schedule] = beside.tube(SCHEDULE_TUBE), declared(app.schedules)
+    schedule_status.save(desk, [schedule.record(desk)])
     own = f"/api/schedules/{schedule.key}"
     (listed,) = server.get("/api/schedules").json()
     assert (listed["plan"], listed["paused"], listed["next"] % 3600) == ("every 3600 s", False, 0)

@@ -158,16 +158,19 @@ class Runner:
         script = self.script(name, shape.sort, tube.no in self._related)
         return Request(script, self._keys(script, tube.no), (self.moment(now), shape.letters, shape.limit, *arguments))
 
-    def overdue(self, numbers: Sequence[int], now: int | None) -> list[bool]:
-        """In which of these stored tubes something is due: a script for many of them, on a cluster one for each."""
+    def overdue(self, numbers: Sequence[int], now: int | None) -> tuple[list[bool], int]:
+        """In which of these stored tubes something is due, and the clock: a script for many of them, on a cluster one
+        for each."""
         script, size = load_script("overdue", modern=self.modern), _MANY if self.servers.one_server else 1
         parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
         requests = [
             Request(script, tuple(self.keys.name(no, key) for no in part for key in script.keys), (self.moment(now),))
             for part in parts
         ]
-        replies = zip(parts, cast("list[list[int]]", self.servers.run_all(requests)), strict=True)
-        return [place in found for part, found in replies for place in range(1, len(part) + 1)]
+        replies = cast("list[list[int]]", self.servers.run_all(requests))
+        pairs = zip(parts, (set(reply[1:]) for reply in replies), strict=True)
+        due = [place in found for part, found in pairs for place in range(1, len(part) + 1)]
+        return due, replies[0][0] if replies else self.now(TUBES, now)
 
     def on_tag(self, name: str, tag: str | int, *arguments: Argument, idempotent: bool = False) -> Reply:
         """Run a script on the keys of a tag with just these arguments."""

@@ -186,9 +186,9 @@ class Tubes:
             self._listed, self._listed_as = self.all(), altered
             self._listed_until = time.monotonic() + _LISTED_SECONDS
         stored = [(part.no, tube) for tube in self._listed for part in self.shards.of(tube)]
-        due = self._runner.overdue([no for no, _ in stored], now)
+        due, clock = self._runner.overdue([no for no, _ in stored], now)
         tubes = {tube.no: tube for (_, tube), is_due in zip(stored, due, strict=True) if is_due}
-        return Overdue(list(tubes.values()), (altered or b"").decode())
+        return Overdue(list(tubes.values()), (altered or b"").decode(), clock)
 
     def note_altered(self) -> None:
         """Let every process list the tubes again."""

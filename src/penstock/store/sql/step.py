@@ -83,7 +83,8 @@ class SqlStep:
 
     def overdue(self) -> tuple[list[StoredTube], bool, str]:
         found = {row[0]: row for row in self.rows(self.Q.overdue)}
-        _, altered, _, _, lapsed = found.pop(0)
+        _, altered, _, now, lapsed = found.pop(0)
+        self.now = int(now)
         return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in found.values()], bool(lapsed), altered
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:

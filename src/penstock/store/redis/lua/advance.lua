@@ -78,10 +78,10 @@ return { now, readied, removed, log, follow_ups, more and 1 or 0, wait_ms() }
 -- KEYS: meta due lapses ends kept moving outbox
 -- The same keys follow for every further tube.
 -- ARGV: now
--- Returns: the places of these tubes
+-- Returns: now, the places of these tubes
 -- WITH: now
 -- FLAGS: no-writes
-local found = {}
+local found = { now }
 for first = 1, #KEYS, 7 do
   local due = false
   for place = first + 1, first + 4 do

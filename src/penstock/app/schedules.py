@@ -1,0 +1,104 @@
+"""The schedules of an application: those of its decorators, and those that are stored as data."""
+
+from __future__ import annotations
+
+import builtins
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.app.app_connection import AppConnection
+from penstock.broker.tube import Tube
+from penstock.core import names
+from penstock.core.numbers import Seconds
+from penstock.core.shapes import flag
+from penstock.errors import BadValue, NotFound
+from penstock.schedule import schedule_status
+from penstock.schedule.plan import Cron, Every, Plan
+from penstock.schedule.schedule_status import SCHEDULE_TUBE, Schedule
+from penstock.schedule.scheduler import Declared, make_record
+from penstock.schedule.ticks import check_catch_up
+
+if TYPE_CHECKING:
+    from penstock.app.call import Call
+
+# Put options that the schedule decides itself.
+_OWN = ("address", "at", "delay", "on_duplicate", "timeout")
+
+
+class Schedules:
+    """What any worker on the store puts at its times: `app.schedules`."""
+
+    def __init__(self, connection: AppConnection) -> None:
+        self._connection = connection
+        self._declared: list[Declared] = []
+
+    def set(
+        self, name: str, when: str | Seconds, call: Call[Any], *, timezone: str | None = None,
+        catch_up: str | None = "none", overlap: bool | None = True,
+    ) -> None:  # fmt: skip
+        """Have any worker on the store put a call at the times of a cron text, or every so many seconds.
+
+        It replaces the schedule of that name; all workers notice within a second. With overlap=False, a tick is
+        skipped while the last one is still in its tube.
+        """
+        name, plan = names.name("schedule", name), _plan(when, timezone)
+        checked = check_catch_up("none" if catch_up is None else catch_up)
+        overlaps = overlap is None or flag("overlap", overlap)
+        if not hasattr(call, "handler") or not hasattr(call, "put_options"):
+            raise BadValue(f"call {names.shown(call)} is no call of a handler: give handler.call(…)")
+        for option in _OWN:
+            if call.put_options.get(option) is not None:
+                raise BadValue(f"{option} is not for a call of a schedule, which decides it: leave it out")
+        schedule_tube = self._schedule_tube()
+        self._refuse_declared(schedule_tube, name)
+        tube = self._connection.tube(call.handler.rules.tube)
+        data, options = call.item(tube)
+        key = schedule_status.key_of_stored(name)
+        record = make_record(key, name, plan, tube, checked, overlaps, data, options, name)
+        schedule_status.save(schedule_tube, [record])
+        schedule_status.announce(schedule_tube)
+
+    def delete(self, name: str) -> None:
+        """Delete the schedule that was set under that name; NotFound if there is none."""
+        name, schedule_tube = names.name("schedule", name), self._schedule_tube()
+        self._refuse_declared(schedule_tube, name)
+        try:
+            schedule_status.forget(schedule_tube, schedule_status.key_of_stored(name))
+        except NotFound:
+            raise NotFound(f"schedule {name} was not set: app.schedules.list() has those that are there") from None
+
+    def list(self) -> builtins.list[Schedule]:
+        """All schedules by name: those that were set, and those of decorators, of this app or brought by a worker."""
+        schedule_tube = self._schedule_tube()
+        records, paused = schedule_status.read_all(schedule_tube)
+        known = {record.key for record in records}
+        for each in self._declared:
+            if each.key not in known:
+                records.append(each.record(self._connection.tube(each.handler.rules.tube)))
+        now = schedule_tube.runtime.store.now()
+        found = [schedule_status.described(record, record.key in paused, now) for record in records]
+        return sorted(found, key=lambda schedule: schedule.name)
+
+    def _schedule_tube(self) -> Tube:
+        return self._connection.tube(SCHEDULE_TUBE)
+
+    def _refuse_declared(self, schedule_tube: Tube, name: str) -> None:
+        declared = {each.handler.name for each in self._declared}
+        declared |= {each.schedule for each in schedule_status.read_all(schedule_tube)[0] if not each.name}
+        if name in declared:
+            raise BadValue(f"schedule {name} belongs to a decorator: change it there, or choose another name")
+
+
+def declared(schedules: Schedules) -> list[Declared]:
+    """Internal: the schedules of decorators, to which `App` adds."""
+    return schedules._declared
+
+
+def _plan(when: object, timezone: str | None) -> Plan:
+    if isinstance(when, str):
+        return Cron(when, "UTC" if timezone is None else timezone)
+    if timezone is not None:
+        raise BadValue(f"timezone {names.shown(timezone)} is for a cron text: leave it out with seconds")
+    if isinstance(when, bool) or not isinstance(when, (int, float, timedelta)):
+        raise BadValue(f"when {names.shown(when)} is {names.kind_of(when)}: give a cron text or seconds")
+    return Every(when)

@@ -1,0 +1,144 @@
+"""Schedules as data: set, listed and deleted by any program, put by any worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.app.schedules import declared
+from penstock.schedule import schedule_status
+from penstock.schedule.schedule_status import SCHEDULE_TUBE
+from penstock.schedule.scheduler import Scheduler
+from penstock.testing import Clock
+from tests.schedule.test_ticks import runs, scheduler
+from tests.support.threads import until
+
+
+def test_schedules_are_set_listed_and_deleted(app: App, clock: Clock) -> None:
+    @app.task(tube="mail", ttr=30)
+    def send(to: str, subject: str = "hi") -> None: ...
+
+    @app.cron("0 3 * * *", timezone="Europe/Berlin")
+    def nightly() -> None: ...
+
+    app.schedules.set("ada", "*/5 * * * *", send.call("ada@example.org", subject="x"), timezone="Europe/Berlin")
+    app.schedules.set("bob", timedelta(seconds=90), send.options(pri=5).call("bob@example.org"), catch_up="one")
+    ada, bob, own = app.schedules.list()
+    assert isinstance(ada, penstock.Schedule)
+    assert (ada.name, ada.when, ada.task, ada.timezone, ada.paused) == (
+        "ada", "*/5 * * * *", "send", "Europe/Berlin", False,
+    )  # fmt: skip
+    assert ada.args == {"to": "ada@example.org", "subject": "x"}
+    assert ada.next is not None
+    assert ada.next % 300 == 0
+    assert clock.seconds < ada.next <= clock.seconds + 300
+    assert (bob.name, bob.when, bob.timezone) == ("bob", 90, None)
+    assert (own.name, own.when, own.args, own.timezone) == ("nightly", "0 3 * * *", {}, "Europe/Berlin")
+    app.schedules.set("ada", 60, send.call("ada@example.org"))
+    assert [each.when for each in app.schedules.list()] == [60, 90, "0 3 * * *"]
+    app.schedules.delete("ada")
+    with pytest.raises(penstock.NotFound, match="ada"):
+        app.schedules.delete("ada")
+    assert [each.name for each in app.schedules.list()] == ["bob", "nightly"]
+
+
+def test_bad_schedules_are_refused(app: App) -> None:
+    @app.task
+    def send(to: str) -> None: ...
+
+    @app.every(5)
+    def own() -> None: ...
+
+    call = send.call("x")
+    for name, when, what, options in (
+        ("", 5, call, {}), ("a", "x", call, {}), ("a", 0, call, {}), ("a", True, call, {}), ("a", None, call, {}),
+        ("a", "* * * * *", call, {"timezone": "Nowhere"}), ("a", 5, call, {"timezone": "UTC"}),
+        ("a", 5, call, {"catch_up": "some"}), ("a", 5, call, {"overlap": 2}), ("a", 5, send, {}),
+        ("a", 5, call.options(delay=5), {}), ("own", 5, call, {}),
+    ):  # fmt: skip
+        with pytest.raises(penstock.BadValue):
+            app.schedules.set(name, when, what, **options)  # type: ignore[arg-type]
+    with pytest.raises((TypeError, penstock.BadValue)):
+        app.schedules.set("a", 5, send.call("x", "y"))  # type: ignore[call-overload]
+    with pytest.raises(penstock.BadValue, match="decorator"):
+        app.schedules.delete("own")
+    assert [each.name for each in app.schedules.list()] == ["own"]
+
+
+def test_any_worker_puts_them_with_their_arguments(app: App, clock: Clock) -> None:
+    @app.task(tube="mail", pri=9)
+    def send(to: str) -> str:
+        return to
+
+    app.schedules.set("ada", 2, send.call("ada@example.org"))
+    workers = [scheduler(app), scheduler(app)]
+    for worker in workers:
+        worker.look()
+    clock.advance(5)
+    tube = app.broker.tube("mail")
+    task = tube.take(0)
+    assert task is not None
+    assert isinstance(task.data, dict)
+    assert (task.data["task"], task.data["args"], task.pri) == ("send", {"to": "ada@example.org"}, 9)
+    task.ack()
+    assert len(runs(tube)) == 1
+
+
+def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
+    @app.task(tube="mail")
+    def send(to: str) -> None: ...
+
+    app.schedules.set("ada", 2, send.call("ada@example.org"))
+    desk, mail, worker = app.broker.tube(SCHEDULE_TUBE), app.broker.tube("mail"), scheduler(app)
+    key = schedule_status.key_of(desk, "ada")
+    schedule_status.pause(desk, key)
+    assert [(each.paused, each.next) for each in app.schedules.list()] == [(True, None)]
+    worker.look()
+    schedule_status.run_now(desk, key)
+    assert mail.stats().tasks.total == 1
+    schedule_status.resume(desk, key)
+    worker.look()
+    assert mail.stats().tasks.delayed == 2
+    schedule_status.forget(desk, key)
+    worker._read_at = 0.0  # as the clock tells a worker within a second
+    worker.look()
+    assert mail.stats().tasks.delayed == 0
+    assert app.schedules.list() == []
+
+
+def _thread(name: str, run: Callable[[], None]) -> threading.Thread:
+    return threading.Thread(name=name, target=run, daemon=True)
+
+
+def test_a_running_worker_notices_changes_within_a_second(store_url: str) -> None:
+    with closing(App(store_url)) as other, closing(App(store_url)) as app:
+
+        @app.task(tube="mail")
+        def send(to: str) -> None: ...
+
+        mail = app.broker.tube("mail")
+        working = Scheduler(other.broker, declared(other.schedules), _thread)
+        other.broker.runtime.start_background()
+        working.start()
+        try:
+            app.schedules.set("ada", 0.5, send.call("ada"))
+            began = time.monotonic()
+            until(lambda: mail.stats().calls.put >= 3)
+            assert time.monotonic() - began < 5
+            app.schedules.set("ada", 3600, send.call("eve"))
+            time.sleep(1.6)
+            put = mail.stats().calls.put
+            until(lambda: mail.stats().tasks.delayed <= 1)
+            time.sleep(1)
+            assert mail.stats().calls.put <= put + 1
+            app.schedules.delete("ada")
+            until(lambda: mail.stats().tasks.delayed == 0)
+        finally:
+            working.stop()
