@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -131,15 +131,18 @@ def test_the_span_of_a_put_goes_on_in_the_handler(app: App, sync: bool) -> None:
         asyncio.run(put())
     worker = Worker(app)
     worker.start()
-    until(lambda: len(spans()) == 5)
+    until(lambda: len(spans()) == 7)
     worker.stop()
     found = spans()
-    for run, inside in (("run send", "inside"), ("run fetch", "awaited")):
-        assert _ids(found[run].parent) == _ids(found["request"].get_span_context())
-        assert _ids(found[inside].parent) == _ids(found[run].get_span_context())
-    assert found["run send"].attributes == {
-        "messaging.system": "penstock", "messaging.destination.name": "mail", "messaging.message.id": "1",
-    }  # fmt: skip
+    for name, inside in (("send", "inside"), ("fetch", "awaited")):
+        assert _ids(found[f"put {name}"].parent) == _ids(found["request"].get_span_context())
+        assert _ids(found[f"run {name}"].parent) == _ids(found[f"put {name}"].get_span_context())
+        assert _ids(found[inside].parent) == _ids(found[f"run {name}"].get_span_context())
+    facts = {"messaging.system": "penstock", "messaging.destination.name": "mail", "penstock.task": "send"}
+    assert found["put send"].kind is trace.SpanKind.PRODUCER
+    assert found["put send"].attributes == {**facts, "messaging.batch.message_count": 1}
+    assert found["run send"].kind is trace.SpanKind.CONSUMER
+    assert found["run send"].attributes == {**facts, "messaging.message.id": "1"}
 
 
 def test_without_a_span_nothing_is_stored_of_it(app: App) -> None:
@@ -151,3 +154,250 @@ def test_without_a_span_nothing_is_stored_of_it(app: App) -> None:
     app.broker.tube("default").put({"task": "work", "args": {}, "trace": {"traceparent": 7}})
     assert run_queued(app) == 2
     assert spans() == {}
+
+
+def outcomes(app: App) -> list[tuple[str, int, str]]:
+    """What on_retry and on_bury are told, in order."""
+    seen: list[tuple[str, int, str]] = []
+    app.on_retry(lambda task, error: seen.append(("retry", task.id, repr(error))))
+    app.on_bury(lambda task, error: seen.append(("bury", task.id, repr(error))))
+    return seen
+
+
+@pytest.mark.parametrize("sync", [True, False])
+@pytest.mark.parametrize("by", ["worker", "run_queued"])
+def test_retries_and_burials_are_told_with_their_error(app: App, sync: bool, by: str) -> None:
+    seen = outcomes(app)
+    errors: list[BaseException] = [
+        ValueError("no"), penstock.Retry(60), penstock.Bury("never"), penstock.Snooze(60), penstock.Fail("broken"),
+    ]  # fmt: skip
+
+    def plain(number: int) -> None:
+        raise errors[number]
+
+    async def awaited(number: int) -> None:
+        raise errors[number]
+
+    work = app.task(name="work", max_attempts=2)(plain if sync else awaited)
+    last = app.task(name="last", max_attempts=1)(plain if sync else awaited)
+    work.put_many(range(5))
+    last.put(0)
+    last.put(1)
+    if by == "worker":
+        worker = Worker(app, Settings(concurrency=1))
+        worker.start()
+        until(lambda: len(seen) == 5)
+        worker.stop()
+    else:
+        run_queued(app, raises=False)
+    assert seen == [
+        ("retry", 1, "ValueError('no')"), ("retry", 2, repr(errors[1])), ("bury", 3, repr(errors[2])),
+        ("bury", 6, "ValueError('no')"), ("bury", 7, repr(errors[1])),
+    ]  # fmt: skip
+
+
+def test_a_result_that_cannot_be_kept_is_told_as_a_burial(app: App) -> None:
+    seen = outcomes(app)
+
+    @app.task
+    def work() -> Any:
+        return object()
+
+    work.put()
+    run_queued(app)
+    [(what, id, error)] = seen
+    assert (what, id) == ("bury", 1)
+    assert "its result cannot be kept" in error
+
+
+def log_of_arounds(app: App) -> list[str]:
+    seen: list[str] = []
+
+    @app.around
+    def outer(task: penstock.Task) -> Iterator[None]:
+        seen.append(f"outer {task.id}")
+        try:
+            yield
+        except Exception as error:
+            seen.append(f"outer {error!r}")
+            raise
+        seen.append("outer over")
+
+    @app.around
+    async def awaited(task: penstock.Task) -> AsyncIterator[None]:
+        await asyncio.sleep(0)
+        seen.append(f"awaited {task.id}")
+        yield
+        seen.append("awaited over")
+
+    @app.around
+    def inner(task: penstock.Task) -> Iterator[None]:
+        assert penstock.current_task().id == task.id
+        seen.append("inner")
+        yield
+        seen.append("inner over")
+
+    return seen
+
+
+@pytest.mark.parametrize("by", ["worker", "run_queued"])
+def test_generators_are_around_every_run(app: App, by: str) -> None:
+    seen = log_of_arounds(app)
+
+    @app.task
+    def plain(number: int) -> float:
+        return 1 / number
+
+    @app.task
+    async def coroutine() -> str:
+        seen.append("coroutine")
+        return "done"
+
+    def run() -> None:
+        if by == "run_queued":
+            run_queued(app, raises=False)
+            return
+        worker = Worker(app, Settings(concurrency=1))
+        worker.start()
+        until(lambda: len(seen) == 7)
+        worker.stop()
+
+    good, bad = plain.put(1), plain.put(0)
+    run()
+    assert seen == [
+        "outer 1", "inner", "inner over", "outer over",
+        "outer 2", "inner", "outer ZeroDivisionError('division by zero')",
+    ]  # fmt: skip
+    assert (good.result(0), app.broker.tube("default").peek(bad.id).status) == (1, "~")
+    seen.clear()
+    handle = coroutine.put()
+    run()
+    assert handle.result(0) == "done"
+    assert seen == ["outer 3", "awaited 3", "inner", "coroutine", "inner over", "awaited over", "outer over"]
+
+
+def test_an_around_decides_what_becomes_of_an_exception(app: App) -> None:
+    """As a context manager does: what it does not raise again is over, and what it raises instead counts."""
+
+    @app.around
+    def decide(task: penstock.Task) -> Iterator[None]:
+        try:
+            yield
+        except KeyError:
+            pass
+        except ValueError as error:
+            raise penstock.Fail("bad value") from error
+
+    @app.task
+    def work(kind: str) -> str:
+        raise KeyError if kind == "key" else ValueError
+
+    caught, failed = work.put("key"), work.put("value")
+    run_queued(app)
+    assert caught.wait(0) == penstock.Outcome("done")
+    assert (failed.wait(0).status, failed.wait(0).error) == ("failed", "bad value")
+
+
+def test_what_is_around_must_yield_once(app: App) -> None:
+    @app.task
+    def work() -> None: ...
+
+    with pytest.raises(penstock.BadValue, match="give a generator function that yields once"):
+        app.around(lambda task: iter(()))
+
+    @app.around
+    def never(task: penstock.Task) -> Iterator[None]:
+        if task.id < 0:
+            yield
+
+    work.put()
+    with pytest.raises(RuntimeError, match="didn't yield"):
+        run_queued(app)
+
+
+def test_a_worker_starts_and_ends_with_its_hooks(app: App, caplog: pytest.LogCaptureFixture) -> None:
+    seen: list[object] = []
+
+    @app.on_startup
+    def connect() -> None:
+        seen.append("startup")
+
+    @app.on_startup
+    async def begin() -> None:
+        seen.append(asyncio.get_running_loop())
+
+    @app.on_shutdown
+    async def end() -> None:
+        seen.append(asyncio.get_running_loop())
+        raise RuntimeError("broken hook")
+
+    @app.on_shutdown
+    def disconnect() -> None:
+        seen.append("shutdown")
+
+    @app.task
+    async def work() -> None:
+        seen.append(asyncio.get_running_loop())
+
+    work.put()
+    worker = Worker(app)
+    worker.start()
+    until(lambda: len(seen) == 3)
+    worker.stop()
+    loop = seen[1]
+    assert seen == ["startup", loop, loop, loop, "shutdown"]
+    assert "broken hook" in caplog.text
+
+
+def test_async_hooks_need_no_async_handler(app: App) -> None:
+    seen: list[str] = []
+
+    @app.on_startup
+    async def begin() -> None:
+        seen.append("startup")
+
+    @app.task
+    def work() -> None: ...
+
+    worker = Worker(app)
+    worker.start()
+    worker.stop()
+    assert seen == ["startup"]
+
+
+def test_a_startup_that_fails_stops_the_worker(app: App) -> None:
+    @app.on_startup
+    def connect() -> None:
+        raise ConnectionError("no database")
+
+    @app.task
+    def work() -> None: ...
+
+    worker = Worker(app)
+    with pytest.raises(ConnectionError, match="no database"):
+        worker.start()
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_every_log_record_of_a_handler_names_its_task(app: App, caplog: pytest.LogCaptureFixture, sync: bool) -> None:
+    log = logging.getLogger("shop")
+
+    def plain() -> None:
+        log.warning("inside", extra={"task_id": "its own"})
+
+    async def awaited() -> None:
+        await asyncio.sleep(0)
+        log.warning("inside")
+
+    work = app.task(name="work", tube="mail")(plain if sync else awaited)
+    work.put()
+    worker = Worker(app)
+    worker.start()
+    until(lambda: "inside" in caplog.text)
+    worker.stop()
+    log.warning("outside")
+    found = [(vars(record)) for record in caplog.records if record.name == "shop"]
+    assert [[facts[f"penstock_{name}"] for name in ("id", "task", "tube")] for facts in found] == [
+        [1, "work", "mail"],
+        [None, None, None],
+    ]

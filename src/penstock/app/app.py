@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 from penstock.app.app_connection import AppConnection
 from penstock.app.group import CallGroup
 from penstock.app.handler import Handler
-from penstock.app.hooks import Hooks, OnEnd, OnPut, OnStart
+from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart
 from penstock.app.rules import TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
@@ -26,6 +26,9 @@ R = TypeVar("R")
 F = TypeVar("F", bound=OnPut)
 G = TypeVar("G", bound=OnStart)
 H = TypeVar("H", bound=OnEnd)
+E = TypeVar("E", bound=OnError)
+S = TypeVar("S", bound=OnProcess)
+A = TypeVar("A", bound=Around)
 
 AnyHandler = Handler[..., Any, Any]
 
@@ -141,6 +144,35 @@ class App:
         """Have a worker call it when a handler came to its end, with the task, the error or None, and the seconds."""
         self.hooks.end.append(callback)
         return callback
+
+    def on_retry(self, callback: E) -> E:
+        """Have a worker call it with a task that is about to be released for another attempt, and the error."""
+        self.hooks.retry.append(callback)
+        return callback
+
+    def on_bury(self, callback: E) -> E:
+        """Have a worker call it with a task that is about to be buried, and the error."""
+        self.hooks.bury.append(callback)
+        return callback
+
+    def on_startup(self, callback: S) -> S:
+        """Have every worker process, and every child process of one, call or await it before its first task."""
+        self.hooks.startup.append(callback)
+        return callback
+
+    def on_shutdown(self, callback: S) -> S:
+        """Have every worker process, and every child process of one, call or await it after its last task."""
+        self.hooks.shutdown.append(callback)
+        return callback
+
+    def around(self, function: A) -> A:
+        """Run a generator function around every run of a handler: it is given the task and yields once.
+
+        What the handler raises is raised at the yield. The first registered is the outermost. An async generator
+        function is for async handlers only.
+        """
+        self.hooks.add_around(function)
+        return function
 
     @property
     def broker(self) -> Broker:

@@ -106,10 +106,16 @@ set_run = _run.set
 
 def current_task() -> CurrentTask:
     """The task that the calling handler works on; NotFound outside of a worker's handler."""
-    run = _run.get()
-    if run is None:
+    task = find_task()
+    if task is None:
         raise NotFound("no task is handled here: current_task() is for functions that a worker runs")
-    return run.current_task()
+    return task
+
+
+def find_task() -> CurrentTask | None:
+    """As `current_task`; None outside of a worker's handler."""
+    run = _run.get()
+    return None if run is None else run.current_task()
 
 
 def waiting() -> Waiting:

@@ -53,7 +53,7 @@ class Handler(Generic[P, R, C]):
         self.name = name
         self.function = function
         self.rules = rules
-        self._hooks = hooks
+        self.hooks = hooks
         self.arguments = Arguments(name, function)
         self._short: _Short = (None, None)
         functools.update_wrapper(self, function)
@@ -184,15 +184,16 @@ class Handler(Generic[P, R, C]):
         short = self._short[1]
         if short is None:
             return None
-        data = self._data(self.arguments.store(args, given), _carried())
+        stored = self.arguments.store(args, given)
         try:
-            record = short(data)
+            with tracing.Sending(self.name, tube.name, 1) as sending:
+                record = short(self._data(stored, sending.kept))
         except NoSuchTube:  # the general way opens it again
             return None
         if record is None:
             return None
         handle = Handle(self, tube, record.id)
-        self._hooks.was_put([handle])
+        self.hooks.was_put([handle])
         return handle
 
     def _short_way(self, tube: Tube) -> Callable[[object], Record | None] | None:
@@ -202,12 +203,13 @@ class Handler(Generic[P, R, C]):
     @blocking
     def put_calls(self, calls: list[Given]) -> Operation[list[Handle[R]]]:
         """Store a task for each of these calls, in one step."""
-        more = _carried()  # before the first step: a loop continues in another context
-        try:
-            return (yield from self._put_into((yield from self.find_tube()), calls, more))
-        except NoSuchTube:  # dropped since it was opened
-            self.connection.forget_tubes()
-            return (yield from self._put_into((yield from self.find_tube()), calls, more))
+        # Before the first step: a loop continues in another context.
+        with tracing.Sending(self.name, self.rules.tube, len(calls)) as sending:
+            try:
+                return (yield from self._put_into((yield from self.find_tube()), calls, sending.kept))
+            except NoSuchTube:  # dropped since it was opened
+                self.connection.forget_tubes()
+                return (yield from self._put_into((yield from self.find_tube()), calls, sending.kept))
 
     def find_tube(self) -> Operation[Tube]:
         """Its tube, opened when it is first needed."""
@@ -222,7 +224,7 @@ class Handler(Generic[P, R, C]):
         items = [self._call(tube, call, more) for call in calls]
         tasks: list[Task] = yield from operation_of(tube.put_many)(tube, items, timeout=timeout)
         handles = [Handle(self, tube, task.id) for task in tasks]
-        self._hooks.was_put(handles)
+        self.hooks.was_put(handles)
         return handles
 
     def _call(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, TimedOptions]:
@@ -284,12 +286,6 @@ def _awaited(handler: Handler[P, R, object], options: CallOptions) -> AwaitedHan
     from penstock.app.async_handler import AwaitedHandler  # with asyncio, which most programs do not need
 
     return AwaitedHandler(handler, options)
-
-
-def _carried() -> dict[str, object]:
-    """What goes with a task of the context that it is put in."""
-    trace = tracing.carried()
-    return {} if trace is None else {tracing.TRACE: trace}
 
 
 def new_address() -> str:

@@ -1,12 +1,19 @@
-"""What an app tells a program of its tasks: put, started, ended. For metrics and logs, without patching anything."""
+"""What an app tells a program of its tasks, and what of a program's own runs around them.
+
+What a callback of put, start, end, retry or bury raises is logged, and harms nothing.
+"""
 
 from __future__ import annotations
 
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
+from penstock.core.names import shown
 from penstock.core.task import Task
+from penstock.errors import BadValue
 
 if TYPE_CHECKING:
     from penstock.app.handle import Handle
@@ -16,34 +23,94 @@ log = logging.getLogger("penstock")
 OnPut = Callable[["list[Handle[Any]]"], object]
 OnStart = Callable[[Task], object]
 OnEnd = Callable[[Task, BaseException | None, float], object]
+OnError = Callable[[Task, BaseException], object]
+OnProcess = Callable[[], object]
+Around = Callable[[Task], Iterator[object]] | Callable[[Task], AsyncIterator[object]]
+_Context = Callable[[Task], AbstractContextManager[object]]
+_AsyncContext = Callable[[Task], AbstractAsyncContextManager[object]]
 
 
 class Hooks:
-    """The callbacks of one app. What one of them raises is logged, and harms nothing."""
+    """The callbacks of one app."""
 
     def __init__(self) -> None:
         self.put: list[OnPut] = []
         self.start: list[OnStart] = []
         self.end: list[OnEnd] = []
+        self.retry: list[OnError] = []
+        self.bury: list[OnError] = []
+        self.startup: list[OnProcess] = []
+        self.shutdown: list[OnProcess] = []
+        #: Contexts around every run, the outermost first; async ones for coroutines only.
+        self.around: list[_Context | _AsyncContext] = []
+
+    def add_around(self, function: Around) -> None:
+        """Run this generator function, or async generator function, around every run."""
+        if inspect.isasyncgenfunction(function):
+            self.around.append(asynccontextmanager(function))
+        elif inspect.isgeneratorfunction(function):
+            self.around.append(contextmanager(function))
+        else:
+            raise BadValue(f"{shown(function)} cannot be around a run: give a generator function that yields once")
+
+    @property
+    def modules(self) -> set[str]:
+        """The modules that register hooks, for processes that run handlers."""
+        functions: Iterable[Any] = (*self.startup, *self.shutdown, *(inspect.unwrap(each) for each in self.around))
+        return {getattr(function, "__module__", "__main__") for function in functions} - {"__main__"}
+
+    @property
+    def needs_loop(self) -> bool:
+        """Whether something of startup or shutdown is a coroutine function."""
+        return any(inspect.iscoroutinefunction(callback) for callback in (*self.startup, *self.shutdown))
+
+    def start_process(self, run_async: Callable[[Any], object]) -> None:
+        """Call the hooks of startup; `run_async` runs a coroutine. What one of them raises is raised."""
+        for callback in self.startup:
+            _call(callback, run_async)
+
+    def stop_process(self, run_async: Callable[[Any], object]) -> None:
+        """Call the hooks of shutdown. What one of them raises is logged."""
+        for callback in self.shutdown:
+            try:
+                _call(callback, run_async)
+            except Exception:
+                _failed(callback)
 
     def was_put(self, handles: list[Handle[Any]]) -> None:
         """Call the hooks for tasks that were put."""
-        for callback in self.put:
-            _tell(callback, handles)
+        _tell(self.put, handles)
 
     def starts(self, task: Task) -> None:
         """Call the hooks for a task whose handler is about to be called."""
-        for callback in self.start:
-            _tell(callback, task)
+        _tell(self.start, task)
 
     def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
         """Call the hooks for a task whose handler ended, with its error if any; the task is not settled yet."""
-        for callback in self.end:
-            _tell(callback, task, error, seconds)
+        _tell(self.end, task, error, seconds)
+
+    def retries(self, task: Task, error: BaseException) -> None:
+        """Call the hooks for a task that is about to be released for another attempt."""
+        _tell(self.retry, task, error)
+
+    def buries(self, task: Task, error: BaseException) -> None:
+        """Call the hooks for a task that is about to be buried."""
+        _tell(self.bury, task, error)
 
 
-def _tell(callback: Callable[..., object], *what: object) -> None:
-    try:
-        callback(*what)
-    except Exception:
-        log.exception("a hook of the app failed: %r", callback)
+def _call(callback: OnProcess, run_async: Callable[[Any], object]) -> None:
+    answer = callback()
+    if inspect.iscoroutine(answer):
+        run_async(answer)
+
+
+def _tell(callbacks: Iterable[Callable[..., object]], *what: object) -> None:
+    for callback in callbacks:
+        try:
+            callback(*what)
+        except Exception:
+            _failed(callback)
+
+
+def _failed(callback: object) -> None:
+    log.exception("a hook of the app failed: %r", callback)

@@ -5,22 +5,52 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 # Where a task keeps it, beside its name and arguments.
 TRACE = "trace"
 
 
-def carried() -> dict[str, str] | None:
-    """What a task keeps of the context that it is put in; None outside of any span."""
-    if "opentelemetry.trace" not in sys.modules:  # nobody in this program can have begun one
-        return None
-    from opentelemetry import propagate, trace
+class Sending:
+    """A put: its span, below the one that the program is in, and what its tasks keep of it. Nothing outside of one."""
 
-    if not trace.get_current_span().get_span_context().is_valid:
-        return None
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    return carrier or None
+    __slots__ = ("_span", "kept")
+
+    def __init__(self, name: str, tube: str, count: int) -> None:
+        self._span: Span | None = None
+        #: What goes with the tasks, beside their name and arguments.
+        self.kept: dict[str, object] = {}
+        if "opentelemetry.trace" not in sys.modules:  # nobody in this program can have begun a span
+            return
+        from opentelemetry import propagate, trace
+
+        if not trace.get_current_span().get_span_context().is_valid:
+            return
+        facts: dict[str, str | int] = {**_facts(name, tube), "messaging.batch.message_count": count}
+        tracer = trace.get_tracer("penstock")
+        self._span = tracer.start_span(f"put {name}", kind=trace.SpanKind.PRODUCER, attributes=facts)
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier, trace.set_span_in_context(self._span))
+        if carrier:
+            self.kept[TRACE] = carrier
+
+    def __enter__(self) -> Sending:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._span is None:
+            return
+        if error is not None:
+            self._span.record_exception(error)
+        self._span.end()
+
+
+def _facts(name: str, tube: str) -> dict[str, str]:
+    return {"messaging.system": "penstock", "messaging.destination.name": tube, "penstock.task": name}
 
 
 @contextmanager
@@ -35,8 +65,9 @@ def continued(data: Mapping[str, object], tube: str, id: object) -> Iterator[Non
     except ImportError:
         yield
         return
-    facts = {"messaging.system": "penstock", "messaging.destination.name": tube, "messaging.message.id": str(id)}
+    name = str(data.get("task"))
+    facts = {**_facts(name, tube), "messaging.message.id": str(id)}
     with trace.get_tracer("penstock").start_as_current_span(
-        f"run {data.get('task')}", propagate.extract(carrier), trace.SpanKind.CONSUMER, facts
+        f"run {name}", propagate.extract(carrier), trace.SpanKind.CONSUMER, facts
     ):
         yield

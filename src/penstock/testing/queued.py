@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
 from penstock.app.current import SIGNALS, set_run
-from penstock.app.tracing import continued
+from penstock.app.running import call_here, log_tasks
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.task import Task
@@ -26,6 +24,7 @@ def run_queued(app: App, *, raises: bool = True) -> int:
     """
     session_handle = SessionHandle(app.broker.runtime, implicit=True)
     count = 0
+    log_tasks()
     try:
         for tube, task in _ready(app, session_handle):
             count += 1
@@ -61,15 +60,12 @@ def _run(app: App, item: RunningTask) -> Exception | None:
     app.hooks.starts(item.task)
     began, error = time.perf_counter(), None
     try:
-        with continued(data, item.tube.name, item.task.id):
-            result = handler.arguments.call(handler.function, item.stored)
-            if inspect.iscoroutine(result):
-                result = asyncio.run(result)
-        ended = settlement.done(item, result)
+        ended = settlement.done(item, call_here(handler, item, item.stored, item.traced))
     except Exception as raised:
         error = raised
         ended = settlement.failed(item, raised)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
+    settlement.tell(app.hooks, item, ended, error)
     if not item.settled:
         settle(item.tube.runtime, item.tube.stored, [ended.move])
     return error

@@ -7,10 +7,12 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 from penstock.app.current import set_run
-from penstock.app.tracing import continued
+from penstock.app.running import call_async
+from penstock.errors import BadValue
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import TimedOut
 from penstock.worker.state import WorkerState
@@ -48,6 +50,7 @@ class AsyncExecutor:
         self._buffer: deque[RunningTask] = deque()
         self._running: set[asyncio.Task[None]] = set()
         self._called = False  # a pump is on its way
+        self._blocked = False  # by a handler
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run_loop, name="penstock-loop", daemon=True)
         self._thread.start()
@@ -76,6 +79,18 @@ class AsyncExecutor:
             asyncio.run_coroutine_threadsafe(self._cancel_all(), self._loop).result(2 * CLEAN_UP)
         except TimeoutError:
             log.warning("the loop cannot be ended: a handler blocks it with a call that should be awaited")
+            self._blocked = True
+
+    def run(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine of the app's on the loop, to its end."""
+        if self._blocked:
+            coroutine.close()
+            raise BadValue("the event loop is blocked by a handler")
+        asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
+
+    def close(self) -> None:
+        """End the loop, after `stop`."""
+        if self._blocked:
             return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -125,10 +140,8 @@ class AsyncExecutor:
 
     async def _run(self, item: RunningTask) -> object:
         """What the handler returns."""
-        handler = item.handler
-        assert handler is not None
-        with continued(item.traced or {}, item.tube.name, item.task.id):
-            return await handler.arguments.call(handler.function, item.stored)
+        assert item.handler is not None
+        return await call_async(item.handler, item, item.stored, item.traced)
 
     async def _cancel_all(self) -> None:
         running = list(self._running)

@@ -34,12 +34,25 @@ class JsonFormatter(logging.Formatter):
         if isinstance(item, RunningTask):
             fields |= {"tube": item.tube.name, "id": item.task.id, "attempt": item.task.attempts}
             fields |= {} if item.handler is None else {"task": item.handler.name}
+        elif (facts := vars(record)).get("penstock_id") is not None:  # from inside a handler
+            fields |= {name: facts[f"penstock_{name}"] for name in ("tube", "id", "task")}
         counts = getattr(record, "counts", None)
         if counts is not None:
             fields["counts"] = counts
         if record.exc_info:
             fields["error"] = self.formatException(record.exc_info)
         return msgspec.json.encode(fields).decode()
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people; a record made inside a handler names its task at the end."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as its class has it
+        """The line, without a traceback."""
+        line, facts = super().formatMessage(record), vars(record)
+        if facts.get("penstock_id") is None or "item" in facts:
+            return line
+        return f"{line} [{facts['penstock_task']} {facts['penstock_id']} of {facts['penstock_tube']}]"
 
 
 def configure_logging(console: Console, *, json: bool) -> None:
@@ -53,9 +66,10 @@ def configure_logging(console: Console, *, json: bool) -> None:
         handler.setFormatter(JsonFormatter())
     elif console.is_terminal:
         handler = RichHandler(console=console, show_path=False, markup=False, log_time_format="%Y-%m-%d %H:%M:%S")
+        handler.setFormatter(TextFormatter("%(message)s"))
     else:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     root.addHandler(handler)
     root.setLevel(logging.INFO)
 

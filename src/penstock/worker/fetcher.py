@@ -281,13 +281,12 @@ class Fetcher:
             handler = self._handlers.get(name) if isinstance(name, str) else None
             if handler is not None:
                 item.use(handler, self._state.slots, data)
-                ended = settlement.dropped(item) if is_double(item.task, data) else None
                 if item.used_up:
-                    ended = settlement.used_up(item)
-                    log.warning("%r is buried: its attempts are used up", item, extra={"item": item})
-                if ended is None:
+                    self._state.used_up(item)
+                    return None
+                if not is_double(item.task, data):
                     return handler.rules.executor
-                self._state.settler.add(item, ended)
+                self._state.settler.add(item, settlement.dropped(item))
                 return None
         if "callback" in self._executors and item.tube.name not in self._handled:
             self._state.settler.add(item, settlement.postponed(item, NOT_OURS))

@@ -5,6 +5,8 @@ It imports what its worker names, never what a task says, and leaves taking and 
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import ctypes
 import importlib
 import os
@@ -15,13 +17,14 @@ import threading
 import traceback
 from functools import reduce
 from multiprocessing.connection import Connection
+from types import ModuleType
 from typing import Any, NoReturn
 
 import msgspec
 
 from penstock.app.current import Bury, CurrentTask, Fail, Retry, Snooze, set_run
 from penstock.app.handler import Handler
-from penstock.app.tracing import continued
+from penstock.app.running import call, log_tasks
 from penstock.broker.tube_factory import DEFAULT_KIND
 from penstock.core import codec, names
 from penstock.core.ending import encode_code
@@ -33,6 +36,8 @@ from penstock.worker.settlement import unkept
 
 # Seconds between looks at the progress that a handler sets.
 PROGRESS_TICK = 0.2
+# What the worker says instead of a job when there are no more.
+OVER = b"over"
 _PR_SET_PDEATHSIG = 1
 
 
@@ -132,30 +137,59 @@ class WorkerPipe:
 
 
 def main(fd: int, modules: list[str]) -> None:
-    """ChildRun what the worker asks for, until it is gone. The modules are loaded first: that is no handler's time."""
+    """Run what the worker asks for, until it says that this is all, or is gone.
+
+    The modules are loaded first: that is no handler's time. One that is given as `module:name` names a handler, whose
+    app has hooks for the start and the end of this process.
+    """
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the worker decides when this one ends
     pipe = WorkerPipe(Connection(fd))
-    for module in modules:
-        importlib.import_module(module)
-    pipe.say(Message("ready"))
-    while True:
-        job = msgspec.json.decode(pipe.heard.get(), type=Job)
+    log_tasks()
+    url = msgspec.json.decode(pipe.heard.get(), type=str | None)
+    pipe.busy = False
+    hooks = {id(handler.hooks): handler.hooks for handler in load(modules, url)}.values()
+    with asyncio.Runner() as runner:
+        for each in hooks:
+            each.start_process(runner.run)
+        pipe.say(Message("ready"))
+        serve(pipe)
+        for each in hooks:
+            each.stop_process(runner.run)
+
+
+def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
+    """Import the modules; the handlers that are named among them."""
+    found = []
+    for module, _, name in (each.partition(":") for each in sorted(modules, key=lambda each: ":" in each)):
+        loaded = importlib.import_module(module)
+        if name:
+            with contextlib.suppress(BadValue, AttributeError):  # told when it is to run
+                handler = find_handler(loaded, name)
+                handler.connection.use(url)
+                found.append(handler)
+    return found
+
+
+def serve(pipe: WorkerPipe) -> None:
+    """Run handlers until the worker says that there is nothing more."""
+    while (heard := pipe.heard.get()) != OVER:
+        job = msgspec.json.decode(heard, type=Job)
         pipe.run = ChildRun(pipe, job)
         set_run(pipe.run)
-        message = answer(job)
+        message = answer(job, pipe.run)
         pipe.run, pipe.busy = None, False
         pipe.say(message)
 
 
-def answer(job: Job) -> Message:
-    """ChildRun the handler; what is to be said of its end."""
+def answer(job: Job, run: ChildRun) -> Message:
+    """Run the handler; what is to be said of its end."""
     try:
-        handler = find_handler(job)
+        handler = find_handler(importlib.import_module(job.module), job.name)
+        handler.connection.use(job.url)
         data = msgspec.json.decode(job.data, type=dict[str, Any])
-        with continued(data, job.tube, job.record.id):
-            return kept(handler, handler.arguments.call(handler.function, data.get("args", {})))
+        return kept(handler, call(handler, run, data.get("args", {}), data))
     except Retry as error:
         return Message("retry", error.delay, error.reason)
     except Snooze as error:
@@ -178,13 +212,11 @@ def kept(handler: Handler[..., Any, Any], result: object) -> Message:
         return Message("bury", text=names.text("error", unkept(error)))
 
 
-def find_handler(job: Job) -> Handler[..., Any, Any]:
+def find_handler(module: ModuleType, name: str) -> Handler[..., Any, Any]:
     """Find the handler that the worker names."""
-    module = importlib.import_module(job.module)
-    found = reduce(getattr, job.name.split("."), module)
+    found = reduce(getattr, name.split("."), module)
     if not isinstance(found, Handler):
-        raise BadValue(f"{job.module}.{job.name} is no handler here: keep the decorated function under its name")
-    found.connection.use(job.url)
+        raise BadValue(f"{module.__name__}.{name} is no handler here: keep the decorated function under its name")
     return found
 
 

@@ -5,6 +5,7 @@ A child that is not done at the ttr or the time limit of its task is killed, and
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -20,7 +21,7 @@ from penstock.app.current import Bury, Fail, Retry, Snooze
 from penstock.core import codec
 from penstock.core.ending import decode_code
 from penstock.errors import BadValue
-from penstock.worker.process_child import Job, Message
+from penstock.worker.process_child import OVER, Job, Message
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
@@ -28,6 +29,8 @@ from penstock.worker.thread_executor import ThreadExecutor
 
 # Seconds by which a lease outlasts the end of its process, to be settled in.
 SETTLE_TIME = 5.0
+# Seconds that an idle process has for the app's hooks of its end.
+SHUTDOWN_TIME = 10.0
 _encode = msgspec.json.encode
 _message = msgspec.json.Decoder(Message).decode
 
@@ -35,7 +38,7 @@ _message = msgspec.json.Decoder(Message).decode
 class Child:
     """One process that runs handlers, one after the other."""
 
-    def __init__(self, modules: Iterable[str]) -> None:
+    def __init__(self, modules: Iterable[str], url: str | None) -> None:
         here, there = socket.socketpair()
         self._pipe = Connection(here.detach())  # which is closed with this also where there will be no process
         with there:
@@ -46,7 +49,9 @@ class Child:
                 pass_fds=[there.fileno()],
                 env=environment,
             )
+        self._pipe.send_bytes(_encode(url))  # not an argument: it may have a password, and others see arguments
         self._ready = False
+        self.busy = False
 
     def await_ready(self) -> None:
         """Come back when it can begin; EOFError when it cannot."""
@@ -67,13 +72,22 @@ class Child:
         """It asked to come back, and may."""
         self._pipe.send_bytes(b"null")
 
+    def end(self) -> None:
+        """Ask it to end, where it runs nothing."""
+        with contextlib.suppress(OSError):  # it is dead
+            self._pipe.send_bytes(OVER)
+
     def kill(self) -> None:
         """End it, whatever it does; from any thread."""
         self._process.kill()
 
-    def wait(self) -> None:
-        """Come back when it is dead."""
-        self._process.wait()
+    def wait(self, seconds: float) -> None:
+        """Come back when it is dead; it is killed when it does not end in time."""
+        try:
+            self._process.wait(max(seconds, 0))
+        except subprocess.TimeoutExpired:
+            self.kill()
+            self._process.wait()
 
     def bury(self) -> str:
         """Its exit, in words, once it is dead."""
@@ -94,13 +108,19 @@ class ProcessExecutor(ThreadExecutor):
         self._children: set[Child] = set()
 
     def stop(self) -> None:
-        """Kill what still runs, and see it dead."""
-        super().stop()
+        """Kill what still runs, have the others end, and see all of them dead."""
+        self._over = True
+        self._buffer.clear()
         children = list(self._children)
         for child in children:
-            child.kill()
+            if child.busy or not self._state.hooks.shutdown:
+                child.kill()
+            else:
+                child.end()
+        ends = time.monotonic() + SHUTDOWN_TIME
         for child in children:
-            child.wait()
+            child.wait(ends - time.monotonic())
+        super().stop()  # not before: a child dies with the thread that began it
 
     def _call(self, item: RunningTask) -> None:
         began = time.perf_counter()
@@ -118,7 +138,7 @@ class ProcessExecutor(ThreadExecutor):
         """The calling thread's."""
         child: Child | None = getattr(self._own, "child", None)
         if child is None:
-            child = self._own.child = Child(self._modules)
+            child = self._own.child = Child(self._modules, self._url)
             self._children.add(child)
         return child
 
@@ -137,6 +157,7 @@ class ProcessExecutor(ThreadExecutor):
         limit = None if seconds is None else time.monotonic() + seconds
         item.ends = None if limit is None else limit + SETTLE_TIME
         item.cancel = child.kill
+        child.busy = True
         aside = False
         try:
             while True:
@@ -153,6 +174,7 @@ class ProcessExecutor(ThreadExecutor):
                     return _ended(said)
         finally:
             item.cancel = None
+            child.busy = False
             if aside:  # it died there: the slot that it has not is still given back
                 self._step(None, item, aside=False)
 

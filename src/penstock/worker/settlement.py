@@ -17,6 +17,7 @@ from penstock.core.numbers import MAX_SECONDS, span_ms
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
+    from penstock.app.hooks import Hooks
     from penstock.worker.running_task import RunningTask
 
 DEFAULT_BACKOFF = Backoff()
@@ -142,6 +143,15 @@ def dropped(item: RunningTask) -> Settlement:
     """Delete a tick that another one replaces."""
     record = item.task._record
     return Settlement(Move("delete", record.id, lease=record.lease), "dropped")
+
+
+def tell(hooks: Hooks, item: RunningTask, ended: Settlement, error: BaseException | None) -> None:
+    """Tell the hooks of a task that is about to be buried, or released for another attempt."""
+    if ended.what not in ("buried", "retried"):
+        return
+    why = HandlerFailed(ended.move.reason) if error is None else error
+    last = ended.what == "buried" or item.task._record.attempts >= item.max_attempts
+    (hooks.buries if last else hooks.retries)(item.task, why)
 
 
 def _backoff(item: RunningTask) -> float:

@@ -86,7 +86,9 @@ class WorkerState:
         self._ended(item, None, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
-        return self.settler.add(item, settlement.done(item, result))
+        ended = settlement.done(item, result)
+        settlement.tell(self.hooks, item, ended, None)
+        return self.settler.add(item, ended)
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
         """Settle a task whose handler raised or could not be called."""
@@ -99,7 +101,15 @@ class WorkerState:
                 "%r failed in attempt %d: %s", item, item.task.attempts, ended.move.reason,
                 exc_info=_shown(error), extra={"item": item},
             )  # fmt: skip
+        settlement.tell(self.hooks, item, ended, error)
         return self.settler.add(item, ended)
+
+    def used_up(self, item: RunningTask) -> None:
+        """Bury a task that was handed out as often as it may be, and whose last attempt ended with its worker."""
+        log.warning("%r is buried: its attempts are used up", item, extra={"item": item})
+        ended = settlement.used_up(item)
+        settlement.tell(self.hooks, item, ended, settlement.HandlerFailed("its attempts are used up"))
+        self.settler.add(item, ended)
 
     def returned(self, item: RunningTask) -> bool:
         """A thread has come back from a handler. False if its time limit passed: its lease and slot are given up."""

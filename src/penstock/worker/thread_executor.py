@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from penstock.app.current import set_run
-from penstock.app.tracing import continued
+from penstock.app.running import call
 from penstock.worker.running_task import RunningTask
 from penstock.worker.state import WorkerState
 
@@ -144,11 +144,7 @@ class ThreadExecutor:
             item.limit = time.monotonic() + handler.rules.time_limit
         began = time.perf_counter()
         try:
-            if item.traced is None:
-                result = handler.arguments.call(handler.function, item.stored)
-            else:
-                with continued(item.traced, item.tube.name, item.task.id):
-                    result = handler.arguments.call(handler.function, item.stored)
+            result = call(handler, item, item.stored, item.traced)
         except BaseException as error:
             if self._state.returned(item):
                 self._state.fail(item, error, began)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from penstock.app.app import App
+from penstock.app.running import log_tasks
 from penstock.app.schedules import declared
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube, check_max_pri
@@ -47,6 +50,7 @@ class Worker:
         self.session_handle = SessionHandle(runtime, implicit=True)
         self.sources = self._find_sources()
         self._threads = ThreadExecutor(self.state)
+        self._loop: AsyncExecutor | None = None
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
         self._fetcher = Fetcher(
@@ -92,11 +96,12 @@ class Worker:
         made: dict[str, Executor] = {}
         if self._callbacks is not None:
             made["callback"] = self._callbacks(self.state)
-        if "async" in needs:
-            made["async"] = AsyncExecutor(self.state)
+        if "async" in needs or self._app.hooks.needs_loop:
+            made["async"] = self._loop = AsyncExecutor(self.state)
         if "process" in needs:
             found = [each for each in self._app.handlers.values() if each.rules.executor == "process"]
-            modules = [importable_module(each.name, each.function) for each in found]
+            modules = {f"{importable_module(each.name, each.function)}:{each.function.__qualname__}" for each in found}
+            modules |= self._app.hooks.modules
             made["process"] = ProcessExecutor(self.state, self.settings.processes, modules, self._app.connection.url)
         return made
 
@@ -112,6 +117,8 @@ class Worker:
 
     def start(self) -> None:
         """Begin to take and run."""
+        log_tasks()
+        self._app.hooks.start_process(self._run_async)
         self._app.broker.runtime.start_background()
         self.state.settler.start()
         self._lease_extender.start()
@@ -142,6 +149,17 @@ class Worker:
             self.session_handle.close()
         except PenstockError as error:  # others notice by its heartbeat
             log.warning("the session could not be closed: %s", error)
+        self._app.hooks.stop_process(self._run_async)
+        for executor in self._executors.values():
+            if isinstance(executor, AsyncExecutor):
+                executor.close()
+
+    def _run_async(self, coroutine: Coroutine[Any, Any, object]) -> None:
+        """Run a coroutine of a hook on the loop that runs handlers."""
+        if self._loop is None:
+            asyncio.run(coroutine)
+        else:
+            self._loop.run(coroutine)
 
     def _give_back_running(self) -> None:
         """Release what still runs. What can be ended is ended first, so that nobody runs it at the same time."""

@@ -1,0 +1,39 @@
+"""Hooks of an app in a worker and in its child processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from penstock.worker.settings import Settings
+from penstock.worker.worker import Worker
+from tests.worker import hooked
+from tests.worker.program import PATIENCE
+
+
+def test_hooks_run_once_in_the_worker_and_in_every_child(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOOKED", str(tmp_path / "said"))
+    hooked.app.connection.use(url)
+    worker = Worker(hooked.app, Settings(processes=1))
+    worker.start()
+    handle = hooked.pid.put(False)
+    child = handle.result(PATIENCE)
+    buried = hooked.pid.put(True)
+    try:
+        buried.result(PATIENCE)
+    except Exception as error:
+        assert "told to" in str(error)  # noqa: PT017
+    worker.stop()
+    hooked.app.close()
+    said = [line.split(maxsplit=1) for line in (tmp_path / "said").read_text().splitlines()]
+    assert [what for pid, what in said if int(pid) == os.getpid()] == [
+        "startup", "async startup", "bury 2 told to", "async shutdown", "shutdown",
+    ]  # fmt: skip
+    assert [what for pid, what in said if int(pid) == child] == [
+        "startup", "async startup", "around 1", "log of 1", "over 1", "around 2", "over 2", "async shutdown",
+        "shutdown",
+    ]  # fmt: skip
