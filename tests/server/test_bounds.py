@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -141,3 +143,23 @@ def test_large_lists_do_not_hold_up_other_clients(big: str) -> None:
         assert slowest_ping(server, lambda: httpx.get(f"{home}/tubes/big?q=y", timeout=60)) < 1.0
         assert server.memory() - before < 250 * MEBIBYTE
         assert server.stop() == (0, "")
+
+
+@pytest.mark.parametrize("protocol", ["resp", "http"])
+def test_connections_that_do_not_read_cost_a_bounded_amount_together(big: str, protocol: str) -> None:
+    with Serve(big, "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0") as server:
+        port = server.port if protocol == "resp" else server.http_port
+        get = b"GET /api/tubes/big/tasks?limit=1000 HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        asked = b"TUBE.TASKS big LIMIT 1000\r\n" if protocol == "resp" else get
+        client = server.client()
+        with ExitStack() as opened:
+            before, peak = server.memory(), 0
+            for _ in range(60):
+                stalled = opened.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                stalled.sendall(asked)
+                client.execute_command("TUBE.STATS", "big")  # behind it, in the thread of the store
+                peak = max(peak, server.memory())
+            assert peak - before < 400 * MEBIBYTE
+        code, said = server.stop()
+        assert code == 0
+        assert "too many replies are not read; cutting off" in said

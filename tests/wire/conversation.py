@@ -39,6 +39,9 @@ class Wire(asyncio.Transport):
     def pause_reading(self) -> None:
         pass
 
+    def get_write_buffer_size(self) -> int:
+        return len(self.written)
+
     def is_closing(self) -> bool:
         return self.closed
 

@@ -21,6 +21,8 @@ from penstock.operations.operation import Operation
 MEBIBYTE = 1024 * 1024
 # An answer ends with the task that makes it larger than this.
 PAGE_BYTES = 8 * MEBIBYTE
+# Answers of that size that are being made at a time.
+MAX_LARGE_READS = 4
 # What a task costs beyond its data.
 TASK_BYTES = 256
 # One store call takes at most this much, if every task is as large as its tube allows.

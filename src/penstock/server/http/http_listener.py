@@ -7,6 +7,7 @@ import contextlib
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import h11
 import uvicorn
@@ -15,6 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from penstock.errors import BadValue
 from penstock.server.http.app import App
 from penstock.server.sockets import Address, Tls
+from penstock.server.unread import Unread
 
 # From the connection, or from the first byte of the next request, to the end of its head; and from an answer to the
 # end of a body that it did not wait for.
@@ -32,6 +34,10 @@ class Connection(H11Protocol):
 
     _overdue: asyncio.TimerHandle | None = None
 
+    def __init__(self, unread: Unread, **options: Any) -> None:
+        super().__init__(**options)
+        self._unread = unread
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await()
@@ -44,8 +50,17 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._look()
 
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._unread.add(self.transport)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._unread.remove(self.transport)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self._came()
+        self._unread.remove(self.transport)
         super().connection_lost(exc)
 
     def _look(self) -> None:
@@ -136,7 +151,7 @@ class _Server(uvicorn.Server):
             return
         config, loop = self.config, asyncio.get_running_loop()
         state = self.lifespan.state
-        protocol = partial(Connection, config=config, server_state=self.server_state, app_state=state)
+        protocol = partial(Connection, Unread(), config=config, server_state=self.server_state, app_state=state)
         handshake = HANDSHAKE_SECONDS if config.ssl else None
         self.servers = [
             await loop.create_server(

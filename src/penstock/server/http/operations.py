@@ -6,6 +6,7 @@ From a table of operations come the routes and, in `openapi`, their description;
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import types
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
@@ -129,6 +130,11 @@ class Operation:
         kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
         return [kind for kind in kinds if kind is not type(None)]
 
+    @cached_property
+    def large(self) -> bool:
+        """Whether it reads pages of tasks, of which few are made at a time."""
+        return self.method == "GET" and responses.TaskList in self.answers
+
     @property
     def may_be_empty(self) -> bool:
         """Whether 204 is among its answers."""
@@ -155,7 +161,8 @@ def route(server: Server, operation: Operation) -> Route:
 
 
 async def _serve(server: Server, operation: Operation, request: Request, read: dict[str, Any]) -> Response:
-    async with server.access.visit(request.headers.get(SESSION)) as visit:
+    large = server.access.large_reads if operation.large else contextlib.nullcontext()
+    async with large, server.access.visit(request.headers.get(SESSION)) as visit:
         call = Call(server, request, visit)
         try:
             answer = await operation.handler(call, **read)
@@ -163,6 +170,10 @@ async def _serve(server: Server, operation: Operation, request: Request, read: d
             if not server.access.forget(call.path.get("name", "")):
                 raise
             answer = await operation.handler(call, **read)
+        return await _response(operation, answer)
+
+
+async def _response(operation: Operation, answer: Any) -> Response:
     if answer is None:
         return Response(status_code=204)
     if isinstance(answer, Response):

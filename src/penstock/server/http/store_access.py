@@ -19,6 +19,7 @@ from penstock.broker.session import SessionHandle
 from penstock.broker.tube_factory import find_tube, open_for_put
 from penstock.errors import NotFound, PenstockError
 from penstock.server.http.http_errors import Refused
+from penstock.server.paging import MAX_LARGE_READS
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -49,6 +50,7 @@ class Access:
     def __init__(self, broker: aio.Broker, max_sessions: int) -> None:
         self.broker = broker
         self.stopping = asyncio.Event()
+        self.large_reads = asyncio.Semaphore(MAX_LARGE_READS)
         #: Names of tubes by their numbers, as far as they were met.
         self.names: dict[int, str] = {}
         self._max_sessions = max_sessions

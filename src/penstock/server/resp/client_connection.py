@@ -93,14 +93,17 @@ class Connection(asyncio.Protocol):
         """It does not read."""
         self._choked = time.monotonic()
         self._readable.clear()
+        self._service.unread.add(self._transport)
 
     def resume_writing(self) -> None:
         """It reads again."""
         self._readable.set()
+        self._service.unread.remove(self._transport)
 
     def connection_lost(self, error: Exception | None) -> None:
         """It is gone."""
         self._service.connections -= 1
+        self._service.unread.remove(self._transport)
         self._ending = True
         if self._worker is not None:
             self._worker.cancel()
@@ -186,17 +189,22 @@ class Connection(asyncio.Protocol):
 
     async def _serve(self, requests: list[Request]) -> None:
         for step in plan(self.session, requests):
-            replies: list[Reply]
-            if isinstance(step, Calls):
-                replies = await (self._wait(step) if step.waits else carry_out(self.session, step))
-            else:
-                replies = [step]
-            self._unsent += encode(replies, self.session.version)
+            large = isinstance(step, Calls) and step.command.large
+            async with self._service.large_reads if large else contextlib.nullcontext():
+                self._add(await self._replies(step))  # in no variable, which would keep them while they are sent
             if self.session.leaving:
                 self._ending = True
                 return
             if len(self._unsent) > MAX_UNSENT:
                 await self._send()
+
+    def _add(self, replies: list[Reply]) -> None:
+        self._unsent += encode(replies, self.session.version)
+
+    async def _replies(self, step: Calls | Reply) -> list[Reply]:
+        if not isinstance(step, Calls):
+            return [step]
+        return await (self._wait(step) if step.waits else carry_out(self.session, step))
 
     async def _wait(self, calls: Calls) -> list[Reply]:
         """Calls that may take long: what is already answered is sent first, and a peer that goes ends them."""

@@ -15,6 +15,8 @@ from penstock.broker.session import SessionHandle
 from penstock.core.options import Tube as StoredTube
 from penstock.operations.operation import Operation
 from penstock.server.auth import Tokens
+from penstock.server.paging import MAX_LARGE_READS
+from penstock.server.unread import Unread
 from penstock.store.contract import load_tube
 
 P = ParamSpec("P")
@@ -34,6 +36,9 @@ class Service:
         self.broker = broker
         self.executor = executor
         self.tokens = tokens
+        self.unread = Unread()
+        #: Held from the read of data to its encoding: else many results would wait for the event loop.
+        self.large_reads = asyncio.Semaphore(MAX_LARGE_READS)
         self.began = time.time()
         self.connections = 0
         self.blocked = 0

@@ -48,6 +48,8 @@ class Command(msgspec.Struct, frozen=True):
     waits: Callable[[Args], bool] = _never
     #: Whether it changes how the requests behind it are read, so that these wait for it.
     turns: bool = False
+    #: Whether its reply holds the data of tasks, and only that few are made at a time.
+    large: bool = False
     usage: str = ""
 
     def takes(self, count: int) -> bool:

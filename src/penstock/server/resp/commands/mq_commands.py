@@ -160,5 +160,5 @@ COMMANDS = (
     Command("MQ.POP", 3, _pop, tube_at=2, joins=lambda args: args[1], takes_out=_takes_out, usage="count key"),
     Command("MQ.ACK", -3, _ack, tube_at=1, joins=by_tube, usage="key id [id ...]"),
     Command("MQ.RECOVER", 4, single(_recover), tube_at=1, usage="key count milliseconds"),
-    Command("MQ.INSPECT", -4, single(_inspect), Role.READ, tube_at=1, usage="key [PENDING] start count"),
+    Command("MQ.INSPECT", -4, single(_inspect), Role.READ, tube_at=1, large=True, usage="key [PENDING] start count"),
 )
