@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from penstock.core.kind import Kind
 from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_exists
-from penstock.core.results import Effects
+from penstock.core.results import Effects, Finding
 from penstock.core.transfer import arriving, gone, is_hidden, is_sealed, named, plain_name
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
@@ -33,6 +33,10 @@ class PoolTubes(Tubes):
     def __init__(self, runner: Runner, shards: Shards, vault: Vault) -> None:
         super().__init__(runner, shards)
         self._vault = vault
+
+    def lost(self) -> list[Finding]:
+        """None: the database knows every tube, and an index without one of its keys is rebuilt."""
+        return []
 
     def save(self, name: str, kind: Kind, given: dict[str, object], *, exist_ok: bool) -> Tube:
         self.find(name)  # NoSuchTube while it is moved

@@ -7,6 +7,7 @@ scripts, sessions, outboxes and checks know the shards alone.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import TypeVar, cast
@@ -22,6 +23,7 @@ from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
 from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
+from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
 
@@ -282,6 +284,26 @@ class Tubes:
         found = (tube for tube, alive in zip(tubes, lives, strict=True) if alive)
         return sorted(found, key=lambda tube: tube.name)
 
+    def lost(self) -> list[Finding]:
+        """Tubes whose tasks are stored, but which no call can find: their name or their `meta` was removed."""
+        names = {stored.no: tube.name for tube in self._declared() for stored in self.shards.of(tube)}
+        findings: list[Finding] = []
+        for first in itertools.count(1, _STEP):
+            numbers = range(first, first + _STEP)  # they are given in order
+            sizes = self._ask_numbers(numbers, "tasks", b"HLEN")
+            metas = self._ask_numbers(numbers, "meta", b"EXISTS")
+            dropped = self._ask_numbers(numbers, "meta", b"HEXISTS", b"ghost")
+            for no, size, meta, ghost in zip(numbers, sizes, metas, dropped, strict=True):
+                if size and (no not in names or not meta) and not ghost:
+                    findings.append(_lost(no, names.get(no), cast(int, size)))
+            if not any(sizes) and first + _STEP > max(names, default=0):
+                return findings
+        raise AssertionError("the loop ends where nothing is stored")
+
+    def _ask_numbers(self, numbers: Sequence[int], part: str, command: bytes, *words: bytes) -> list[Reply]:
+        keys = [self._runner.keys.name(no, part) for no in numbers]
+        return self._runner.servers.command_all([(key, (command, key, *words)) for key in keys])
+
     def stored(self) -> list[Tube]:
         """The same, with the shards of sharded tubes in their place."""
         return [stored for tube in self.all() for stored in self.shards.of(tube)]
@@ -309,6 +331,13 @@ class Tubes:
     def _known(self, no: int, stored: bytes) -> Tube:
         self.shards.learn(no, _decode(stored).floor)
         return make_declared(no, stored)
+
+
+def _lost(no: int, name: str | None, size: int) -> Finding:
+    remedy = "restore the last snapshot of the server"
+    if name is None:
+        return Finding(f"number {no}", None, f"its name is lost, and {size} tasks with it", remedy)
+    return Finding(name, None, f"its meta is lost, so no call finds its {size} tasks", remedy)
 
 
 def make_declared(no: int, stored: bytes) -> Tube:

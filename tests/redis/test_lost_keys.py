@@ -1,0 +1,31 @@
+"""Keys that somebody removed: check tells of the tubes whose tasks no call can find any more."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.store.redis.runner import TUBES
+from penstock.store.redis.store import RedisStore
+
+
+@pytest.mark.parametrize("store_url", ["redis", "redis-cluster"], indirect=True)
+def test_check_tells_of_a_lost_name_and_a_lost_meta(store_url: str) -> None:
+    with penstock.connect(store_url) as broker:
+        tube = broker.tube("t")
+        tube.put_many(range(5))
+        broker.tube("u").put_many(range(2))
+        dropped = broker.tube("v")
+        dropped.put("x", reply_to="u")
+        dropped.drop()
+        assert broker.check() == []
+        store = broker.runtime.store
+        assert isinstance(store, RedisStore)
+        store._runner.command(tube.stored.no, "meta", b"DEL")
+        (found,) = broker.check(repair=True)
+        assert (found.tube, found.what) == ("t", "its meta is lost, so no call finds its 5 tasks")
+        store._runner.command(TUBES, "tubes", b"DEL")
+        store._runner.command(TUBES, "names", b"DEL")
+        assert [finding.what for finding in broker.check()] == [
+            "its name is lost, and 5 tasks with it", "its name is lost, and 3 tasks with it",
+        ]  # fmt: skip
