@@ -78,6 +78,7 @@ def test_takes_after_a_cancel_clear_bounded_steps(own_server: Redis, kind: str) 
 
 def test_an_address_among_many_costs_no_more(own_server: Redis) -> None:
     with penstock.connect(own_server.fresh_url(), clock=Clock()) as broker:
+        quiet(broker)
         tube = broker.tube("t", kind="fifo")
 
         def round_trip(address: str) -> dict[str, int]:

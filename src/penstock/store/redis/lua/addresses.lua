@@ -2,22 +2,39 @@
 
 -- part: outcomes
 -- addresses: address -> key of the task that has it, or had it last. outcomes: key -> until when it is kept, then status,
--- address (empty: none), error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and number of an ended
--- group -> when to look whether they can be forgotten.
+-- address (empty: none), error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and
+-- number of an ended group -> when to look whether they can be forgotten.
 -- KEYS: addresses outcomes kept
-local function address_in(stored) return (struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))) end
+local outcomes = { kept = {} } -- key, outcome, ... of this step, written together by outcomes.flush
 
 local function keep_outcome(key, address, ending, until_)
   local error, code, result = ending.error or '', ending.code or '', ending.result or ''
   local form, status = '>I6Bc0Bc0Hc0Hc0', ending.status
   local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
   if mark_changed then mark_changed('o' .. key) end
-  redis.call('HSET', k_outcomes, key, stored)
-  redis.call('ZADD', k_kept, until_, 'o' .. key)
+  local kept = outcomes.kept
+  kept[#kept + 1] = key
+  kept[#kept + 1] = stored
+end
+
+-- Write the outcomes of this step, all kept for the same time, and forget twice as many that are past theirs: that bounds
+-- their number even if nobody advances the tube.
+outcomes.flush = function()
+  local kept = outcomes.kept
+  if #kept == 0 then return end
+  outcomes.kept = {}
+  forget_expired(#kept)
+  call_with('HSET', k_outcomes, kept)
+  for first = 1, #kept, 200 do
+    local keys = { 'o' }
+    for i = first, math.min(first + 199, #kept), 2 do keys[#keys + 1] = kept[i] end
+    redis.call('ZADD', k_kept, struct.unpack('>I6', kept[2]), table.concat(keys))
+  end
 end
 
 -- The address is put again: its last outcome is forgotten within a minute; see SUPERSEDED_MS in penstock.core.ending.
 local function supersede(address)
+  outcomes.flush() -- the task that made room may have had it
   local key = redis.call('HGET', k_addresses, address)
   local stored = key and redis.call('HGET', k_outcomes, key)
   if not stored or struct.unpack('>I6', stored) <= now + 60000 then return end
@@ -29,7 +46,7 @@ end
 local function forget_outcome(key)
   local stored = redis.call('HGET', k_outcomes, key)
   if not stored or struct.unpack('>I6', stored) > now then return end
-  local address = address_in(stored)
+  local address = struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7)) -- behind its status
   if mark_changed then mark_changed('o' .. key) end
   redis.call('HDEL', k_outcomes, key)
   if redis.call('HGET', k_addresses, address) == key then redis.call('HDEL', k_addresses, address) end

@@ -87,7 +87,6 @@ end
 task_removed = function(key, rec, to)
   local ending = to.ending or { status = STATUS[string.match(to.events, '%a+$')] }
   if rec.address or ending.status == 'failed' or ending.status == 'cancelled' then
-    forget_expired(2) -- bounds the number of outcomes even if nobody advances the tube
     keep_outcome(key, rec.address or '', ending, now + tube_facts()[1])
     notify_waiters = true
   end
@@ -164,6 +163,7 @@ end
 
 finish_relations = function()
   put_pending_work()
+  outcomes.flush()
   save_groups()
   if notify_waiters then awaited = redis.call('HDEL', k_meta, 'awaited') == 1 end
   local found = (posted or left_behind()) and outbox_entries(0) or {}

@@ -47,7 +47,7 @@ return 1
 -- Storing what comes from elsewhere: another store, or the database of a pool.
 -- An outcome: `o` and its key, and its bytes.
 local function load_outcome(name, stored)
-  local key, address = string.sub(name, 2), address_in(stored)
+  local key, address = string.sub(name, 2), struct.unpack('>Bc0', stored, 8 + string.byte(stored, 7))
   local newest = redis.call('HGET', k_addresses, address)
   redis.call('HSET', k_outcomes, key, stored)
   redis.call('ZADD', k_kept, (struct.unpack('>I6', stored)), name)
