@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from penstock.server.auth import Role, make_token, token_line
-from tests.server.serving import Serve, read_exactly
+from tests.server.serving import Serve, read_exactly, read_to_end
 
 TOKENS = {role: make_token() for role in Role}
 
@@ -40,6 +40,19 @@ def test_a_stranger_may_not_say_much(guarded: Serve) -> None:
         client.sendall(b"*2\r\n$4\r\nAUTH\r\n$20000\r\n")
         read_exactly(client, b"-ERR Protocol error: invalid bulk length: a request may have 16384 bytes\r\n")
         assert client.recv(1) == b""
+
+
+def test_who_only_reads_may_not_say_much_either(guarded: Serve) -> None:
+    with guarded.raw() as client:
+        client.sendall(b"AUTH " + TOKENS[Role.READ].encode() + b"\r\n*2\r\n$4\r\nECHO\r\n$300000\r\n")
+        read_exactly(client, b"+OK\r\n-ERR Protocol error: invalid bulk length: a request may have 262144 bytes\r\n")
+        assert client.recv(1) == b""
+    with guarded.raw() as client:
+        ping = b"PING " + b"x" * 1000 + b"\r\n"
+        client.sendall(b"AUTH " + TOKENS[Role.READ].encode() + b"\r\nMULTI\r\n" + ping * 300 + b"EXEC\r\nQUIT\r\n")
+        heard = read_to_end(client)
+        assert b"-ERR too much between MULTI and EXEC: 262144 bytes at most\r\n" in heard
+        assert heard.endswith(b"-EXECABORT Transaction discarded because of previous errors.\r\n+OK\r\n")
 
 
 def test_a_token_opens_the_door_to_what_is_behind_it_in_the_pipeline(guarded: Serve) -> None:

@@ -49,7 +49,7 @@ def bearer(name: str) -> dict[str, str]:
 
 def test_without_a_token_nothing_is_told(guarded: Serving) -> None:
     for operation in guarded.app.operations:
-        path = operation.template.format(name="mail", id="1", group="g", key="0123456789abcdef")
+        path = operation.template.format(name="mail", id="1", address="a", group="g", key="0123456789abcdef")
         answer = guarded.client.request(operation.method, path)
         if operation.role is None:
             assert answer.status_code == 200
@@ -64,7 +64,7 @@ def test_each_role_may_do_its_part(guarded: Serving) -> None:
         for operation in OPERATIONS:
             if operation.role is None:
                 continue
-            path = operation.template.format(name="none", id="1", group="g", key="0123456789abcdef")
+            path = operation.template.format(name="none", id="1", address="a", group="g", key="0123456789abcdef")
             answer = guarded.client.request(operation.method, path, headers=bearer(role.name.lower()))
             assert (answer.status_code == 403) == (role < operation.role), (role, operation)
 

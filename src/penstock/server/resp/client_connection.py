@@ -13,7 +13,7 @@ from typing import cast
 from penstock.errors import PenstockError
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.dispatch import Calls, carry_out, plan
-from penstock.server.resp.grammar import MAX_REQUEST, ForeignProtocol, ProtocolError, Request, Requests
+from penstock.server.resp.grammar import ForeignProtocol, ProtocolError, Request, Requests
 from penstock.server.resp.replies import Fault, Reply, encode
 from penstock.server.resp.service import Service
 
@@ -28,8 +28,6 @@ MAX_PENDING = 256 * 1024
 MAX_UNSENT = 64 * 1024
 # With more bytes than that sent off and not read by the peer, nothing more is carried out for it.
 MAX_UNREAD = 256 * 1024
-# Without a token there is little to say.
-MAX_STRANGER = 16 * 1024
 # A request must arrive whole within this, and a token, where one is needed.
 ARRIVAL_SECONDS = 60.0
 TOKEN_SECONDS = 30.0
@@ -183,9 +181,8 @@ class Connection(asyncio.Protocol):
 
     def _next(self) -> list[Request]:
         """The next requests. A stranger's come one by one: each may be the token that opens the door to more."""
-        known = self.session.role is not None
-        self._requests.limit = MAX_REQUEST if known else MAX_STRANGER
-        return self._requests.read(CHUNK if known else 1)
+        self._requests.limit = self.session.max_request
+        return self._requests.read(CHUNK if self.session.role is not None else 1)
 
     async def _serve(self, requests: list[Request]) -> None:
         for step in plan(self.session, requests):

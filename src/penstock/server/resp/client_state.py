@@ -14,7 +14,7 @@ from penstock.core.options import Tube as StoredTube
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role, hashed
-from penstock.server.resp.grammar import Request
+from penstock.server.resp.grammar import MAX_REQUEST, Request
 from penstock.server.resp.replies import RESP2
 from penstock.server.resp.service import Service
 
@@ -22,6 +22,9 @@ R = TypeVar("R")
 
 # Handles that a connection keeps; then all are let go and made again.
 MAX_TUBES = 1000
+# Without a token there is little to say, and who only reads sends no data.
+MAX_STRANGER = 16 * 1024
+MAX_READER = 256 * 1024
 
 
 class Session:
@@ -55,6 +58,12 @@ class Session:
         if not tokens.required:
             return Role.ADMIN
         return tokens.role_of(self._digest) if self._digest else None
+
+    @property
+    def max_request(self) -> int:
+        """How many bytes its requests may have, and those between MULTI and EXEC together."""
+        role = self.role
+        return MAX_STRANGER if role is None else MAX_READER if role is Role.READ else MAX_REQUEST
 
     def authenticate(self, token: str) -> bool:
         """Whether the token is good; then it is this connection's."""

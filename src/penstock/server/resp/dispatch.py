@@ -10,7 +10,7 @@ from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args
 from penstock.server.resp.commands import handshake, mq_commands, server_info, task_commands, transaction, tube_commands
 from penstock.server.resp.commands.command import Command, forbidden
-from penstock.server.resp.grammar import MAX_REQUEST, WORD_SIZE, Request
+from penstock.server.resp.grammar import WORD_SIZE, Request
 from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word, fault_of
 
 log = logging.getLogger("penstock")
@@ -101,8 +101,8 @@ def _queued(session: Session, request: Request, command: Command) -> Reply:
     if command.turns or command.waits(request[1:]):
         raise Refused("ERR", f"'{command.name.lower()}' cannot be used in this way between MULTI and EXEC")
     session.queued_size += len(b"".join(request)) + WORD_SIZE * len(request)
-    if session.queued_size > MAX_REQUEST:
-        raise Refused("ERR", f"too much between MULTI and EXEC: {MAX_REQUEST} bytes at most")
+    if session.queued_size > session.max_request:
+        raise Refused("ERR", f"too much between MULTI and EXEC: {session.max_request} bytes at most")
     session.queued.append(request)
     return Word("QUEUED")
 
