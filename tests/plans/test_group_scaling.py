@@ -11,6 +11,7 @@ import penstock
 from penstock.testing import Clock
 from tests.plans.cancelled import must_clear_in_steps, plain_cost, takes_after_cancel
 from tests.plans.test_scaling import Steps, must_not_grow
+from tests.support.quiet_broker import quiet
 
 SMALL, LARGE = 2_000, 100_000
 
@@ -18,6 +19,7 @@ SMALL, LARGE = 2_000, 100_000
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[penstock.Broker]:
     with penstock.connect(f"sqlite:///{tmp_path}/queue.db?durability=relaxed", clock=Clock()) as broker:
+        quiet(broker)
         yield broker
 
 

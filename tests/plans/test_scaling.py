@@ -48,6 +48,7 @@ class Steps:
 def broker(tmp_path: Path) -> Iterator[penstock.Broker]:
     clock = Clock()
     with penstock.connect(f"sqlite:///{tmp_path}/queue.db?durability=relaxed", clock=clock) as broker:
+        quiet(broker)
         yield broker
 
 

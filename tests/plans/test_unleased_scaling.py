@@ -10,6 +10,7 @@ import pytest
 import penstock
 from penstock.testing import Clock
 from tests.plans.test_scaling import Steps, must_not_grow
+from tests.support.quiet_broker import quiet
 
 
 @pytest.fixture
@@ -20,6 +21,7 @@ def clock() -> Clock:
 @pytest.fixture
 def broker(tmp_path: Path, clock: Clock) -> Iterator[penstock.Broker]:
     with penstock.connect(f"sqlite:///{tmp_path}/queue.db?durability=relaxed", clock=clock) as broker:
+        quiet(broker)
         yield broker
 
 
