@@ -18,11 +18,11 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    App Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Finding Group Kind LeaseLost NoSuchTube NotFound
-    NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry Schedule SchemaMismatch Session
-    SessionInfo Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed Tube TubeBusy
-    TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect current_task
-    register_kind waiting
+    App Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Failures Finding Group Kind LeaseLost NoSuchTube
+    NotFound NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry Schedule SchemaMismatch
+    Session SessionInfo Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed
+    Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect
+    current_task current_tasks register_kind waiting
 """
 
 TUBE = (
@@ -62,7 +62,7 @@ METHODS = {
     "App.on_shutdown": "callback",
     "App.on_startup": "callback",
     "App.on_start": "callback",
-    "App.task": f"function=None, *, {', '.join(TASK_OPTIONS)}",
+    "App.task": "function=None, *, " + ", ".join(sorted((*TASK_OPTIONS, "batch", "linger"))),
     "Broker.bind": "connection",
     "Broker.check": "repair=False",
     "Broker.close": "",

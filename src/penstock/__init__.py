@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from penstock.app.app import App
 from penstock.app.chain import chain
-from penstock.app.current import Bury, Fail, Retry, Snooze, current_task, waiting
+from penstock.app.current import Bury, Fail, Failures, Retry, Snooze, current_task, current_tasks, waiting
 from penstock.broker.broker import Broker, connect
 from penstock.broker.group import Group, Progress
 from penstock.broker.outcome import Outcome
@@ -67,6 +67,7 @@ __all__ = [
     "Cancelled",
     "DuplicateAddress",
     "Fail",
+    "Failures",
     "Finding",
     "Group",
     "Kind",
@@ -105,6 +106,7 @@ __all__ = [
     "chain",
     "connect",
     "current_task",
+    "current_tasks",
     "register_kind",
     "waiting",
 ]

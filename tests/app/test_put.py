@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.app.app import App
+from penstock.app.handler import Handler
 from penstock.testing import run_queued
 from tests.app.shapes import Mail, Point, User
 
@@ -73,8 +74,9 @@ def test_a_single_put_stores_what_put_many_does(app: App, rules: dict[str, Any])
     told: list[int] = []
     app.on_put(lambda handles: told.extend(handle.id for handle in handles))
 
-    @app.task(**rules)
-    def send(to: str) -> None: ...
+    def function(to: str) -> None: ...
+
+    send: Handler[[str], None, None] = app.task(**rules)(function)
 
     send.put("ada")  # the first one opens the tube
     assert [send.put("ada").id, send.put_many(["ada"])[0].id] == [2, 3]

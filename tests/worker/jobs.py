@@ -334,3 +334,54 @@ async def watch_lease_async() -> None:
 def watch_lease_process(path: str) -> None:
     say(["began", os.getpid()])
     time.sleep(60)
+
+
+def note_batch(rows: list[int]) -> list[str] | None:
+    """What the batch handlers do, by their rows."""
+    tasks = penstock.current_tasks()
+    say(["batch", rows, [task.attempts for task in tasks]])
+    if -1 in rows:
+        raise ValueError("a bad row")
+    if -2 in rows:
+        raise penstock.Failures({rows.index(-2): ValueError("this one"), 0: penstock.Bury("and this")})
+    if -3 in rows:
+        raise penstock.Fail("all of them")
+    if -4 in rows and len(rows) > 1:
+        return ["too few"]
+    if -5 in rows:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return [f"row {row}" for row in rows]
+
+
+@app.task(tube="rows", batch=5, linger=0.3, max_attempts=2, backoff=FAST)
+def store_rows(rows: list[int]) -> list[str] | None:
+    return note_batch(rows)
+
+
+@app.task(tube="rows-async", batch=5, linger=0.3, max_attempts=1)
+async def store_rows_async(rows: list[int]) -> list[str] | None:
+    return await asyncio.to_thread(note_batch, rows)
+
+
+@app.task(tube="rows-process", batch=5, linger=0.3, max_attempts=1, executor="process")
+def store_rows_process(rows: list[int]) -> list[str] | None:
+    return note_batch(rows)
+
+
+@app.task(tube="rows", batch=100, linger=0.2)
+def hold_rows(rows: list[str]) -> None:
+    """Work until all leases are lost, or told to end."""
+    say(["holding", len(rows)])
+    tasks = penstock.current_tasks()
+    end = time.monotonic() + 60
+    while not all(task.lost for task in tasks) and time.monotonic() < end:
+        if any(task.lost for task in tasks):
+            say(["lost", [task.lost for task in tasks]])
+            return
+        time.sleep(0.01)
+
+
+@app.task(tube="rows", batch=3, time_limit=0.2, max_attempts=1)
+def hang_rows(words: list[str]) -> None:
+    for word in words:
+        await_word(word)

@@ -9,7 +9,7 @@ from penstock.app.app_connection import AppConnection
 from penstock.app.group import CallGroup
 from penstock.app.handler import Handler
 from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart
-from penstock.app.rules import TaskOptions, make_rules
+from penstock.app.rules import HandlerOptions, TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
 from penstock.core import names
@@ -23,6 +23,7 @@ from penstock.schedule.ticks import check_catch_up
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 F = TypeVar("F", bound=OnPut)
 G = TypeVar("G", bound=OnStart)
 H = TypeVar("H", bound=OnEnd)
@@ -40,6 +41,17 @@ class Decorator(Protocol):
     def __call__(self, function: Callable[P, Coroutine[Any, Any, R]], /) -> Handler[P, R, Coroutine[Any, Any, R]]: ...
     @overload
     def __call__(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
+
+
+class BatchDecorator(Protocol):
+    """Makes a handler of a function that is given a list; one element of it is put."""
+
+    @overload
+    def __call__(
+        self, function: Callable[[list[T]], Coroutine[Any, Any, R]], /
+    ) -> Handler[[T], Any, Coroutine[Any, Any, R]]: ...
+    @overload
+    def __call__(self, function: Callable[[list[T]], R], /) -> Handler[[T], Any, R]: ...
 
 
 class App:
@@ -60,13 +72,18 @@ class App:
     @overload
     def task(self, function: Callable[P, R], /) -> Handler[P, R, R]: ...
     @overload
-    def task(self, function: None = None, /, **options: Unpack[TaskOptions]) -> Decorator: ...
+    def task(self, function: None = None, /, **options: Unpack[HandlerOptions]) -> Decorator: ...
+    @overload
+    def task(
+        self, function: None = None, /, *, batch: int, linger: Seconds | None = None, **options: Unpack[HandlerOptions]
+    ) -> BatchDecorator: ...
     def task(self, function: Callable[..., Any] | None = None, /, **options: Unpack[TaskOptions]) -> Any:
         """Make a handler of a function: `.put(…)` stores a task, and a worker calls it.
 
         `name` is what tasks call it by, else the function's own. `executor` is thread, process or async, else what
-        the function needs. `backoff` is how long to wait after a failure. All other options are put options, for
-        every put that does not say otherwise.
+        the function needs. `backoff` is how long to wait after a failure, `time_limit` how long one run may take.
+        With `batch`, the function is given a list of up to that many tasks, after waiting up to `linger` seconds for
+        more. All other options are put options, for every put that does not say otherwise.
         """
         if function is None:
             return lambda function: self._add(function, options)
@@ -79,7 +96,7 @@ class App:
         timezone: str | None = "UTC",
         catch_up: str | None = "none",
         overlap: bool | None = True,
-        **options: Unpack[TaskOptions],
+        **options: Unpack[HandlerOptions],
     ) -> Decorator:
         """Have a worker call the function at the times of a cron expression in a time zone.
 
@@ -91,19 +108,19 @@ class App:
 
     def every(
         self, seconds: Seconds, *, catch_up: str | None = "none", overlap: bool | None = True,
-        **options: Unpack[TaskOptions],
+        **options: Unpack[HandlerOptions],
     ) -> Decorator:  # fmt: skip
         """Have a worker call the function at multiples of `seconds` since the Unix epoch."""
         return self._schedule(Every(seconds), catch_up, overlap, options)
 
-    def _schedule(self, plan: Plan, catch_up: str | None, overlap: bool | None, options: TaskOptions) -> Decorator:
+    def _schedule(self, plan: Plan, catch_up: str | None, overlap: bool | None, options: HandlerOptions) -> Decorator:
         checked = check_catch_up("none" if catch_up is None else catch_up)
         overlaps = overlap is None or flag("overlap", overlap)
         tube = options.get("tube")
-        where: TaskOptions = {**options, "tube": SCHEDULE_TUBE if tube is None else tube}
+        where: HandlerOptions = {**options, "tube": SCHEDULE_TUBE if tube is None else tube}
 
         def decorate(function: Any) -> Any:
-            handler = function if isinstance(function, Handler) else self._add(function, where)
+            handler = function if isinstance(function, Handler) else self._add(function, cast(TaskOptions, where))
             handler.arguments.must_need_none()
             declared(self.schedules).append(Declared(handler, plan, checked, overlaps))
             return handler

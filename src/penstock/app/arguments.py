@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
 from types import GenericAlias
-from typing import Any, get_type_hints
+from typing import Any, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import astuple
@@ -83,13 +83,16 @@ SHARED_NAME = "at"
 class Arguments:
     """Checks and stores the arguments of one function, by its annotations."""
 
-    def __init__(self, name: str, function: Callable[..., object]) -> None:
+    def __init__(self, name: str, function: Callable[..., object], *, batch: bool = False) -> None:
+        self._batch = batch  # the function is given a list of what the tasks have each
         self._name = name
         self._what = f"an argument of {name}"
         self._function = function
         self._signature = _signature(name, function)
         self._parameters = list(self._signature.parameters.values())
         _check(name, self._parameters)
+        if batch and (len(self._parameters) != 1 or self._first() is None):
+            raise BadValue(f"{name} is given batches, so it must have one parameter, a list: it has {self._signature}")
         plain = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
         self._positional = all(parameter.kind in plain for parameter in self._parameters)
         self._names = [parameter.name for parameter in self._parameters]
@@ -98,8 +101,21 @@ class Arguments:
 
     @cached_property
     def hints(self) -> dict[str, Any]:
-        """The resolved annotations, of the result too; not before they are needed, so that they may look ahead."""
-        return hints(self._name, self._function)
+        """The resolved annotations, of the result too; not before they are needed, so that they may look ahead.
+
+        Of a function that is given batches, those of one task.
+        """
+        found = hints(self._name, self._function)
+        return {name: self._of_one(name, kind) for name, kind in found.items()} if self._batch else found
+
+    def _of_one(self, name: str, kind: Any) -> Any:
+        """The annotation of one element of a list."""
+        if kind in (list, Any) or (name == "return" and kind is type(None)):
+            return type(None) if kind is type(None) else Any
+        lists = [part for part in (kind, *get_args(kind)) if get_origin(part) is list]  # also of list[R] | None
+        if not lists:
+            raise BadValue(f"{name} of {self._name}, which is given batches, is {kind}: annotate it as list[…]")
+        return get_args(lists[0])[0]
 
     @cached_property
     def _struct(self) -> type[msgspec.Struct]:
@@ -194,7 +210,13 @@ class Arguments:
             raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
-        """Call the function with what was stored; BadValue, before it is called, when that does not fit."""
+        """Call the function with what was stored; BadValue, before it is called, when that does not fit.
+
+        One that is given batches is called with a list of what was stored for each task.
+        """
+        if self._batch:
+            items = [astuple(self._read(each))[0] for each in cast("list[object]", stored)]
+            return function(items)
         given = astuple(self._read(stored))
         if self._positional:
             return function(*given)

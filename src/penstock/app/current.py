@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextvars import ContextVar
 from types import TracebackType
 from typing import Protocol
@@ -54,6 +55,20 @@ class Fail(Exception):
         super().__init__(error, code)
 
 
+class Failures(Exception):
+    """Raised by a batch handler: these of its tasks failed, by their place in the list; the others are done."""
+
+    def __init__(self, failures: Mapping[int, BaseException]) -> None:
+        given: object = failures
+        if not isinstance(given, Mapping):
+            raise BadValue(f"failures {names.shown(failures)}: give a dict of places and exceptions")
+        for index, error in given.items():
+            if type(index) is not int or not isinstance(error, BaseException):
+                raise BadValue(f"failures has {names.shown(index)}: {names.shown(error)}; give places and exceptions")
+        self.failures = dict(failures)
+        super().__init__(self.failures)
+
+
 # What a handler raises to say what becomes of its task; none of them is an error.
 SIGNALS = (Retry, Snooze, Bury, Fail)
 
@@ -95,6 +110,7 @@ class Run(Protocol):
     """One run of one handler, as the worker keeps it."""
 
     def current_task(self) -> CurrentTask: ...
+    def current_tasks(self) -> list[CurrentTask]: ...
     def step_aside(self, *, awaited: bool) -> None: ...
     def step_back(self) -> None: ...
     async def step_back_async(self) -> None: ...
@@ -113,9 +129,17 @@ def current_task() -> CurrentTask:
 
 
 def find_task() -> CurrentTask | None:
-    """As `current_task`; None outside of a worker's handler."""
+    """As `current_task`, of a batch its first task; None outside of a worker's handler."""
     run = _run.get()
-    return None if run is None else run.current_task()
+    return None if run is None else run.current_tasks()[0]
+
+
+def current_tasks() -> list[CurrentTask]:
+    """The tasks that the calling handler works on: those of its batch, in the order of its list, else the one."""
+    run = _run.get()
+    if run is None:
+        raise NotFound("no task is handled here: current_tasks() is for functions that a worker runs")
+    return run.current_tasks()
 
 
 def waiting() -> Waiting:

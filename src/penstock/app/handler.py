@@ -54,7 +54,7 @@ class Handler(Generic[P, R, C]):
         self.function = function
         self.rules = rules
         self.hooks = hooks
-        self.arguments = Arguments(name, function)
+        self.arguments = Arguments(name, function, batch=rules.batch is not None)
         self._short: _Short = (None, None)
         functools.update_wrapper(self, function)
 

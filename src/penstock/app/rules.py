@@ -11,7 +11,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind
-from penstock.core.numbers import Seconds, positive_ms
+from penstock.core.numbers import Seconds, positive_ms, span_ms, whole
 from penstock.core.options import PutOptions, Tube
 from penstock.errors import BadValue
 
@@ -19,16 +19,25 @@ DEFAULT_TUBE = "default"
 # Accepts every option that a task can have.
 _ANY_KIND = Kind("any", frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"}), per_utube=True)
 EXECUTORS = ("thread", "process", "async")
+# The largest batch: what a worker takes at once.
+MAX_BATCH = 1000
 
 
-class TaskOptions(PutOptions, total=False):
-    """What `@app.task` may say; all but these are put options."""
+class HandlerOptions(PutOptions, total=False):
+    """What `@app.cron`, `@app.every` and `@app.task` may say; all but these are put options."""
 
     name: str | None
     tube: str | None
     executor: str | None
     backoff: Backoff | None
     time_limit: Seconds | None
+
+
+class TaskOptions(HandlerOptions, total=False):
+    """What `@app.task` may say."""
+
+    batch: int | None
+    linger: Seconds | None
 
 
 class Rules(NamedTuple):
@@ -39,13 +48,15 @@ class Rules(NamedTuple):
     backoff: Backoff | None
     options: PutOptions
     time_limit: float | None = None  # seconds that one run may take
+    batch: int | None = None  # the most tasks that one call is given, as a list
+    linger: float = 0.0  # seconds that a task waits for others
 
 
 def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) -> Rules:
     """The rules of a handler; BadValue for an option that is none, or does not fit the function."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise BadValue(f"{name} has a yield, so calling it would run nothing of it: return what it makes")
-    own = ("name", "tube", "executor", "backoff", "time_limit")
+    own = ("name", "tube", "executor", "backoff", "time_limit", "batch", "linger")
     puts: PutOptions = {option: value for option, value in options.items() if option not in own}  # type: ignore[assignment]
     known = PUT_OPTIONS - {"timeout"}
     for option in puts:
@@ -59,7 +70,14 @@ def make_rules(name: str, function: Callable[..., Any], options: TaskOptions) ->
     name_of_tube = names.name("tube", DEFAULT_TUBE if tube is None else tube)
     limit = options.get("time_limit")
     seconds = None if limit is None else positive_ms("time_limit", limit) / 1000
-    return Rules(name_of_tube, _executor(name, function, options.get("executor")), backoff, puts, seconds)
+    batch, linger = options.get("batch"), options.get("linger")
+    if batch is None and linger is not None:
+        raise BadValue(f"linger of {name} is how long its batch waits for more tasks: give batch=, too")
+    return Rules(
+        name_of_tube, _executor(name, function, options.get("executor")), backoff, puts, seconds,
+        None if batch is None else whole("batch", batch, 1, MAX_BATCH),
+        0.0 if linger is None else span_ms("linger", linger) / 1000,
+    )  # fmt: skip
 
 
 def _executor(name: str, function: Callable[..., Any], executor: str | None) -> str:

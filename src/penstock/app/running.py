@@ -20,7 +20,7 @@ def call(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, obj
     """What the function returns. `traced` is the task's data, where it carries a span."""
     if traced is None and not handler.hooks.around:
         return handler.arguments.call(handler.function, stored)
-    task = run.current_task()
+    task = run.current_tasks()[0]
     with continued(traced or {}, task.tube, task.id), ExitStack() as stack:
         for around in handler.hooks.around:
             context = around(task)
@@ -34,7 +34,7 @@ async def call_async(handler: AnyHandler, run: Run, stored: object, traced: Mapp
     """As `call`, for a coroutine function."""
     if traced is None and not handler.hooks.around:
         return await handler.arguments.call(handler.function, stored)
-    task = run.current_task()
+    task = run.current_tasks()[0]
     with continued(traced or {}, task.tube, task.id):
         async with AsyncExitStack() as stack:
             for around in handler.hooks.around:

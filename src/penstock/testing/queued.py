@@ -6,13 +6,14 @@ import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
-from penstock.app.current import SIGNALS, set_run
+from penstock.app.current import SIGNALS, Failures, set_run
 from penstock.app.running import call_here, log_tasks
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
 from penstock.core.task import Task
 from penstock.operations.store_ops import settle
 from penstock.worker import settlement
+from penstock.worker.batches import Batch
 from penstock.worker.running_task import RunningTask, read_call
 
 
@@ -56,14 +57,20 @@ def _run(app: App, item: RunningTask) -> Exception | None:
         settle(item.tube.runtime, item.tube.stored, [settlement.unknown(item).move])
         return None
     item.use(handler, None, data)
-    set_run(item)
+    batch = None
+    if handler.rules.batch is not None:
+        batch = Batch([item], alone=True)
+        batch.start([item])
+    set_run(batch or item)
     app.hooks.starts(item.task)
     began, error = time.perf_counter(), None
     try:
-        ended = settlement.done(item, call_here(handler, item, item.stored, item.traced))
+        result = call_here(handler, batch or item, item.stored if batch is None else batch.stored, item.traced)
+        ended = settlement.done(item, result if batch is None else batch.results(result)[0])
     except Exception as raised:
-        error = raised
-        ended = settlement.failed(item, raised)
+        inner = raised.failures.get(0) if batch is not None and isinstance(raised, Failures) else None
+        error = inner if isinstance(inner, Exception) else raised
+        ended = settlement.failed(item, error)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
     settlement.tell(app.hooks, item, ended, error)
     if not item.settled:

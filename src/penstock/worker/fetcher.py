@@ -16,6 +16,7 @@ from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.operations.operation import blocking
 from penstock.worker import settlement
+from penstock.worker.batches import Batcher
 from penstock.worker.running_task import MAX_WAIT, RunningTask, read_call
 from penstock.worker.state import Executor, WorkerState
 from penstock.worker.thread_executor import ThreadExecutor
@@ -29,6 +30,8 @@ log = logging.getLogger("penstock.worker")
 LARGEST_TAKE = 1000
 # The executor whose threads can change places with the one that takes.
 THREAD = "thread"
+# Not an executor: where tasks of batch handlers wait for others.
+BATCHES = "batches"
 # The most that waits to be started: a take more than that, so that handlers continue while the next is under way.
 MOST_AHEAD = 2 * LARGEST_TAKE
 # At most this many free slots are filled with one take, however fast handlers are.
@@ -50,6 +53,7 @@ class Source(NamedTuple):
     tube: Tube
     needs: frozenset[str]
     found: bool = False
+    batch: int | None = None  # the largest batch of its handlers
 
 
 class Fetcher:
@@ -82,12 +86,16 @@ class Fetcher:
         self.on_taken: Callable[[], None] = lambda: None
         #: Called when the worker is handed a task that it still runs.
         self.on_suspect: Callable[[], None] = lambda: None
+        self._batcher = Batcher(state, self._start)
+        state.run_again = self._run_again
         state.on_low = self.poke
         state.slots.on_free.append(self.poke)
 
     def start(self, threads: ThreadExecutor) -> None:
         """Begin, on one of these threads."""
         self._threads = threads
+        if any(source.batch is not None for source in self._sources):
+            self._batcher.start()
         threads.employ(self._state.guarded("fetcher", self._feed))
 
     def stop(self) -> None:
@@ -96,6 +104,7 @@ class Fetcher:
         self._room.set()
         self.session_handle.wake_blocked()
         self._ended.wait()
+        self._batcher.stop()
 
     def follow(self, sources: Sequence[Source]) -> None:
         """Take from these instead."""
@@ -148,28 +157,32 @@ class Fetcher:
 
     def _take(self) -> list[Task]:
         """What there is room for; nothing, after a while, when there is none."""
-        count, max_pri = self._count()
-        rooms: dict[int | None, list[Tube]] = {}
-        for source in self._sources:
-            room = self._room_of(source)
-            if room is None or room > 0:
-                rooms.setdefault(room, []).append(source.tube)
-        if count <= 0 or not rooms:
-            self._await_room()
-            return []
-        if len(rooms) > 1:  # each tube as much as it has room for, and only then wait for any
-            for room, tubes in rooms.items():
-                tasks = self._take_tasks(tubes, count if room is None else min(count, room), 0, max_pri)
-                if tasks:
-                    return tasks
         self._changed = False
-        self._restricted = max_pri is not None or sum(map(len, rooms.values())) < len(self._sources)
+        self._restricted = True  # from before the look at what is free, so that no change is missed
         try:
-            least = min(count if room is None else min(count, room) for room in rooms)
-            tubes = [tube for some in rooms.values() for tube in some]
-            return self._take_tasks(tubes, least, None, max_pri, self._over)
+            return self._take_what_fits()
         finally:
             self._restricted = False
+
+    def _take_what_fits(self) -> list[Task]:
+        count, max_pri = self._count()
+        sizes: dict[int, list[Tube]] = {}
+        for source in self._sources:
+            size = self._size_of(source, count) if count > 0 else 0
+            if size > 0:
+                sizes.setdefault(size, []).append(source.tube)
+        if not sizes:
+            self._await_room()
+            return []
+        if len(sizes) > 1:  # each tube as much as it has room for, and only then wait for any
+            for size, tubes in sizes.items():
+                tasks = self._take_tasks(tubes, size, 0, max_pri)
+                if tasks:
+                    return tasks
+        tubes = [tube for some in sizes.values() for tube in some]
+        if max_pri is None and len(tubes) == len(self._sources):
+            self._restricted = self._changed = False
+        return self._take_tasks(tubes, min(sizes), None, max_pri, self._over)
 
     def _reopen(self) -> None:
         """Keep the tubes that exist or can be created, without those that were moved to another store."""
@@ -183,7 +196,7 @@ class Fetcher:
                     log.error("%s; no longer taking from it", moved)
                     gone = moved
                 else:
-                    sources.append(Source(opened, source.needs))
+                    sources.append(source._replace(tube=opened))
         if gone is not None and not sources:
             raise gone
         self._sources = sources
@@ -196,7 +209,7 @@ class Fetcher:
         self._state.throughput.look(time.monotonic())
         if self._state.exhausted:
             return 0, None
-        slots, buffered = self._state.slots, len(self._state.in_flight.unstarted)
+        slots, buffered = self._state.slots, len(self._state.in_flight.unstarted) - self._batcher.waiting()
         if slots.limited:
             return slots.room(buffered)  # nothing ahead: what is taken must be allowed to start
         ahead = self._ahead()
@@ -208,9 +221,14 @@ class Fetcher:
         """How many tasks will start within half of what one may wait, at the current rate."""
         return min(MOST_AHEAD, int(self._state.throughput.rate * self._window / 2))
 
-    def _room_of(self, source: Source) -> int | None:
+    def _size_of(self, source: Source, count: int) -> int:
+        """How many to take from a tube: what its executors have room for; with batch handlers, whole batches."""
         rooms = [self._executors[need].room() for need in source.needs]
-        return min((room for room in rooms if room is not None), default=None)
+        room = min((room for room in rooms if room is not None), default=None)
+        if source.batch is None or self._state.exhausted:
+            return count if room is None else min(count, room)
+        free = min(self._state.slots.free(), AT_ONCE if room is None else room)
+        return min(free * source.batch - self._batcher.waiting(source.tube.stored.no), LARGEST_TAKE)
 
     def _await_room(self) -> None:
         buffered = len(self._state.in_flight.unstarted)
@@ -241,10 +259,21 @@ class Fetcher:
         if len(tasks) == 1 and THREAD in parts and self._handed_over(parts[THREAD][0]):
             return True
         for executor, items in parts.items():
-            self._executors[executor].start(items)
+            self._start(executor, items)
         self._let_start()
         self._handed_out()
         return False
+
+    def _start(self, executor: str, items: Sequence[RunningTask]) -> None:
+        if executor == BATCHES:
+            self._batcher.add(items)
+        else:
+            self._executors[executor].start(items)
+
+    def _run_again(self, batches: Sequence[RunningTask]) -> None:
+        for batch in batches:
+            assert batch.handler is not None
+            self._executors[batch.handler.rules.executor].start([batch])
 
     def _handed_over(self, item: RunningTask) -> bool:
         return self._threads is not None and self._threads.hand_over(
@@ -285,7 +314,7 @@ class Fetcher:
                     self._state.used_up(item)
                     return None
                 if not is_double(item.task, data):
-                    return handler.rules.executor
+                    return handler.rules.executor if handler.rules.batch is None else BATCHES
                 self._state.settler.add(item, settlement.dropped(item))
                 return None
         if "callback" in self._executors and item.tube.name not in self._handled:

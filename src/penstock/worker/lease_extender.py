@@ -87,8 +87,8 @@ class LeaseExtender:
         if self._state.in_flight.unstarted:
             pause = min(item.patience for item in held) / LOOKS
             self._give_back(now + pause)
-        for item in held:
-            if item.limit is not None and item.handler is not None and not item.finished:
+        for item in list(self._state.in_flight.limited):
+            if item.limit is not None and item.handler is not None:
                 pause = min(pause, max(0.002, item.limit - now))
                 if item.limit <= now:
                     self._state.give_up(item, item.handler.rules.time_limit or 0)

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from penstock.app.current import Bury, CurrentTask, Fail, Retry, Snooze, set_run
+from penstock.app.current import Bury, CurrentTask, Fail, Failures, Retry, Snooze, set_run
 from penstock.app.handler import Handler
 from penstock.app.running import call, log_tasks
 from penstock.broker.tube_factory import DEFAULT_KIND
@@ -31,7 +31,8 @@ from penstock.core.ending import encode_code
 from penstock.core.kind import find_kind
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.errors import BadValue, UnsupportedOption
+from penstock.errors import BadValue, NotFound, UnsupportedOption
+from penstock.worker.batches import GIVEN_A_BATCH, batch_results
 from penstock.worker.settlement import unkept
 
 # Seconds between looks at the progress that a handler sets.
@@ -42,25 +43,28 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Job(msgspec.Struct, frozen=True):
-    """A handler to run, and the task to run it for."""
+    """A handler to run, and the task to run it for; or, of a batch handler, its tasks."""
 
     module: str
     name: str
-    record: Record
-    data: msgspec.Raw  # the call that the task describes
+    records: list[Record]
+    data: list[Any]  # the calls that the tasks describe
     tube: str
     url: str | None  # the store of the worker's app
+    batch: bool = False
 
 
 class Message(msgspec.Struct, frozen=True):
     """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
-    bury, fail (a signal of the handler), failed (an error)."""
+    bury, fail (a signal of the handler), failed (an error), or batch, which has one such end for each task."""
 
     kind: str
     number: float | None = None
     text: str | None = None
     result: bytes | None = None
     code: str | None = None
+    place: int = 0  # of the task, in a batch
+    parts: list[Message] = []
 
 
 class Home:
@@ -83,11 +87,19 @@ class ChildRun:
 
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
-        self.task = CurrentTask(job.record, Home(job.tube), msgspec.json.decode(job.data))
+        home, pairs = Home(job.tube), zip(job.records, job.data, strict=True)
+        self.tasks = [CurrentTask(record, home, data) for record, data in pairs]
+        self._batch = job.batch
 
     def current_task(self) -> CurrentTask:
         """The task as the handler holds it."""
-        return self.task
+        if self._batch:
+            raise NotFound(GIVEN_A_BATCH)
+        return self.tasks[0]
+
+    def current_tasks(self) -> list[CurrentTask]:
+        """The tasks of this call."""
+        return self.tasks
 
     def step_aside(self, *, awaited: bool) -> None:
         """Its slot is another's."""
@@ -120,7 +132,7 @@ class WorkerPipe:
             self._pipe.send_bytes(msgspec.json.encode(message))
 
     def _listen(self) -> None:
-        told: float | None = None
+        told: list[float | None] = []
         while True:
             try:
                 if self._pipe.poll(PROGRESS_TICK if self.busy else None):
@@ -130,9 +142,10 @@ class WorkerPipe:
             except (EOFError, OSError):
                 os._exit(1)
             run = self.run
-            progress = None if run is None else run.task.progress
-            if progress is not None and progress != told:
-                self.say(Message("progress", progress))
+            progress = [] if run is None else [task.progress for task in run.tasks]
+            for place, share in enumerate(progress):
+                if share is not None and (len(told) <= place or share != told[place]):
+                    self.say(Message("progress", share, place=place))
             told = progress
 
 
@@ -188,19 +201,41 @@ def answer(job: Job, run: ChildRun) -> Message:
     try:
         handler = find_handler(importlib.import_module(job.module), job.name)
         handler.connection.use(job.url)
-        data = msgspec.json.decode(job.data, type=dict[str, Any])
-        return kept(handler, call(handler, run, data.get("args", {}), data))
-    except Retry as error:
-        return Message("retry", error.delay, error.reason)
-    except Snooze as error:
-        return Message("snooze", error.delay)
-    except Bury as error:
-        return Message("bury", text=error.reason)
-    except Fail as error:
-        return Message("fail", text=error.error, code=encode_code(error.code))
+        given = [data.get("args", {}) for data in job.data]
+        if job.batch:
+            return kept_batch(handler, call(handler, run, given, None), len(given))
+        return kept(handler, call(handler, run, given[0], job.data[0]))
+    except Failures as error:
+        if job.batch and all(0 <= place < len(job.records) for place in error.failures):
+            found = [(place, error.failures.get(place)) for place in range(len(job.records))]
+            return Message("batch", parts=[failed(each, place) for place, each in found])
+        return failed(error)
     except BaseException as error:
-        traceback.print_exc()
-        return Message("failed", text=names.text("error", names.failure(error)))
+        return failed(error)
+
+
+def failed(error: BaseException | None, place: int = 0) -> Message:
+    """The end of a handler that raised this; None: it did not, for this task of its batch."""
+    match error:
+        case None:
+            return Message("done", place=place)
+        case Retry():
+            return Message("retry", error.delay, error.reason, place=place)
+        case Snooze():
+            return Message("snooze", error.delay, place=place)
+        case Bury():
+            return Message("bury", text=error.reason, place=place)
+        case Fail():
+            return Message("fail", text=error.error, code=encode_code(error.code), place=place)
+    traceback.print_exception(error)
+    return Message("failed", text=names.text("error", names.failure(error)), place=place)
+
+
+def kept_batch(handler: Handler[..., Any, Any], result: object, count: int) -> Message:
+    """The end of a batch handler that returned this."""
+    results = batch_results(handler.name, result, count)
+    parts = [msgspec.structs.replace(kept(handler, each), place=place) for place, each in enumerate(results)]
+    return Message("batch", parts=parts)
 
 
 def kept(handler: Handler[..., Any, Any], result: object) -> Message:

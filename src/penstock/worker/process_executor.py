@@ -17,10 +17,11 @@ from multiprocessing.connection import Connection
 
 import msgspec
 
-from penstock.app.current import Bury, Fail, Retry, Snooze
+from penstock.app.current import Bury, Fail, Failures, Retry, Snooze
 from penstock.core import codec
 from penstock.core.ending import decode_code
 from penstock.errors import BadValue
+from penstock.worker.batches import Batch
 from penstock.worker.process_child import OVER, Job, Message
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
@@ -150,9 +151,11 @@ class ProcessExecutor(ThreadExecutor):
     def _converse(self, child: Child, item: RunningTask) -> object:
         """The handler's result; raises what it ended with."""
         assert item.handler is not None
-        function, data = item.handler.function, msgspec.Raw(_encode(item.task.data))
-        where = item.tube.name, self._url
-        child.begin(Job(function.__module__, function.__qualname__, item.task._record, data, *where))
+        function, members = item.handler.function, item.members if isinstance(item, Batch) else [item]
+        records = [member.task._record for member in members]
+        data = [member.task.data for member in members]
+        where = item.tube.name, self._url, isinstance(item, Batch)
+        child.begin(Job(function.__module__, function.__qualname__, records, data, *where))
         seconds, over = self._limit(item)
         limit = None if seconds is None else time.monotonic() + seconds
         item.ends = None if limit is None else limit + SETTLE_TIME
@@ -169,7 +172,7 @@ class ProcessExecutor(ThreadExecutor):
                     aside = said.kind == "aside"
                     self._step(child, item, aside=aside)
                 elif said.kind == "progress":
-                    item.current_task().progress = said.number
+                    members[said.place].current_task().progress = said.number
                 else:
                     return _ended(said)
         finally:
@@ -202,6 +205,11 @@ def _ended(said: Message) -> object:
     match said.kind:
         case "done":
             return None if said.result is None else codec.decode(said.result)
+        case "batch":
+            errors = {part.place: _error(part) for part in said.parts if part.kind != "done"}
+            if errors:
+                raise Failures(errors)
+            return [_ended(part) for part in said.parts]
         case "retry":
             raise Retry(said.number, said.text)
         case "snooze":
@@ -212,6 +220,15 @@ def _ended(said: Message) -> object:
             raise Fail(said.text or "", decode_code(said.code))
         case _:
             raise HandlerFailed(said.text or "it failed")
+
+
+def _error(said: Message) -> Exception:
+    """What the handler raised for one task of a batch."""
+    try:
+        _ended(said)
+    except Exception as error:
+        return error
+    return HandlerFailed("it failed")
 
 
 def importable_module(name: str, function: object) -> str:

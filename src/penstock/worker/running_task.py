@@ -19,11 +19,14 @@ from penstock.errors import BadValue
 
 if TYPE_CHECKING:
     from penstock.app.app import AnyHandler
+    from penstock.worker.batches import Batch
     from penstock.worker.slots import Slots
 
 # A taken task that is not started within this, or within this share of its ttr, is another worker's to run.
 MAX_WAIT = 0.1
 WAIT_SHARE = 0.25
+# The same for a task of a batch handler, after its linger: a batch is not to be torn apart.
+BATCH_WAIT = 0.5
 
 
 class RunningTask:
@@ -33,9 +36,9 @@ class RunningTask:
     """
 
     __slots__ = (
-        "aside", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler", "limit", "lost",
-        "max_attempts", "new_ttr", "session", "slots", "stopped", "stored", "stuck", "task", "told", "traced", "ttr",
-        "tube",
+        "aside", "batch", "cancel", "cause", "current", "deadline", "ended", "ends", "finished", "handler",
+        "limit", "lost", "max_attempts", "new_ttr", "session", "slots", "stopped", "stored", "stuck", "task",
+        "told", "traced", "ttr", "tube",
     )  # fmt: skip
 
     def __init__(self, task: Task, tube: Tube, session: int, now: float) -> None:
@@ -53,6 +56,7 @@ class RunningTask:
         self.max_attempts = record.max_attempts or DEFAULT_ATTEMPTS
         self.new_ttr = False  # its lease does not have the handler's ttr yet
         self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
+        self.batch: Batch | None = None  # that it is run in
         self.aside = False  # its handler waits for other work, without a slot
         self.ended = False  # its handler has returned, or was given up
         self.stuck = False  # its handler has not returned in time: lease and slot were given up
@@ -98,6 +102,8 @@ class RunningTask:
     @property
     def patience(self) -> float:
         """How long it may wait in the worker before it is started."""
+        if self.handler is not None and self.handler.rules.batch is not None:
+            return self.handler.rules.linger + BATCH_WAIT
         return MAX_WAIT if self.ttr is None else min(MAX_WAIT, self.ttr * WAIT_SHARE)
 
     @property
@@ -117,6 +123,8 @@ class RunningTask:
             self.current.cause, self.current.lost = cause, True
         if self.cancel is not None:
             self.cancel()
+        if self.batch is not None:
+            self.batch.lost_one()
 
     # for the handler
 
@@ -126,6 +134,10 @@ class RunningTask:
             self.current = CurrentTask(self.task._record, self.tube, self.task.data)
             self.current.cause, self.current.lost = self.cause, self.lost
         return self.current
+
+    def current_tasks(self) -> list[CurrentTask]:
+        """The same, as the one task of a call."""
+        return [self.current_task()]
 
     def step_aside(self, *, awaited: bool = False) -> None:
         """The handler waits for other work: its slot is another's."""
@@ -195,6 +207,8 @@ class InFlight:
         self.unstarted: dict[RunningTask, float] = {}
         #: Whose handlers run, by tube and id; also after the lease is lost, but not those that are given up as stuck.
         self.running: dict[tuple[int, int], RunningTask] = {}
+        #: Runs in threads that have a time limit.
+        self.limited: set[RunningTask] = set()
 
     def add(self, items: Iterable[RunningTask], now: float) -> None:
         """These were taken."""

@@ -10,7 +10,10 @@ from typing import Protocol
 
 from penstock.app.current import SIGNALS
 from penstock.app.hooks import Hooks
+from penstock.core import names
+from penstock.errors import BadValue
 from penstock.worker import settlement
+from penstock.worker.batches import Batch
 from penstock.worker.running_task import InFlight, RunningTask
 from penstock.worker.settings import Settings
 from penstock.worker.settler import Settler
@@ -44,6 +47,8 @@ class WorkerState:
         self._concurrency = settings.concurrency
         self.settler = Settler(self.in_flight, self.stats, self.thread)
         self.throughput = Throughput()
+        #: Runs batches of tasks that are claimed already.
+        self.run_again: Callable[[Sequence[RunningTask]], None] = lambda batches: None
         #: Called when a thread of the worker itself has crashed.
         self.on_crash: Callable[[], object] = lambda: None
         #: When at most this many tasks wait to be started, `on_low` is called, once.
@@ -68,11 +73,11 @@ class WorkerState:
 
     def claim(self, item: RunningTask) -> bool:
         """Whether the caller, which holds a slot, may run the task now."""
+        if isinstance(item, Batch):
+            return self._claim_batch(item)
         if not self.in_flight.claim(item):
             return False  # it waited too long and was released
-        if len(self.in_flight.unstarted) <= self.low:
-            self.low = -1
-            self.on_low()
+        self._tell_low()
         if self.slots.limited and not self.slots.may_start(item.task.pri):
             self.settler.add(item, settlement.unstarted(item))
             return False
@@ -81,8 +86,57 @@ class WorkerState:
             self.hooks.starts(item.task)
         return True
 
+    def _tell_low(self) -> None:
+        if len(self.in_flight.unstarted) <= self.low:
+            self.low = -1
+            self.on_low()
+
+    def _claim_batch(self, batch: Batch) -> bool:
+        members = batch.members if batch.alone else [member for member in batch.members if self.in_flight.claim(member)]
+        self._tell_low()
+        if self.slots.limited and members and not self.slots.may_start(members[0].task.pri):
+            for member in members:
+                self.settler.add(member, settlement.unstarted(member))
+            return False
+        for member in members:
+            if member.lost:
+                self.in_flight.running.pop(member.key, None)
+                self.settler.forget(member)
+        batch.start([member for member in members if not member.finished])
+        for member in batch.members:
+            self.in_flight.running[member.key] = member
+            if self.hooks.start and not batch.alone:
+                self.hooks.starts(member.task)
+        return bool(batch.members)
+
+    def _finish_batch(self, batch: Batch, result: object, began: float) -> None:
+        try:
+            results = batch.results(result)
+        except BadValue as error:
+            return self._fail_batch(batch, error, began)
+        batch.end()
+        for member, each in zip(batch.members, results, strict=True):
+            self.finish(member, each, began)
+        return None
+
+    def _fail_batch(self, batch: Batch, error: BaseException, began: float) -> None:
+        """Settle what the error says; if it says nothing about single tasks, run each alone, in the same attempt."""
+        batch.end()
+        errors = batch.errors(error)
+        if errors is None:
+            log.warning("%r failed as a batch (%s); running its tasks one by one", batch, names.failure(error))
+            return self.run_again([Batch([member], alone=True) for member in batch.members])
+        for member, each in zip(batch.members, errors, strict=True):
+            if each is None:
+                self.finish(member, None, began)
+            else:
+                self.fail(member, each, began)
+        return None
+
     def finish(self, item: RunningTask, result: object, began: float) -> None:
         """Settle a task whose handler returned."""
+        if isinstance(item, Batch):
+            return self._finish_batch(item, result, began)
         self._ended(item, None, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
@@ -92,6 +146,8 @@ class WorkerState:
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
         """Settle a task whose handler raised or could not be called."""
+        if isinstance(item, Batch):
+            return self._fail_batch(item, error, began)
         self._ended(item, error, time.perf_counter() - began)
         if item.lost:
             return self.settler.forget(item)
@@ -115,6 +171,7 @@ class WorkerState:
         """A thread has come back from a handler. False if its time limit passed: its lease and slot are given up."""
         if item.limit is None:
             return True
+        self.in_flight.limited.discard(item)
         with self.slots.switch:
             item.ended = True
             if item.stuck:
@@ -124,6 +181,7 @@ class WorkerState:
     def give_up(self, item: RunningTask, limit: float) -> None:
         """A thread has passed its time limit. It cannot be stopped, so release its task and replace its slot."""
         with self.slots.switch:
+            self.in_flight.limited.discard(item)
             if item.ended or item.stuck:
                 return
             item.stuck = True

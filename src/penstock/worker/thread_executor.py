@@ -142,6 +142,7 @@ class ThreadExecutor:
         set_run(item)
         if handler.rules.time_limit is not None:
             item.limit = time.monotonic() + handler.rules.time_limit
+            self._state.in_flight.limited.add(item)
         began = time.perf_counter()
         try:
             result = call(handler, item, item.stored, item.traced)

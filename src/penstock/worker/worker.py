@@ -80,7 +80,8 @@ class Worker:
         needs = frozenset(handler.rules.executor for handler in handlers)
         if not handlers and self._callbacks is not None:
             needs = frozenset({"callback"})
-        return Source(tube, needs, found)
+        batch = max((handler.rules.batch or 0 for handler in handlers), default=0)
+        return Source(tube, needs, found, batch or None)
 
     def _follow(self, names: list[str]) -> None:
         """Take from the tubes of the app, and from these, in which callbacks were found."""
