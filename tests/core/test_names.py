@@ -116,3 +116,28 @@ def test_a_shown_value_is_short_and_one_line(value: object) -> None:
     assert len(shown) <= 60
     assert shown.isascii()
     assert shown.isprintable()
+
+
+def test_a_key_of_a_queue_is_its_tube_or_has_one_of_its_own() -> None:
+    keys = [
+        "mail",
+        "a.b",
+        "ü",
+        "orders/eu",
+        "app{1}:q",
+        "a b",
+        "../x",
+        "mq-key:orders.2feu",
+        "mq-key:",
+        "orders.2feu",
+        ".",
+    ]
+    tubes = [names.queue_name(key) for key in keys]
+    assert tubes[:3] == keys[:3]
+    assert tubes[3:5] == ["mq-key:orders.2feu", "mq-key:app.7b1.7d:q"]
+    assert len(set(tubes)) == len(keys)
+    for tube in tubes:
+        assert names.name("tube", tube) == tube
+    for wrong in ("", " ", "a\nb", "a\0", "\u202e", "/" * 80, "a" * 201, "\ud800", None, 5):
+        with pytest.raises(BadValue, match="key"):
+            names.queue_name(wrong)

@@ -11,6 +11,8 @@ import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
 from penstock.cli import output, params
+from penstock.core.ids import message_id
+from penstock.core.names import queue_name
 from penstock.core.task import Task
 from penstock.errors import BadValue, NoSuchTube, TubeMismatch
 
@@ -87,7 +89,7 @@ def ack(url: str, key: str, ids: tuple[str, ...], as_json: bool) -> None:
     penstock mq ack orders 1599352749159-1 1599352749159-2
     """
     with _queue(url, key) as queue:
-        _show_ids([] if queue is None else list(queue.ack_many(ids)), as_json)
+        _show_ids([] if queue is None else list(queue.ack_many(_known(ids))), as_json)
 
 
 @mq.command()
@@ -129,6 +131,19 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
         _show([] if queue is None else queue.inspect(start, count, pending), as_json)
 
 
+def _known(ids: tuple[str, ...]) -> list[str]:
+    """The ids among these. What is none is told, and the others are acked; an error if none is."""
+    known = []
+    for id in ids:
+        try:
+            known.append(message_id(id))
+        except BadValue as error:
+            if len(ids) == 1:
+                raise
+            output.warn(str(error))
+    return known
+
+
 def _range(words: tuple[str, ...]) -> tuple[int, int]:
     try:
         start, count = map(int, words or ("0", "100"))
@@ -140,11 +155,12 @@ def _range(words: tuple[str, ...]) -> tuple[int, int]:
 @contextmanager
 def _queue(url: str, key: str, *, create: bool = False) -> Iterator[Tube | None]:
     """The queue; a missing one is created, or None, which is as good as empty."""
+    name = queue_name(key)
     with penstock.connect(url) as broker:
         try:
-            tube: Tube | None = find_tube(broker.runtime, broker.session_handle, key)
+            tube: Tube | None = find_tube(broker.runtime, broker.session_handle, name)
         except NoSuchTube:
-            tube = broker.tube(key, kind=KIND) if create else None
+            tube = broker.tube(name, kind=KIND) if create else None
         if tube is not None and tube.kind != KIND:
             raise TubeMismatch(f"tube {key} is of kind {tube.kind}, not {KIND}: use penstock take and ack")
         yield tube

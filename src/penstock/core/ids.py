@@ -16,10 +16,11 @@ _MESSAGE = re.compile(r"(0|[1-9][0-9]{0,15})-(0|[1-9][0-9]{0,15})")
 
 def text_id(kind: Kind, value: object) -> str:
     """An id as callers of an unleased kind may give it. Unknown ones are the store's to refuse."""
-    return names.label("id", value) if kind.hand_out == CLOCK else _message_id(value)
+    return names.label("id", value) if kind.hand_out == CLOCK else message_id(value)
 
 
-def _message_id(value: object) -> str:
+def message_id(value: object) -> str:
+    """An id of kind reliable."""
     mark = read_mark(value) if isinstance(value, str) else None
     if mark is None or max(mark) > names.MAX_ID:
         raise BadValue(f"task id {names.shown(value)} is none of this tube's: they look like '1599352749159-4'")

@@ -22,6 +22,26 @@ def name(what: str, value: object) -> str:
     return text
 
 
+# What the name of a tube begins with whose queue has a key that is no name.
+_KEY_PREFIX = "mq-key:"
+_KEPT = frozenset(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-:")
+
+
+def queue_name(value: object) -> str:
+    """The tube of a queue's key in MQ.*: the key itself if it is a name, else one that stands for it alone.
+
+    `orders/eu` is tube `mq-key:orders.2feu`: every byte but letters, digits and `_ - :` becomes a dot and two digits.
+    """
+    key = label("key", value)
+    try:
+        found = name("key", key)
+    except BadValue:
+        found = _KEY_PREFIX
+    if not found.startswith(_KEY_PREFIX):
+        return found
+    return name("key", _KEY_PREFIX + "".join(chr(b) if b in _KEPT else f".{b:02x}" for b in key.encode()))
+
+
 def label(what: str, value: object) -> str:
     """A caller's own key (micro-queue, address): any text without control or invisible characters."""
     text = _text(what, value)

@@ -14,17 +14,18 @@ from typing import TypeVar
 
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle, open_tube
-from penstock.core.names import name as valid_name
+from penstock.core.ids import message_id
+from penstock.core.names import queue_name
 from penstock.core.numbers import MAX_SECONDS, MAX_WHOLE
 from penstock.core.task import Task
-from penstock.errors import NoSuchTube
+from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.paging import inspect_tasks, recover_tasks, take_tasks
 from penstock.server.resp.client_state import Session
 from penstock.server.resp.command_args import Args, text
 from penstock.server.resp.commands.command import Command, by_tube, single
 from penstock.server.resp.commands.task_commands import payload
-from penstock.server.resp.replies import Refused, Reply
+from penstock.server.resp.replies import Fault, Refused, Reply, fault_of
 
 R = TypeVar("R")
 
@@ -61,14 +62,32 @@ def _takes_out(args: Args) -> int:
 
 
 async def _ack(session: Session, calls: Sequence[Args]) -> list[Reply]:
-    given = [[text("task id", id) for id in args[1:]] for args in calls]
+    given = [_ids(args[1:]) for args in calls]
 
     async def ack(queue: Tube) -> list[bool] | list[str]:
-        return await session.service.ask(queue.ack_many, [id for ids in given for id in ids])
+        known = [id for ids in given if not isinstance(ids, Fault) for id in ids]
+        return await session.service.ask(queue.ack_many, known)
 
-    # In order; an id that is given twice was removed by the first.
-    removed = [str(id) for id in await _on_queue(session, calls[0][0], ack) or ()][::-1]
-    return [[removed.pop() for id in ids if removed and removed[-1] == id] for ids in given]
+    acked = await _on_queue(session, calls[0][0], ack)
+    if acked is None:
+        return [[] for _ in calls]
+    removed = [str(id) for id in acked][::-1]  # in order; an id that is given twice was removed by the first
+    return [
+        ids if isinstance(ids, Fault) else [removed.pop() for id in ids if removed and removed[-1] == id]
+        for ids in given
+    ]
+
+
+def _ids(words: Args) -> list[str] | Fault:
+    """The ids among these words. What is no id is passed over, as one that is not there; the fault if all are."""
+    ids: list[str] = []
+    fault = None
+    for word in words:
+        try:
+            ids.append(message_id(text("task id", word)))
+        except BadValue as error:
+            fault = fault or fault_of(error)
+    return ids if ids or fault is None else fault
 
 
 async def _recover(session: Session, args: Args) -> Reply:
@@ -129,7 +148,7 @@ async def _on_queue(
 
 async def _queue(session: Session, key: bytes, *, create: bool, anew: bool) -> Tube | None:
     service = session.service
-    name = valid_name("key", text("key", key))
+    name = queue_name(text("key", key))
     stored = await service.find(name, anew=anew)
     if stored is None and create:
         await service.ask(open_tube, service.runtime, service.session_handle, name, KIND, {})
