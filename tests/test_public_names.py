@@ -56,6 +56,8 @@ METHODS = {
     "App.group": "name, tube=None, *, on_failure='hold'",
     "App.on_end": "callback",
     "App.around": "function",
+    "App.handler": "name, *, tube=None",
+    "App.put": "name, args, *, **",
     "App.on_bury": "callback",
     "App.on_put": "callback",
     "App.on_retry": "callback",

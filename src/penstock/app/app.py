@@ -7,7 +7,8 @@ from typing import Any, ParamSpec, Protocol, TypeVar, Unpack, cast, overload
 
 from penstock.app.app_connection import AppConnection
 from penstock.app.group import CallGroup
-from penstock.app.handler import Handler
+from penstock.app.handle import Handle
+from penstock.app.handler import Handler, NamedHandler
 from penstock.app.hooks import Around, Hooks, OnEnd, OnError, OnProcess, OnPut, OnStart
 from penstock.app.rules import HandlerOptions, TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
@@ -146,6 +147,17 @@ class App:
         `continue` lets it fail; `cancel` lets it fail and cancels the rest.
         """
         return CallGroup(self.connection, name, tube, on_failure)
+
+    def handler(self, name: str, *, tube: str | None = None) -> NamedHandler:
+        """A handler by its name, to put tasks for a function that this program does not import.
+
+        The worker binds and checks the arguments; a task whose arguments do not fit is buried.
+        """
+        return NamedHandler(self.connection, name, tube, self.hooks)
+
+    def put(self, name: str, /, *args: object, **kwargs: object) -> Handle[Any]:
+        """Store a task for a handler in tube `default`, by its name; every keyword is an argument of it."""
+        return self.handler(name).put_arguments(args, kwargs)
 
     def on_put(self, callback: F) -> F:
         """Have it called with the handles of tasks that were put, after they are stored: `@app.on_put`."""

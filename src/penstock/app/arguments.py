@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from inspect import Parameter
 from types import GenericAlias
-from typing import Any, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, cast, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec.structs import astuple
 
+from penstock.app.current import Bury
 from penstock.core import codec
-from penstock.core.names import kind_of
+from penstock.core.names import failure, kind_of
 from penstock.core.numbers import Seconds
 from penstock.core.options import TimedOptions
 from penstock.errors import BadValue
@@ -78,6 +79,19 @@ class CallOptions(TimedOptions, total=False):
 PUT_OPTIONS = frozenset(CallOptions.__annotations__) - {"id"}
 # A parameter may have this name: then `.put` means the parameter, and `.options(at=…)` the option.
 SHARED_NAME = "at"
+
+
+class Positional(NamedTuple):
+    """Arguments that were put by position, and others by name, to a handler that was known by its name only."""
+
+    args: object
+    kwargs: object
+
+
+def stored_arguments(data: Mapping[str, object]) -> object:
+    """The arguments of the call that a task describes, for `Arguments.call`."""
+    args = data.get("args", {})
+    return Positional(args, data["kwargs"]) if "kwargs" in data else args
 
 
 class Arguments:
@@ -210,14 +224,21 @@ class Arguments:
             raise BadValue(f"{self._name} is called by a schedule, with nothing: {error}; give it a default") from None
 
     def call(self, function: Callable[..., Any], stored: object) -> Any:
-        """Call the function with what was stored; BadValue, before it is called, when that does not fit.
+        """Call the function with what was stored; Bury, before it is called, when that does not fit.
 
-        One that is given batches is called with a list of what was stored for each task.
+        One that is given batches is called with a list of what was stored for each task; BadValue when some of several
+        do not fit, because the others do.
         """
+        several = cast("list[object]", stored) if self._batch else [stored]
+        try:
+            read = [astuple(self._read(self._by_name(each))) for each in several]
+        except BadValue as error:
+            if len(several) > 1:
+                raise
+            raise Bury(failure(error)) from None  # trying it again would not help
         if self._batch:
-            items = [astuple(self._read(each))[0] for each in cast("list[object]", stored)]
-            return function(items)
-        given = astuple(self._read(stored))
+            return function([each[0] for each in read])
+        given = read[0]
         if self._positional:
             return function(*given)
         args: list[object] = []
@@ -231,9 +252,62 @@ class Arguments:
                 args.append(value)
         return function(*args, **keywords)
 
+    def _by_name(self, stored: object) -> object:
+        """Stored arguments by name, also where some were stored by position."""
+        keywords: dict[str, object] = {}
+        match stored:
+            case list(args):
+                pass
+            case Positional(list(args), dict(keywords)):
+                pass
+            case Positional():
+                raise BadValue(f"{self._what} does not fit: args is not a list, or kwargs is no dict")
+            case _:
+                return stored
+        try:
+            bound = self._signature.bind(*args, **keywords).arguments
+        except TypeError as error:
+            raise BadValue(f"{self._what} does not fit: {error}; its parameters are {self._signature}") from None
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in bound.items()}
+
     def _read(self, stored: object) -> msgspec.Struct:
         found: msgspec.Struct = read(self._what, stored, self._struct)
         return found
+
+
+class UnknownArguments(Arguments):
+    """The arguments of a function that only the worker knows, which binds and checks them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self.options = PUT_OPTIONS
+
+    @cached_property
+    def hints(self) -> dict[str, Any]:
+        """There are none here."""
+        return {}
+
+    def store(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """What is kept of a call: `args`, a list or by name, and `kwargs` beside a list."""
+        what = f"an argument of {self._name}.put"
+        named = {name: store(what, value, object) for name, value in kwargs.items()}
+        if not args:
+            return {"args": named}
+        stored: dict[str, object] = {"args": [store(what, value, object) for value in args]}
+        return {**stored, "kwargs": named} if named else stored
+
+    def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
+        """As `store`, always with a list, at whose front the first argument will stand."""
+        stored = self.store((None, *args), kwargs)
+        del stored["args"][0]  # type: ignore[attr-defined]
+        return stored
+
+    def first_place(self) -> str:
+        """The front of the list."""
+        return ""
+
+    def must_need_none(self) -> None:
+        """Nobody knows."""
 
 
 def _signature(name: str, function: Callable[..., object]) -> inspect.Signature:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar,
 
 from penstock.app import arguments, tracing
 from penstock.app.app_connection import AppConnection
-from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions
+from penstock.app.arguments import PUT_OPTIONS, Arguments, CallOptions, UnknownArguments
 from penstock.app.call import Call
 from penstock.app.handle import Handle
 from penstock.app.hooks import Hooks
-from penstock.app.rules import Rules
+from penstock.app.rules import DEFAULT_TUBE, Rules
 from penstock.broker.tube import Tube, fast_put
+from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.numbers import Seconds
@@ -45,6 +46,9 @@ DEFAULT_ATTEMPTS = 20
 
 class Handler(Generic[P, R, C]):
     """What `@app.task` makes of a function. Calling it runs the function here; `put` stores a task for a worker."""
+
+    #: For a task that neither its put nor its tube limits; None: the worker's handler decides.
+    default_attempts: int | None = DEFAULT_ATTEMPTS
 
     def __init__(
         self, connection: AppConnection, name: str, function: Callable[P, C], rules: Rules, hooks: Hooks
@@ -241,8 +245,8 @@ class Handler(Generic[P, R, C]):
             del options["ttr"]
         if given.get("at") is not None and given.get("delay") is None:
             options.pop("delay", None)  # the handler's
-        if options.get("max_attempts") is None and tube.stored.max_attempts is None:
-            options["max_attempts"] = DEFAULT_ATTEMPTS
+        if options.get("max_attempts") is None and tube.stored.max_attempts is None and self.default_attempts:
+            options["max_attempts"] = self.default_attempts
         expires = options.get("ttl") is not None or tube.stored.ttl is not None
         if (self.keeps or expires) and options.get("address") is None:  # else it could not be told that it expired
             options["address"] = new_address()
@@ -251,6 +255,31 @@ class Handler(Generic[P, R, C]):
     def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:
         """A task that calls the function, as tubes have it."""
         return {"task": self.name, "args": stored, **more}
+
+
+class NamedHandler(Handler[..., Any, Any]):
+    """What `app.handler("name")` gives: a handler whose function only workers have."""
+
+    default_attempts = None
+
+    def __init__(self, connection: AppConnection, name: str, tube: str | None, hooks: Hooks) -> None:
+        self.connection = connection
+        self.name = names.name("task name", name)
+        self.rules = Rules(names.name("tube", DEFAULT_TUBE if tube is None else tube), "thread", None, {})
+        self.hooks = hooks
+        self.arguments = UnknownArguments(self.name)
+        self.function = self._refuse
+        self._short = (None, None)
+
+    def _refuse(self, *args: object, **kwargs: object) -> Any:
+        raise BadValue(f"{self.name} is known by its name only: put it, or import it to call it here")
+
+    def put_arguments(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Handle[Any]:
+        """Store a task with these arguments; none of the keywords is an option."""
+        return self.put_calls([(args, kwargs, {})])[0]
+
+    def _data(self, stored: dict[str, object], more: Mapping[str, object]) -> dict[str, Any]:
+        return {"task": self.name, **stored, **more}
 
 
 class Prepared(Generic[P, R]):

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from penstock.app.arguments import stored_arguments
 from penstock.app.current import Bury, CurrentTask, Fail, Failures, Retry, Snooze, set_run
 from penstock.app.handler import Handler
 from penstock.app.running import call, log_tasks
@@ -201,7 +202,7 @@ def answer(job: Job, run: ChildRun) -> Message:
     try:
         handler = find_handler(importlib.import_module(job.module), job.name)
         handler.connection.use(job.url)
-        given = [data.get("args", {}) for data in job.data]
+        given = [stored_arguments(data) for data in job.data]
         if job.batch:
             return kept_batch(handler, call(handler, run, given, None), len(given))
         return kept(handler, call(handler, run, given[0], job.data[0]))

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from penstock.app.arguments import stored_arguments
 from penstock.app.current import CurrentTask
 from penstock.app.handler import DEFAULT_ATTEMPTS
 from penstock.app.tracing import TRACE
@@ -76,7 +77,7 @@ class RunningTask:
     def use(self, handler: AnyHandler, slots: Slots | None, data: Mapping[str, object]) -> None:
         """Run it with this handler, whose rules hold where its put has none of its own."""
         self.handler, self.slots = handler, slots
-        self.stored = data.get("args", {})
+        self.stored = stored_arguments(data)
         self.traced = dict(data) if TRACE in data else None
         record, tube, options = self.task._record, self.tube.stored, handler.rules.options
         most = options.get("max_attempts")
