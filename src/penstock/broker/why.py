@@ -58,7 +58,7 @@ def _lane(store: Store, tube: Tube, record: Record, now: int) -> str:
 
 
 def _held(store: Store, record: Record, now: int) -> str:
-    if store.is_stranded(record):
+    if store.lost.leased(record):
         return "by a take of this process whose answer was lost; the next take or heartbeat gives it back"
     until = "" if record.at is None else f", until its ttr in {_span(record.at - now)}"
     since = "" if record.taken is None else f" for {_span(now - record.taken)}"

@@ -15,7 +15,7 @@ import msgspec
 from penstock.broker.stats import make_stats
 from penstock.cli import output
 from penstock.core.results import Description
-from penstock.store.contract import Store, load_tube
+from penstock.store.contract import TransferStore, load_tube
 from penstock.store.open import open_store
 
 # Enough for a median that one slow call does not move.
@@ -78,7 +78,7 @@ def _once() -> Iterator[None]:
         log.setLevel(level)
 
 
-def examine(store: Store) -> Report:
+def examine(store: TransferStore) -> Report:
     """Ask the store about itself."""
     offset = store.now() - time.time_ns() // 1_000_000
     tubes = []
@@ -88,7 +88,7 @@ def examine(store: Store) -> Report:
     return Report(store.describe(), _round_trip(store), offset, len(store.sessions()), tubes)
 
 
-def _round_trip(store: Store) -> float:
+def _round_trip(store: TransferStore) -> float:
     taken = []
     for _ in range(_PROBES):
         began = time.perf_counter()

@@ -601,9 +601,6 @@ class EngineStore:
     def lane(self, tube: Tube, utube: str) -> Lane:
         return self._read(lambda step: step.queue(tube, utube), tube)
 
-    def is_stranded(self, record: Record) -> bool:
-        return self.lost.leased(record)
-
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
         return self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
 

@@ -54,6 +54,7 @@ from penstock.core.results import (
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally
+from penstock.engine.lost_takes import LostTakes
 
 
 @runtime_checkable
@@ -73,6 +74,8 @@ class Store(Protocol):
     remote: bool
     #: Whether sessions of other processes can be in this store, so that OS locks tell who lives.
     shared: bool
+    #: The takes of this process whose answers were lost: the next take or heartbeat undoes them.
+    lost: LostTakes
 
     def close(self) -> None:
         """Close the store. Only the first call does anything."""
@@ -182,9 +185,6 @@ class Store(Protocol):
         """The live sessions, oldest first; or the one with that number, without held and waits."""
 
     # details
-    def is_stranded(self, record: Record) -> bool:
-        """Whether a take of this process leased it whose answer was lost: the next take or heartbeat undoes it."""
-
     def ahead(self, tube: Tube, record: Record) -> int:
         """How many takeable tasks come before this one; may stop counting at 1,000."""
 
@@ -199,9 +199,6 @@ class Store(Protocol):
 
         UnsupportedOption if the store has no transactions or the connection belongs to another driver.
         """
-
-    def describe(self) -> Description:
-        """What it is and what it promises, read from its current settings; never a password."""
 
     def now(self) -> int:
         """The store's clock."""
@@ -219,13 +216,16 @@ class WorkerStore(Store, Protocol):
 
 
 class TransferStore(Store, Protocol):
-    """What moving a tube to another store, export and import need besides. Brokers do not use it.
+    """What moving a tube to another store, export, import and `penstock doctor` need besides. Brokers do not use it.
 
     A tube arrives under a name that nobody can give (`arriving`), so that no taker finds it, and gets its own name in
     one step. One that leaves is sealed: in one step its name becomes `gone`, no handle finds it any more, and nothing
     in it changes again. The sealed row stays when its tasks are erased, and says where the tube went. The `read_…`
     calls and `tally` also work on a sealed tube. Each call may be repeated after a crash.
     """
+
+    def describe(self) -> Description:
+        """What it is and what it promises, read from its current settings; never a password."""
 
     def seal_tube(self, tube: Tube, to: str) -> None:
         """Hide the tube; whoever looks for it is told `to`. TubeBusy while a task is leased or a group's tasks move."""
