@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker, connect
@@ -28,6 +30,8 @@ class AppConnection:
         self._broker: Broker | None = None
         self._tubes: dict[str, Tube] = {}
         self._executors: dict[asyncio.AbstractEventLoop, BatchExecutor] = {}
+        #: Runs what was just put, in place of a worker; set by penstock.testing.eager.
+        self.eager: Callable[[], None] | None = None
         reset_in_child(self)
 
     @property
@@ -67,6 +71,16 @@ class AppConnection:
         if self._broker is not None and self._broker.runtime.store.remote:
             executor.threads = REMOTE_THREADS
         return executor
+
+    @contextmanager
+    def replaced(self, broker: Broker, run: Callable[[], None]) -> Iterator[None]:
+        """Put into another store in this block, whose broker stays open, and run what was put by `run`."""
+        before = self._broker, self._tubes
+        self._broker, self._tubes, self.eager = broker, {}, run
+        try:
+            yield
+        finally:
+            self._broker, self._tubes, self.eager = *before, None
 
     def forget_tubes(self) -> None:
         """Open tubes again, because one was dropped."""

@@ -83,6 +83,9 @@ class Chain:
             for call, tube, address in zip(self.calls, tubes, addresses, strict=True)
         ]
         handles[-1].handles = handles
+        eager = self.calls[0].handler.connection.eager
+        if eager is not None:
+            yield Blocking(eager)
         return handles[-1]
 
 

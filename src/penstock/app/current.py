@@ -118,6 +118,7 @@ class Run(Protocol):
 
 _run: ContextVar[Run | None] = ContextVar("penstock_run", default=None)
 set_run = _run.set
+get_run = _run.get
 
 
 def current_task() -> CurrentTask:

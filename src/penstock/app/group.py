@@ -84,6 +84,8 @@ class CallGroup:
         """Let its calls run. The end of the block does it."""
         if self._group is not None:
             self._group.start()
+            if self._connection.eager is not None:
+                self._connection.eager()
 
     def cancel(self) -> None:
         """Remove all its calls, also those that run."""

@@ -181,7 +181,7 @@ class Handler(Generic[P, R, C]):
     def _put_short(self, args: tuple[object, ...], given: Mapping[str, object]) -> Handle[R] | None:
         """As put_calls, by the store's short way; None where there is none, or something has to be decided first."""
         tube = self.connection.opened(self.rules.tube)
-        if tube is None or not self.arguments.options.isdisjoint(given):
+        if tube is None or self.connection.eager is not None or not self.arguments.options.isdisjoint(given):
             return None
         if self._short[0] is not tube:
             self._short = tube, self._short_way(tube)
@@ -210,10 +210,13 @@ class Handler(Generic[P, R, C]):
         # Before the first step: a loop continues in another context.
         with tracing.Sending(self.name, self.rules.tube, len(calls)) as sending:
             try:
-                return (yield from self._put_into((yield from self.find_tube()), calls, sending.kept))
+                handles = yield from self._put_into((yield from self.find_tube()), calls, sending.kept)
             except NoSuchTube:  # dropped since it was opened
                 self.connection.forget_tubes()
-                return (yield from self._put_into((yield from self.find_tube()), calls, sending.kept))
+                handles = yield from self._put_into((yield from self.find_tube()), calls, sending.kept)
+        if self.connection.eager is not None:
+            yield Blocking(self.connection.eager)
+        return handles
 
     def find_tube(self) -> Operation[Tube]:
         """Its tube, opened when it is first needed."""
@@ -241,6 +244,8 @@ class Handler(Generic[P, R, C]):
         """What tube.put_many accepts: a task that calls the function with stored arguments."""
         options: Any = {**self.rules.options, **given}
         options.pop("timeout", None)
+        if self.connection.eager is not None:  # it runs at once, in a tube of the default kind
+            options = {"address": options.get("address")}
         if "ttr" in self.rules.options and "ttr" not in given and "ttr" not in tube.stored.kind.accepts:
             del options["ttr"]
         if given.get("at") is not None and given.get("delay") is None:

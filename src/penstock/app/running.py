@@ -6,7 +6,9 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any
 
 from penstock.app.current import Run, find_task
@@ -48,10 +50,16 @@ async def call_async(handler: AnyHandler, run: Run, stored: object, traced: Mapp
 
 
 def call_here(handler: AnyHandler, run: Run, stored: object, traced: Mapping[str, object] | None) -> object:
-    """As `call`, in the calling thread; a coroutine runs in a loop of its own."""
+    """As `call`, to the end; a coroutine runs in a loop of its own."""
     if not inspect.iscoroutinefunction(handler.function):
         return call(handler, run, stored, traced)
-    return asyncio.run(call_async(handler, run, stored, traced))
+    coroutine = call_async(handler, run, stored, traced)
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(coroutine)
+    with ThreadPoolExecutor(1) as other:  # this thread is in a loop already
+        return other.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def log_tasks() -> None:

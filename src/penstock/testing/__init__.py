@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.testing.clock import Clock
+from penstock.testing.eager import eager
 from penstock.testing.queued import run_queued
 
-__all__ = ["Clock", "run_queued"]
+__all__ = ["Clock", "eager", "run_queued"]

@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 
 from penstock.app.app import App
-from penstock.app.current import SIGNALS, Failures, set_run
+from penstock.app.current import SIGNALS, Fail, Failures, set_run
 from penstock.app.running import call_here, log_tasks
 from penstock.broker.session import SessionHandle
 from penstock.broker.tube import Tube
+from penstock.core import names
 from penstock.core.task import Task
 from penstock.operations.store_ops import settle
 from penstock.worker import settlement
@@ -49,7 +50,12 @@ def _ready(app: App, session_handle: SessionHandle) -> Iterator[tuple[Tube, Task
                 yield tube, task
 
 
-def _run(app: App, item: RunningTask) -> Exception | None:
+def run_once(app: App, item: RunningTask) -> Exception | None:
+    """Run a task whose handler the app has; one that raises has failed for good. Returns the error."""
+    return _run(app, item, once=True)
+
+
+def _run(app: App, item: RunningTask, *, once: bool = False) -> Exception | None:
     data = read_call(item.task) or {}
     name = data.get("task")
     handler = app.handlers.get(name) if isinstance(name, str) else None
@@ -70,7 +76,7 @@ def _run(app: App, item: RunningTask) -> Exception | None:
     except Exception as raised:
         inner = raised.failures.get(0) if batch is not None and isinstance(raised, Failures) else None
         error = inner if isinstance(inner, Exception) else raised
-        ended = settlement.failed(item, error)
+        ended = settlement.failed(item, Fail(names.failure(error)) if once and not isinstance(error, Fail) else error)
     app.hooks.ended(item.task, error, time.perf_counter() - began)
     settlement.tell(app.hooks, item, ended, error)
     if not item.settled:
