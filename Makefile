@@ -10,8 +10,9 @@ SOURCES := src tests $(wildcard bench examples)
 
 .PHONY: demo quick test check bench clean
 
+# On another store: make demo URL=redis://localhost/0
 demo: $(READY)
-	$(RUN) -m penstock demo
+	$(RUN) -m penstock demo $(if $(URL),--url '$(URL)')
 
 # Memory and SQLite only, without the tests that start servers or many processes: under 90 seconds on two cores.
 QUICK := $(addprefix tests/,core engine behaviour aio app schedule sqlite wire testing test_layers.py test_liveness.py \

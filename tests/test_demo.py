@@ -5,15 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import penstock
+from tests.conftest import STORES
+
 
 @pytest.mark.timeout(300)
-def test_demo_keeps_every_promise() -> None:
+@pytest.mark.parametrize("store", [None, "redis"])
+def test_demo_keeps_every_promise(tmp_path: Path, store: str | None) -> None:
+    url = None if store is None else STORES[store](tmp_path)
+    words = ["demo", "--json", *(["--url", url] if url else [])]
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", "demo", "--json"], capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", "penstock", *words], capture_output=True, text=True, timeout=280, check=False
     )
+    if url is not None:
+        with penstock.connect(url) as broker:
+            assert broker.tubes() == []
     assert done.returncode == 0, done.stdout + done.stderr
     kinds = ["fifo", "fifottl", "utube", "utubettl", "lifo", "round", "reliable"]
     assert "what happened" in done.stderr

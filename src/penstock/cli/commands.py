@@ -47,7 +47,7 @@ COMMANDS: dict[str, dict[str, Command]] = {
     },
     "Tubes": {
         "create": Command("tube_admin:create", "Create a tube."),
-        "alter": Command("tube_admin:alter", "Change options of a tube."),
+        "alter": Command("tube_admin:alter", "Change options of a tube, for what is put or taken from now on."),
         "pause": Command("tube_admin:pause", "Pause a tube: takes get nothing, puts still work."),
         "resume": Command("tube_admin:resume", "Resume after a pause."),
         "truncate": Command("tube_admin:truncate", "Remove every task of a tube."),

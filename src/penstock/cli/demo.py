@@ -1,4 +1,4 @@
-"""`penstock demo`: producers and workers, each in its own process, on one SQLite file, through tubes of every kind.
+"""`penstock demo`: producers and workers, each in its own process, on one store, through tubes of every kind.
 
 One worker is killed with `kill -9` while it holds tasks, and a consumer with messages it has popped; feeds come round.
 At the end everything is counted: a task that was lost, acked twice, too early or out of turn makes the demo fail.
@@ -10,8 +10,10 @@ import multiprocessing
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from itertools import pairwise
 from multiprocessing.context import SpawnProcess
+from uuid import uuid4
 
 import click
 from rich.console import Console
@@ -34,6 +36,7 @@ from penstock.cli.demo_roles import (
     work,
     work_and_hang,
 )
+from penstock.errors import BadValue
 
 PRODUCERS, WORKERS = 2, 3
 EXPECTED = PRODUCERS * TASKS + 1  # in each tube, with its poisoned task
@@ -51,10 +54,11 @@ class Play:
 
     def __init__(self, url: str, console: Console) -> None:
         self.url, self.console = url, console
+        self.prefix = f"demo-{uuid4().hex[:8]}-"  # of its tubes, which no other program has
         self.broker = penstock.connect(url)
         # A kind is data: one line adds it, and it is stored with the tube, so the workers need not know it.
         penstock.register_kind(penstock.Kind("lifo", order=("-id",)))
-        self.tubes = {kind: self.broker.tube(kind, kind=kind) for kind in KINDS}
+        self.tubes = {kind: self.broker.tube(self.prefix + kind, kind=kind) for kind in KINDS}
         self.stats = {kind: tube.stats() for kind, tube in self.tubes.items()}
         self.notes: list[Done] = []
         self.held: dict[str, int] = {}  # by the worker that is killed
@@ -66,16 +70,29 @@ class Play:
         self.acked = 0
 
     def run(self) -> None:
-        """From the first put to the last ack."""
+        """From the first put to the last ack; its tubes are dropped then."""
+        try:
+            self.play()
+        finally:
+            for tube in self.broker.tubes():
+                if tube.name.startswith(self.prefix):
+                    found = self.broker.tube(tube.name)
+                    found.truncate()
+                    with suppress(penstock.TubeBusy):
+                        found.drop()
+            self.broker.close()
+
+    def play(self) -> None:
+        """Start everyone, and wait until all is done."""
         stop = PROCESSES.Event()
-        children = [start(produce, self.url, number) for number in range(PRODUCERS)]
+        children = [start(produce, self.url, self.prefix, number) for number in range(PRODUCERS)]
         inbox, outbox = PROCESSES.Pipe(duplex=False)
-        victim = start(work_and_hang, self.url, outbox)
+        victim = start(work_and_hang, self.url, self.prefix, outbox)
         outbox.close()  # so that a worker that failed is an EOFError here
         notes, self.held = inbox.recv()  # before the others come, who might leave it nothing to hold
         self.notes += notes
         pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
-        children += [start(work, self.url, outbox, stop) for _, outbox in pipes]
+        children += [start(work, self.url, self.prefix, outbox, stop) for _, outbox in pipes]
         self.watch(victim)
         stop.set()
         for inbox, outbox in pipes:
@@ -85,14 +102,13 @@ class Play:
             child.join()
         self.poll_feeds()
         self.recover_messages()
-        self.broker.close()
 
     def poll_feeds(self) -> None:
         """Several pollers on one round tube."""
-        tube = self.broker.tube("round", "round", period=PERIOD)
+        tube = self.broker.tube(self.prefix + "round", "round", period=PERIOD)
         tube.put_many([(f"https://{number}.example/rss", {"id": f"feed {number}"}) for number in range(FEEDS)])
         pipes = [PROCESSES.Pipe(duplex=False) for _ in range(WORKERS)]
-        pollers = [start(poll, self.url, outbox) for _, outbox in pipes]
+        pollers = [start(poll, self.url, self.prefix, outbox) for _, outbox in pipes]
         self.turns = [turn for inbox, _ in pipes for turn in inbox.recv()]
         for poller in pollers:
             poller.join()
@@ -100,10 +116,10 @@ class Play:
 
     def recover_messages(self) -> None:
         """A consumer is killed with what it popped; another recovers that, and pops the rest."""
-        tube = self.broker.tube("reliable", "reliable")
+        tube = self.broker.tube(self.prefix + "reliable", "reliable")
         tube.put_many(range(MESSAGES))
         inbox, outbox = PROCESSES.Pipe(duplex=False)
-        victim = start(pop_and_hang, self.url, outbox)
+        victim = start(pop_and_hang, self.url, self.prefix, outbox)
         inbox.recv()
         victim.kill()
         recovered = tube.recover(MESSAGES, elapsed=0)
@@ -231,20 +247,24 @@ def facts(play: Play, wrong: list[str], seconds: float) -> dict[str, object]:
 
 
 @click.command()
+@click.option("--url", help="The store; a SQLite file in a temporary folder if it is not given.")
 @output.json_option
-def demo(as_json: bool) -> None:
+def demo(url: str | None, as_json: bool) -> None:
     """Show penstock at work: producers, workers and a kill -9, every task counted.
 
     \b
     penstock demo
+    penstock demo --url redis://localhost/0
 
-    It uses a file in a temporary folder. Exit code 1 if a task was lost, acked twice, early or out of turn. With
-    --json, the text for people goes to standard error.
+    Its tubes have names of their own and are dropped at the end. Exit code 1 if a task was lost, acked twice, early or
+    out of turn. With --json, the text for people goes to standard error.
     """
+    if url is not None and url.startswith("memory:"):
+        raise BadValue("the demo has several processes, and memory:// is one's own: give another --url, or none")
     stream = sys.stderr if as_json else sys.stdout
     console, began = Console(stderr=as_json, width=None if stream.isatty() else 110), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as folder:
-        play = Play(f"sqlite:///{folder}/queue.db", console)
+        play = Play(url or f"sqlite:///{folder}/queue.db", console)
         play.run()
     console.print(summary(play))
     wrong = [line for kind in KINDS for line in problems(play, kind)] + unleased_problems(play)

@@ -10,7 +10,7 @@ from multiprocessing.synchronize import Event
 
 import penstock
 
-KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named like its kind
+KINDS = ["fifo", "fifottl", "utube", "utubettl", "lifo"]  # a tube of each, named by the prefix and its kind
 TASKS = 600  # that each producer puts into each tube
 CUSTOMERS = 7  # micro-queues in the utube kinds: one task of each customer at a time
 HELD = 3  # tasks of each tube in the hands of the worker that is killed
@@ -39,10 +39,10 @@ class Done:
     ended: float
 
 
-def produce(url: str, producer: int) -> None:
+def produce(url: str, prefix: str, producer: int) -> None:
     """Put tasks into every tube, in batches: one round trip and one commit each."""
     with penstock.connect(url) as broker:
-        tubes = [broker.tube(kind) for kind in KINDS]
+        tubes = [broker.tube(prefix + kind) for kind in KINDS]
         for first in range(0, TASKS, 20):
             for tube in tubes:
                 tube.put_many([new_task(tube.kind, producer, number) for number in range(first, first + 20)])
@@ -59,19 +59,19 @@ def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, obje
     return Job(f"{producer}-{number}", time.time() + delay), options
 
 
-def work(url: str, pipe: Connection, stop: Event) -> None:
+def work(url: str, prefix: str, pipe: Connection, stop: Event) -> None:
     """Take from any tube until told to stop, then hand in the notes."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
         while not stop.is_set():
             # Earlier names come first: a new order each time, so that no tube waits for another.
-            task = broker.take(random.sample(KINDS, len(KINDS)), timeout=0.2)
+            task = broker.take([prefix + kind for kind in random.sample(KINDS, len(KINDS))], timeout=0.2)
             if task is not None:
-                handle(task, notes)
+                handle(task, prefix, notes)
     pipe.send(notes)
 
 
-def handle(task: penstock.Task, notes: list[Done]) -> None:
+def handle(task: penstock.Task, prefix: str, notes: list[Done]) -> None:
     """The work itself, a millisecond of it. A poisoned task is buried when it is met first."""
     began, job = time.time(), task.decode(Job)
     if job.name == POISON and task.lease == 1:
@@ -80,33 +80,33 @@ def handle(task: penstock.Task, notes: list[Done]) -> None:
     time.sleep(0.001)
     ended = time.time()
     task.ack()
-    notes.append(Done(task.tube, job, task.utube, began, ended))
+    notes.append(Done(task.tube.removeprefix(prefix), job, task.utube, began, ended))
 
 
-def work_and_hang(url: str, pipe: Connection) -> None:
+def work_and_hang(url: str, prefix: str, pipe: Connection) -> None:
     """Work a little, then take a few tasks of each tube and never finish them: this one will be killed."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
-        while len(notes) < 50 and (task := broker.take(KINDS, timeout=30)):
-            handle(task, notes)
-        held = {kind: len(broker.tube(kind).take_many(HELD, timeout=30)) for kind in KINDS}
+        while len(notes) < 50 and (task := broker.take([prefix + kind for kind in KINDS], timeout=30)):
+            handle(task, prefix, notes)
+        held = {kind: len(broker.tube(prefix + kind).take_many(HELD, timeout=30)) for kind in KINDS}
         pipe.send((notes, held))
         time.sleep(600)
 
 
-def poll(url: str, pipe: Connection) -> None:
+def poll(url: str, prefix: str, pipe: Connection) -> None:
     """Take feeds for a while; hand in which came when, by the store's clock."""
     turns: list[tuple[str, float]] = []
     with penstock.connect(url) as broker:
-        tube, ends = broker.tube("round"), time.monotonic() + POLLING
+        tube, ends = broker.tube(prefix + "round"), time.monotonic() + POLLING
         while (left := ends - time.monotonic()) > 0 or tube.stats().calls.take < FEEDS:
             if task := tube.take(timeout=max(left, 0)):
                 turns.append((str(task.id), task.taken or 0))
     pipe.send(turns)
 
 
-def pop_and_hang(url: str, pipe: Connection) -> None:
+def pop_and_hang(url: str, prefix: str, pipe: Connection) -> None:
     """Pop messages and ack none of them: this one will be killed."""
     with penstock.connect(url) as broker:
-        pipe.send(len(broker.tube("reliable").take_many(POPPED)))
+        pipe.send(len(broker.tube(prefix + "reliable").take_many(POPPED)))
         time.sleep(600)
