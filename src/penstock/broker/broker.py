@@ -19,6 +19,7 @@ from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
 from penstock.core.shapes import flag
 from penstock.core.task import Task
+from penstock.engine.lapse import read_lapse
 from penstock.operations.operation import Operation, blocking
 from penstock.runtime.runtime import BrokerRuntime
 from penstock.store.contract import TransferStore
@@ -35,6 +36,7 @@ def connect(url: str | None = None, *, pool: str | None = None, clock: Callable[
     """
     if url is None:
         url = os.environ.get("PENSTOCK_URL") or DEFAULT_URL
+    read_lapse()
     return Broker(open_store(url, clock, pool))
 
 

@@ -12,8 +12,6 @@ from penstock.errors import NotFound
 
 # A bounded step of `advance`: long enough to be worth its commit, short enough not to hold others up.
 ADVANCE_STEP = 1000
-# A session lapses when it was not heard of for this long.
-LAPSE_MS = 15_000
 
 
 Blocked = Literal["enter", "stay", "leave"] | None

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from uuid import uuid4
 
 from penstock.core.lifecycle import came_back
-from penstock.core.results import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, lapsed
+from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, lapsed
+from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Step
 from penstock.engine.work import Work
 

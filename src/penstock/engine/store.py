@@ -28,7 +28,6 @@ from penstock.core.reply import reply_payload
 from penstock.core.results import (
     ADVANCE_STEP,
     GONE,
-    LAPSE_MS,
     Advanced,
     Blocked,
     Counts,
@@ -68,6 +67,7 @@ from penstock.core.transfer import (
 )
 from penstock.engine import due, integrity, puts, sessions
 from penstock.engine import port as ports
+from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import ByIds, ByNames, Conflict, Database, Handed, Page, Request, Step
 from penstock.engine.work import Work
 from penstock.errors import StoreBusy, StoreError

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Protocol
 
-from penstock.core.results import LAPSE_MS
+from penstock.engine.lapse import LAPSE_MS
 from penstock.errors import PenstockError
 from penstock.store.contract import Store
 from penstock.store.wake import Wake

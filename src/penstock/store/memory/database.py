@@ -23,7 +23,6 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, changed_options, make_tube
 from penstock.core.refusals import tube_full, tube_missing
 from penstock.core.results import (
-    LAPSE_MS,
     STATE_COUNTER,
     Counts,
     Description,
@@ -36,6 +35,7 @@ from penstock.core.results import (
 from penstock.core.task import QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
 from penstock.engine import port
+from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.lost_takes import LostTakes
 from penstock.engine.store import EngineStore
 from penstock.errors import UnsupportedOption

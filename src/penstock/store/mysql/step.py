@@ -18,9 +18,10 @@ from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
-from penstock.core.results import LAPSE_MS, Counts, Effects, Presence
+from penstock.core.results import Counts, Effects, Presence
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import Parcel, Tally
+from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
 from penstock.errors import PenstockError
 from penstock.store.mysql import faults, queues

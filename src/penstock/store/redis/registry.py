@@ -14,7 +14,8 @@ from uuid import uuid4
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.core.results import ADVANCE_STEP, LAPSE_MS, Effects, Joined, Presence, SessionRecord, lapsed
+from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, SessionRecord, lapsed
+from penstock.engine.lapse import LAPSE_MS
 from penstock.errors import NoSuchTube
 from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import task_id

@@ -1,0 +1,41 @@
+"""PENSTOCK_LAPSE: how long a session lives without a heartbeat."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+
+PROGRAM = """
+import penstock
+from penstock.runtime.heartbeat import BEAT_SECONDS
+from penstock.testing import Clock
+
+clock = Clock()
+holder, other = (penstock.connect("memory://lapse", clock=clock) for _ in range(2))
+holder.tube("t").put("x")
+holder.tube("t").take(0)
+seen = []
+for seconds in (14, 2, 13, 2):
+    clock.advance(seconds)
+    seen.append(other.tube("t").peek(1).status.value)
+print(BEAT_SECONDS, *seen)
+"""
+
+
+@pytest.mark.parametrize(("lapse", "said"), [(None, "5.0 t r r r"), ("", "5.0 t r r r"), ("30", "10.0 t t t r")])
+def test_a_session_lapses_after_the_seconds_of_the_environment(lapse: str | None, said: str) -> None:
+    environment = {**os.environ, **({} if lapse is None else {"PENSTOCK_LAPSE": lapse})}
+    done = subprocess.run([sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == said
+
+
+@pytest.mark.parametrize("lapse", ["x", "0", "-1", "nan", "inf", "2.9", "1e9"])
+def test_what_is_no_number_of_seconds_is_refused(monkeypatch: pytest.MonkeyPatch, lapse: str) -> None:
+    monkeypatch.setenv("PENSTOCK_LAPSE", lapse)
+    with pytest.raises(penstock.BadValue, match="PENSTOCK_LAPSE .* is no number of seconds"):
+        penstock.connect("memory://")
