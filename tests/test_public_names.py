@@ -18,11 +18,11 @@ from penstock.core import options
 SOURCE = Path(__file__).parents[1] / "src" / "penstock"
 
 NAMES = """
-    App Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Failures Finding Group Kind LeaseLost NoSuchTube
-    NotFound NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry Schedule SchemaMismatch
-    Session SessionInfo Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task TaskFailed
-    Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain connect
-    current_task current_tasks register_kind waiting
+    App Attempt Backoff BadValue Broker Bury Cancelled DuplicateAddress Fail Failures Finding Group Kind LeaseLost
+    NoSuchTube NotFound NotTaken Outcome OutcomeUnknown PayloadTooLarge PenstockError Progress Retry Schedule
+    SchemaMismatch Session SessionInfo Snooze Status StoreBusy StoreCorrupt StoreError StoreFull StoreUnavailable Task
+    TaskFailed Tube TubeBusy TubeExists TubeFull TubeInfo TubeMismatch TubeStats UnsupportedOption __version__ chain
+    connect current_task current_tasks register_kind waiting
 """
 
 TUBE = (
@@ -122,13 +122,14 @@ METHODS = {
     "Tube.wait": "address, timeout=None",
     "Tube.why": "id=None, *, address=None",
 }
-TASK = "address attempts created data due expires group id lease pri progress reason status taken tube utube"
+TASK = "address attempts created data due errors expires group id lease pri progress reason status taken tube utube"
 # Values: what they are made of.
 FIELDS = {
     "Backoff": "base=1, factor=2, limit=300, jitter=0.1",
     "Finding": "tube, id, what, remedy",
     "Kind": "name, accepts=frozenset(), order=('id',), per_utube=False, hand_out='lease'",
-    "Outcome": "status, result=None, error=None, code=None",
+    "Attempt": "attempt, at, host, error, traceback",
+    "Outcome": "status, result=None, error=None, code=None, errors=<factory>",
     "Progress": "done, total, failed=0",
     "Schedule": "name, when, task, args, timezone, next, paused",
     "SessionInfo": "id, host, pid, heartbeat, held, waits",

@@ -14,6 +14,7 @@ from penstock.broker.outcome import Outcome
 from penstock.broker.session import Session, SessionInfo
 from penstock.broker.stats import TubeInfo, TubeStats
 from penstock.broker.tube import Tube
+from penstock.core.attempts import Attempt
 from penstock.core.backoff import Backoff
 from penstock.core.kind import Kind, register_kind
 from penstock.core.results import Finding
@@ -60,6 +61,7 @@ from penstock.schedule.schedule_status import Schedule
 
 __all__ = [
     "App",
+    "Attempt",
     "Backoff",
     "BadValue",
     "Broker",

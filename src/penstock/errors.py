@@ -26,6 +26,9 @@ PenstockError
 
 from __future__ import annotations
 
+import collections.abc
+import typing
+
 
 class PenstockError(Exception):
     """The root: catching it catches everything penstock raises on purpose."""
@@ -76,7 +79,19 @@ class PayloadTooLarge(PenstockError):
 
 
 class TaskFailed(PenstockError):
-    """The task that was waited for failed, was deleted or expired."""
+    """The task that was waited for failed, was deleted or expired.
+
+    `error` and `code` are what fail or bury gave; `errors` is the list of `Attempt`s that ended without an ack.
+    """
+
+    def __init__(
+        self, message: str, error: str | None = None, code: str | int | None = None,
+        errors: collections.abc.Iterable[typing.Any] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(message)
+        self.error = error
+        self.code = code
+        self.errors = list(errors)
 
 
 class LeaseLost(PenstockError):

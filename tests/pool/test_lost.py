@@ -8,8 +8,11 @@ from typing import cast
 import pytest
 
 import penstock
+from penstock.core.attempts import Failure
 from penstock.core.entry import plain_entry
+from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
+from penstock.operations.store_ops import settle
 from penstock.store.pool.store import PoolStore
 from penstock.store.redis.store import RedisStore
 from penstock.testing import Clock
@@ -80,6 +83,22 @@ def test_leases_of_new_tasks_are_above_those_of_an_earlier_epoch(broker: penstoc
     assert isinstance(store, PoolStore)
     RedisStore.put(store, stored, [plain_entry(stored, b'"new"')])  # taken while its data is still in Redis
     assert [task.data for task in tube.take_many(2) if task.lease > old.lease] == ["a", "new"]
+
+
+def test_errors_of_attempts_outlive_redis(broker: penstock.Broker, server: Redis) -> None:
+    tube = broker.tube("t")
+    tube.put("a", address="a")
+    for error in ("first", "second"):
+        record = take(tube)._record
+        move = Move("release", record.id, record.owner, record.lease, failure=Failure(error, "traceback"))
+        assert settle(tube.runtime, tube.stored, [move]) != [None]
+    before = tube.peek(1).errors
+    assert [each.error for each in before] == ["first", "second"]
+    lose(server)
+    assert tube.peek(1).errors == before
+    tube.ack(take(tube))
+    lose(server)
+    assert tube.wait("a", 0).errors == before
 
 
 def test_attempts_that_were_told_outlive_redis(broker: penstock.Broker, server: Redis) -> None:

@@ -15,6 +15,8 @@ ALTER TABLE penstock_task ALTER COLUMN lease DROP NOT NULL, ALTER COLUMN lease D
 ALTER TABLE penstock_task RENAME COLUMN lease TO call;
 ALTER TABLE penstock_task ADD COLUMN lease integer NOT NULL DEFAULT 3;
 UPDATE penstock_task SET call = NULL;
+ALTER TABLE penstock_task DROP COLUMN errors;
+ALTER TABLE penstock_outcome DROP COLUMN errors;
 DROP INDEX penstock_named_group;
 ALTER TABLE penstock_group DROP COLUMN failed, DROP COLUMN on_failure;
 UPDATE penstock_meta SET value = '100' WHERE name = 'schema';"""

@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 import pytest
+import redis
 
 import penstock
 from penstock.store.redis import store as module
-from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script
+from penstock.store.redis.scripts import MICRO_QUEUES, PLAIN, UNLEASED, load_script, load_take_from_many
 from tests.servers.redis import Redis, RedisCluster
 
 FOLDER = Path(module.__file__).parent / "lua"
@@ -105,3 +106,13 @@ def test_all_keys_of_a_tube_are_in_one_slot_and_tubes_are_spread(cluster: RedisC
     assert len(slots) >= 13
     assert all(len(found) == 1 for found in slots.values())
     assert len(set.union(*slots.values())) > 6
+
+
+def test_every_script_compiles_for_every_sort_of_tube(server: Redis) -> None:
+    """Lua allows 200 local variables in a function, and the largest scripts have many."""
+    with redis.Redis(port=server.port) as connection:
+        for sort in (PLAIN, MICRO_QUEUES, UNLEASED):
+            for related in (True, False):
+                for name in SCRIPTS:
+                    connection.script_load(load_script(name, sort=sort, related=related, epoch="1").text)
+                connection.script_load(load_take_from_many(((sort, related),)).text)

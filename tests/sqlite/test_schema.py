@@ -62,7 +62,7 @@ def test_the_schema_is_told_where_older_versions_look_for_it(path: Path) -> None
     """They know up to schema 4, and so say what the test above expects of this one."""
     penstock.connect(f"sqlite:///{path}").close()
     db = apsw.Connection(str(path))
-    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "102"
+    assert db.execute("SELECT value FROM penstock_meta WHERE name = 'schema'").get == "103"
     db.close()
 
 
@@ -72,7 +72,8 @@ def test_leases_of_before_they_had_a_call_are_kept(path: Path) -> None:
     fill(
         path,
         "DROP INDEX penstock_named_group; ALTER TABLE penstock_group DROP COLUMN failed; "
-        "ALTER TABLE penstock_group DROP COLUMN on_failure; "
+        "ALTER TABLE penstock_group DROP COLUMN on_failure; ALTER TABLE penstock_task DROP COLUMN errors; "
+        "ALTER TABLE penstock_outcome DROP COLUMN errors; "
         "UPDATE penstock_meta SET value = '100' WHERE name = 'schema'; UPDATE penstock_task SET lease = 3",
     )
     with penstock.connect(f"sqlite:///{path}") as broker:

@@ -14,7 +14,7 @@ from penstock.transfer.move import Move, Moved
 # name -> how a tube of that sort is filled
 FILLED: dict[str, Callable[[penstock.Broker, Clock], None]] = {}
 # What tasks show of themselves; the lease is a number that may only grow.
-_SHOWN = "id status data pri utube attempts lease created taken due expires address group reason".split()
+_SHOWN = "id status data pri utube attempts lease created taken due expires address group reason errors".split()
 
 
 def filled(fill: Callable[[penstock.Broker, Clock], None]) -> Callable[[penstock.Broker, Clock], None]:
@@ -65,7 +65,7 @@ def fair(broker: penstock.Broker, clock: Clock) -> None:
 @filled
 def tied(broker: penstock.Broker, clock: Clock) -> None:
     tube = broker.tube("tied", retention=3600)
-    tube.put("live", address="a 1", reply_to="replies")
+    tube.put("live", address="a 1", reply_to="replies", ttr=10)
     for address in ("done", "failed", "again"):
         tube.put(address, address=address, pri=0)
     for task in tube.take_many(4):
@@ -76,6 +76,10 @@ def tied(broker: penstock.Broker, clock: Clock) -> None:
         else:
             task.release()
     tube.put("again", address="again")
+    lapsing = tube.take_many(1)  # the one without an end
+    clock.advance(10)
+    tube.stats()
+    assert [len(tube.peek(task.id).errors) for task in lapsing] == [1]
     waiting, started = tube.group("waiting"), tube.group("started")
     waiting.put_many([(n, {"delay": n * 10}) for n in range(3)])
     waiting.on_end({"end": "waiting"})

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from penstock.app.handle import Handle
-from penstock.broker.outcome import Outcome, await_task, make_outcome
+from penstock.broker.outcome import Outcome, await_task, buried_outcome, make_outcome
 from penstock.broker.tube import Tube, current_record
 from penstock.core import chain as core
 from penstock.core import names
@@ -238,7 +238,7 @@ class ChainHandle(Handle[R], Generic[R]):
         record = None if sought.id is None else current_record(tube, sought.id)
         if record is not None:
             word = STATUS[record.state].name.lower()
-            outcome = Outcome("buried", error=record.reason) if word == "buried" else None
+            outcome = buried_outcome(record) if word == "buried" else None
             return _Found(word, record, outcome)
         if sought.id is None:
             return None

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 import msgspec
 
-from penstock.broker.outcome import Outcome, await_task, make_outcome
+from penstock.broker.outcome import Outcome, await_task, buried_outcome, make_outcome
 from penstock.broker.tube import Tube, current_record
 from penstock.core.numbers import Seconds
 from penstock.core.task import STATUS
@@ -66,7 +66,7 @@ class Handle(Generic[R]):
                 record = current_record(self._tube, self.id)
                 if record is not None:
                     word = STATUS[record.state].name.lower()
-                    return word, Outcome(word, error=record.reason) if record.state == "!" else None
+                    return word, buried_outcome(record) if record.state == "!" else None
                 found = self._tube.runtime.store.outcome(self._tube.stored, self.id)
                 if found.id is None:  # else it was put or kicked back between the two looks
                     break

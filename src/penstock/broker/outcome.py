@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.core import codec, names
+from penstock.core.attempts import Attempt, read_attempts
 from penstock.core.ending import Ending, Sought, decode_code
 from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
@@ -21,15 +22,30 @@ if TYPE_CHECKING:
     from penstock.runtime.runtime import BrokerRuntime
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, eq=False):
     """The end of a task: `status` is done, failed, cancelled, deleted, expired, or unknown for an address that was
     never seen or is past its retention; from a handle also buried, or gone for a task whose end is not kept.
-    `result` is what ack gave, `error` and `code` what fail gave, or the reason of a cancel or bury."""
+    `result` is what ack gave, `error` and `code` what fail gave, or the reason of a cancel or bury; `errors` tells of
+    the attempts that ended without an ack, newest last, and is no part of what makes two outcomes equal."""
 
     status: str
     result: object = None
     error: str | None = None
     code: str | int | None = None
+    errors: list[Attempt] = []
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Outcome) and self._end == other._end
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other  # Struct's own compares all fields
+
+    def __hash__(self) -> int:
+        return hash(self._end)
+
+    @property
+    def _end(self) -> tuple[object, ...]:
+        return self.status, self.result, self.error, self.code
 
     def unwrap(self) -> object:
         """Return the result; NotFound if nothing is known of the task, TaskFailed if it ended without success."""
@@ -41,9 +57,10 @@ class Outcome(msgspec.Struct, frozen=True):
             )
         if self.status != "failed":
             why = "" if self.error is None else f" ({self.error})"
-            raise TaskFailed(f"the task was {self.status} before it was done{why}: put it again if it still matters")
+            message = f"the task was {self.status} before it was done{why}: put it again if it still matters"
+            raise TaskFailed(message, self.error, self.code, self.errors)
         code = "" if self.code is None else f" (code {self.code})"
-        raise TaskFailed(f"the task failed{code}: {self.error}")
+        raise TaskFailed(f"the task failed{code}: {self.error}", self.error, self.code, self.errors)
 
 
 def await_outcome(
@@ -78,7 +95,8 @@ def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Secon
         seen = True
         record: Record | None = yield Call(lambda: runtime.store.get(tube, [id])[0])
         if record is not None and record.state == "!":
-            raise TaskFailed(f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again")
+            message = f"task {id} of tube {tube.name} is buried: {record.reason}; kick it to try it again"
+            raise TaskFailed(message, record.reason, errors=read_attempts(record.errors))
         return None
 
     return (yield from _await(runtime, tube, id, look, str(id), check_timeout(timeout)))
@@ -111,7 +129,12 @@ def _await(
     return outcome
 
 
+def buried_outcome(record: Record) -> Outcome:
+    """What handles say of a buried task."""
+    return Outcome("buried", error=record.reason, errors=read_attempts(record.errors))
+
+
 def make_outcome(ending: Ending) -> Outcome:
     """Decode a stored outcome."""
     result = None if ending.result is None else codec.decode(ending.result)
-    return Outcome(ending.status, result, ending.error, decode_code(ending.code))
+    return Outcome(ending.status, result, ending.error, decode_code(ending.code), read_attempts(ending.errors))

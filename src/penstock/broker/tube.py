@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Unpack, cast
 
+import msgspec
+
 from penstock.broker import why
 from penstock.broker.group import Group
 from penstock.broker.outcome import Outcome, await_outcome
@@ -40,6 +42,7 @@ from penstock.errors import (
 )
 from penstock.operations.operation import Call, Operation, StoreOp, blocking, blocking_with_fast_path
 from penstock.operations.store_ops import PutOp, SettleOp, put_entries, put_items, settle
+from penstock.runtime.failures import local_failure
 from penstock.runtime.wait_queue import pauses
 from penstock.store.contract import load_tube
 
@@ -215,6 +218,7 @@ class Tube:
         if reason is None:
             raise BadValue("error is None: give a str that says what failed")
         move = self._move("fail", task_or_id, reason=reason, code=encode_code(code))
+        move = msgspec.structs.replace(move, failure=local_failure(reason))
         yield from self._settle_leased(task_or_id, move)
 
     @blocking

@@ -16,12 +16,13 @@ SUPERSEDED_MS = 60_000
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The outcome of one task. `result` is encoded data, `code` is JSON text."""
+    """The outcome of one task. `result` is encoded data, `code` is JSON text, `errors` those of its attempts."""
 
     status: str
     result: bytes | None = None
     error: str | None = None
     code: str | None = None
+    errors: bytes | None = None
 
 
 # These outcomes are kept by the id of a task that has no address, too.

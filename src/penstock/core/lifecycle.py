@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from penstock.core.attempts import LAPSED, SESSION_ENDED, Failure, StoredAttempt, append, entry_of
 from penstock.core.ending import STATUS_OF, Ending
 from penstock.core.lease import next_lease
 from penstock.core.task import UNSTARTED, Record
@@ -46,6 +47,7 @@ class Change(msgspec.Struct, frozen=True):
     progress: float | None = None
     ending: Ending | None = None  # of a task that is gone, where somebody may ask or is to be told
     until: int | None = None  # the decision holds before this moment: then a lease or a ttl that it relied on ends
+    error: StoredAttempt | None = None  # of the attempt that ends by it
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -58,6 +60,7 @@ class Move(msgspec.Struct, frozen=True):
     touch, in ms, lets the lease end that long from now, also one that had no end. In a tube of an unleased kind `name`
     is the task's id, in place of `id`, and a delivered one is acked by nobody's session, None. `seen` is the task as
     its holder knows it: a store may decide by it, without reading it again, where its guard tells whether it is so.
+    `failure` is kept with the task: how the attempt ended that ends by this move (a handler's release, bury or fail).
     """
 
     verb: str
@@ -74,6 +77,7 @@ class Move(msgspec.Struct, frozen=True):
     seen: Record | None = None
     max_attempts: int | None = None
     ttr: int | None = None
+    failure: Failure | None = None
 
     @property
     def shown(self) -> int | str:
@@ -86,6 +90,11 @@ def decide(record: Record, move: Move, now: int) -> Change | None:
     if not _allowed(record, move, now):
         return None
     change = _decided(record, move, now)
+    failure = move.failure
+    if failure is None and move.verb == "fail":
+        failure = Failure(move.reason or "")
+    if failure is not None and record.state == "t":
+        change = msgspec.structs.replace(change, error=entry_of(record.attempts, now, failure))
     ends = record.at if move.verb in LEASED_VERBS or move.lease is not None else None
     if record.expires is not None and record.expires > now and (ends is None or record.expires < ends):
         ends = record.expires  # from then on it would be gone, or go
@@ -144,6 +153,12 @@ def came_back(record: Record, now: int, event: str, delay: int = 0, *, unstarted
     return Change("r", (event,), record.expires, record.expires, attempts, record.reason)
 
 
+def lost(record: Record, now: int, event: str) -> Change:
+    """A taken task whose holder is gone: by its ttr, or at the end of its session, which counts as a release."""
+    failure = Failure(LAPSED if event == "ttr" else SESSION_ENDED)
+    return msgspec.structs.replace(came_back(record, now, event), error=entry_of(record.attempts, now, failure))
+
+
 def undone(record: Record, now: int) -> Change:
     """A taken task whose taker never heard of it: as if it had not been taken."""
     return came_back(record, now, UNDONE, unstarted=True)
@@ -152,7 +167,7 @@ def undone(record: Record, now: int) -> Change:
 def became_due(record: Record, now: int) -> Change:
     """What the clock does to a task whose `at` has come."""
     if record.state == "t":
-        return came_back(record, now, "ttr")
+        return lost(record, now, "ttr")
     if record.state == "~" and (record.expires is None or record.expires > now):
         return Change("r", ("delay",), record.expires, record.expires, record.attempts, record.reason)
     if record.state == UNSTARTED and (record.expires is None or record.expires > now):
@@ -206,7 +221,7 @@ def failed(record: Record, burial: Change) -> Change:
     events = tuple("fail" if event == "bury" else event for event in burial.events)
     known = record.address is not None or record.reply_to is not None
     ending = Ending("failed", error=burial.reason or "buried") if known else None
-    return Change("-", events, attempts=burial.attempts, reason=burial.reason, ending=ending)
+    return Change("-", events, attempts=burial.attempts, reason=burial.reason, ending=ending, error=burial.error)
 
 
 def expired(record: Record, now: int) -> bool:
@@ -239,4 +254,5 @@ def altered(record: Record, change: Change, state: str) -> Record:
         reason=change.reason,
         progress=change.progress,
         owner=record.owner if state == "t" else None,
+        errors=append(record.errors, change.error),
     )

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from penstock.core import codec, names
+from penstock.core.attempts import MAX_ATTEMPTS_KEPT, MAX_TRACEBACK, Failure, append, entry_of, read_attempts
 from penstock.core.chain import checked_reply
 from penstock.core.ending import STATUSES, Ending
 from penstock.core.group import HOLD, ON_FAILURE, OPEN, STARTED, Group
@@ -34,6 +35,19 @@ _Span = Annotated[int, Meta(ge=0, le=MAX_SECONDS * 1000)]
 MAX_TASK_ID = 2**39 - 1
 MAX_MARK = 2**47 - 1
 _Text = Annotated[str, Meta(max_length=names.MAX_TEXT)]
+
+
+class AttemptLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """An attempt that ended without an ack."""
+
+    attempt: _HandOuts
+    at: _Moment
+    host: Annotated[str, Meta(max_length=255)] = ""
+    error: _Text = ""
+    traceback: Annotated[str, Meta(max_length=MAX_TRACEBACK)] = ""
+
+
+_Errors = Annotated[list[AttemptLine], Meta(max_length=MAX_ATTEMPTS_KEPT)]
 # The states that a file may name, by whether the kind leases.
 _LEASED, _UNLEASED = "rt~!" + UNSTARTED, "rt"
 
@@ -67,6 +81,7 @@ class TaskLine(Data, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tru
     address: str | None = None
     reply_to: str | None = None
     group: _Int | None = None
+    errors: _Errors = []
 
 
 class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -91,6 +106,7 @@ class OutcomeLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_onl
     result: Data | None = None
     error: _Text | None = None
     code: str | int | None = None
+    errors: _Errors = []
 
 
 def task_line(record: Record) -> TaskLine:
@@ -102,7 +118,7 @@ def task_line(record: Record) -> TaskLine:
         pri=record.pri, utube=record.utube, attempts=min(record.attempts, MAX_NUMBER),
         lease=min(number_of(record.lease), MAX_NUMBER), taken=record.taken, expires=record.expires, at=record.at,
         ttr=record.ttr, max_attempts=record.max_attempts, reason=record.reason, callback=record.callback,
-        address=record.address, reply_to=record.reply_to, group=record.group_no,
+        address=record.address, reply_to=record.reply_to, group=record.group_no, errors=error_lines(record.errors),
     )  # fmt: skip
 
 
@@ -130,7 +146,25 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         callback=None if line.callback is None else callback_url("callback", line.callback), payload=read_data(line),
         address=address, reply_to=checked_reply("reply_to", line.reply_to),
         group=None if line.group is None else groups[line.group], group_no=line.group,
+        errors=_read_errors(line.errors) if line.taken is not None else None,
     )  # fmt: skip
+
+
+def error_lines(stored: bytes | None) -> list[AttemptLine]:
+    """Errors of attempts for a file."""
+    found = [(each, round(each.at * 1000)) for each in read_attempts(stored)]
+    return [
+        AttemptLine(attempt=each.attempt, at=at, host=each.host, error=each.error, traceback=each.traceback)
+        for each, at in found
+    ]
+
+
+def _read_errors(lines: list[AttemptLine]) -> bytes | None:
+    stored: bytes | None = None
+    for line in lines:
+        texts = [names.text("errors", text) or "" for text in (line.error, line.traceback, line.host)]
+        stored = append(stored, entry_of(line.attempt, line.at, Failure(*texts)))
+    return stored
 
 
 def group_line(group: Group) -> GroupLine:
@@ -168,7 +202,7 @@ def read_ending(line: OutcomeLine) -> Ending:
         raise BadValue(f"the outcome of task {line.id} has the status {names.shown(line.status)}")
     result = None if line.result is None else read_data(line.result)
     code = None if line.code is None else codec.encode(line.code).decode()
-    return Ending(line.status, result, names.text("error", line.error), code)
+    return Ending(line.status, result, names.text("error", line.error), code, _read_errors(line.errors))
 
 
 def data_line(payload: bytes) -> Data:

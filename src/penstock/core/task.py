@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 
 from penstock.core import codec
+from penstock.core.attempts import read_attempts
 from penstock.core.kind import Kind
 from penstock.core.lease import number_of
 from penstock.core.numbers import Seconds
@@ -107,6 +108,7 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     group: str | None = None
     group_no: int | None = None
     progress: float | None = None  # of this hand-out, as its handler said
+    errors: bytes | None = None  # of attempts, see core.attempts; take leaves it out
 
 
 class Numbered(Protocol):
@@ -179,6 +181,10 @@ class Facts(Generic[H]):
     expires = property(lambda self: _seconds(self._record.expires), doc="The end of its ttl, or None.")
     address = property(lambda self: None if self._unleased else self._record.address, doc="Its address, or None.")
     group = property(lambda self: self._record.group, doc="The name of its group, or None.")
+    errors = property(
+        lambda self: read_attempts(self._record.errors),
+        doc="How its last attempts ended that did not end with an ack, newest last; take does not read them.",
+    )
 
     @property
     def due(self) -> float | None:

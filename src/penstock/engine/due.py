@@ -17,6 +17,8 @@ def advance(work: Work, limit: int) -> bool:
     moving = sorted(group.no for group in loaded.groups.values() if group.moving)
     for record in records:
         work.change(record, became_due(record, work.now))
+        if work.heavy:
+            work.flush()
     work.flush()
     return follow(work, moving, limit - len(records)) or len(records) == limit
 

@@ -22,7 +22,7 @@ Rules for every implementation:
 
 from __future__ import annotations
 
-import secrets
+import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from penstock.core.attempts import StoredAttempt
 from penstock.core.ending import Ending
 from penstock.core.group import Group
 from penstock.core.kind import Kind
@@ -52,7 +53,7 @@ class Conflict(Exception):
 def new_call() -> int:
     """The number that a take gives its leases. Not of `random`: a program that seeds it would draw the same numbers
     after every start."""
-    return secrets.randbelow(CALL_MASK) + 1
+    return int.from_bytes(os.urandom(4)) % CALL_MASK + 1
 
 
 # ---- what to load
@@ -127,9 +128,10 @@ class Loaded(msgspec.Struct, frozen=True):
 class Row(msgspec.Struct, frozen=True):
     """One task before and after. State "-" is gone; "r" becomes "q" where its micro-queue has no room.
 
-    Guard: state (r and q are the same), lease, at and rank1 are those of `before`, and the database's clock is before
-    `until`. A database writes the fields of `CHANGED`; where the payload is another object, the task was rewritten, and
-    it writes those of `MUTABLE` and the payload.
+    Guard: state (r and q are the same), lease, at and rank1 are those of `before`, the database's clock is before
+    `until`, and the task has no errors if `before` has none: its holder may not know of them. `error` is the one that
+    `after.errors` ends with. A database writes the fields of `CHANGED`; where the payload is another object, the task
+    was rewritten, and it writes those of `MUTABLE` and the payload.
     """
 
     before: Record
@@ -137,13 +139,14 @@ class Row(msgspec.Struct, frozen=True):
     events: tuple[str, ...] = ()
     ending: Ending | None = None
     until: int | None = None
+    error: StoredAttempt | None = None
 
 
 # The fields of a Record that a change of its state sets; and all that may change after its put, beside the payload.
-CHANGED = ("state", "rank2", "attempts", "expires", "at", "owner", "reason", "progress")
+CHANGED = ("state", "rank2", "attempts", "expires", "at", "owner", "reason", "progress", "errors")
 MUTABLE = (
     "state", "rank1", "rank2", "pri", "attempts", "lease", "created", "taken", "expires", "at", "owner", "reason",
-    "progress",
+    "progress", "errors",
 )  # fmt: skip
 
 
@@ -398,7 +401,8 @@ class Step(Protocol):
         """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""
 
     def ack(self, tube: Tube, moves: Sequence[Move]) -> Acked:
-        """Ack those that are held as the moves say, have no reply to leave, and cannot be the last of their group.
+        """Ack those that are held as the moves say, have no errors and no reply to leave, and cannot be the last of
+        their group.
 
         The outcome of a task with an address is kept. A group that is started and has more tasks left than there are
         moves is counted down; tasks of other groups are left to the engine. In a reliable tube moves go by name.

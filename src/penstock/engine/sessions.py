@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from uuid import uuid4
 
-from penstock.core.lifecycle import came_back
+from penstock.core.lifecycle import came_back, lost
 from penstock.core.results import ADVANCE_STEP, Effects, Joined, Presence, lapsed
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Step
@@ -30,16 +30,17 @@ def join(step: Step, presence: Presence, session: str | None, ttr: int) -> Joine
 
 
 def leave(step: Step, handles: Sequence[str], locus: str | None, effects: Effects) -> None:
-    """End these handles; with `locus`, only those that joined from there."""
+    """End these handles; with `locus`, only those that joined from there, whose process is dead."""
     end_lapsed(step, effects)  # what lapsed before ended then, not now
     for handle in step.handles(handles):
         if locus in (None, handle.locus):
             step.remove_handle(handle, step.now)
-    end_lapsed(step, effects)
+    end_lapsed(step, effects, dead=locus is not None)
 
 
-def end_lapsed(step: Step, effects: Effects) -> None:
-    """End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released."""
+def end_lapsed(step: Step, effects: Effects, *, dead: bool = True) -> None:
+    """End the handles whose heartbeat lapsed, then the sessions whose time is over; their tasks are released. What a
+    dead session held has an error more."""
     handles, ended = step.lapsed()
     for handle in handles:
         step.remove_handle(handle, handle.until)
@@ -50,7 +51,9 @@ def end_lapsed(step: Step, effects: Effects) -> None:
             for tube, loaded in held:
                 work = Work(step, tube, effects)
                 for record in work.know(loaded):
-                    work.change(record, came_back(record, step.now, "release"))
+                    work.change(record, (lost if dead else came_back)(record, step.now, "release"))
+                    if work.heavy:
+                        work.flush()
                 work.flush()
             if sum(len(loaded.records) for _, loaded in held) < ADVANCE_STEP:
                 break

@@ -348,6 +348,9 @@ class EngineStore:
         after: dict[int, tuple[int, Record]] = {}
         for shown, place in batch.items():
             record = known.get(shown)
+            if work.heavy:
+                later.append(place)
+                continue
             if record is None or work.remove_if_gone(record):
                 continue
             change = lifecycle.decide(record, moves[place], work.now)
@@ -657,7 +660,9 @@ def all_tubes(step: Step) -> list[Tube]:
 def _held(move: Move) -> Record | None:
     """The task as its holder knows it."""
     record = move.seen
-    return record if record is not None and record.state == "t" and record.lease == move.lease else None
+    if record is None or record.attempts > 1:  # what was handed out before may have errors, which a take does not read
+        return None
+    return record if record.state == "t" and record.lease == move.lease else None
 
 
 def _until(moment: int | None, now: int) -> int | None:

@@ -24,11 +24,14 @@ from penstock.core.task import Entry, Record
 from penstock.core.transfer import is_hidden
 from penstock.engine.port import ByNames, Delta, Flushed, GroupRow, Loaded, Row, Select, Step
 
+# Bytes of errors of attempts in one flush.
+_HEAVY = 2 * 1024 * 1024
+
 
 class Work:
     """Decisions on one tube within one step. `flush` writes them; it may be used again afterwards."""
 
-    __slots__ = ("_before", "_fresh", "_groups", "_rows", "_works", "effects", "step", "tube")
+    __slots__ = ("_before", "_error_bytes", "_fresh", "_groups", "_rows", "_works", "effects", "step", "tube")
 
     def __init__(self, step: Step, tube: Tube, effects: Effects) -> None:
         self.step = step
@@ -38,6 +41,7 @@ class Work:
         self._fresh: list[Entry] = []
         self._groups: dict[int, Group] = {}
         self._before: dict[int, Group] = {}  # as they are stored
+        self._error_bytes = 0
         self._works: dict[str, list[tuple[bytes, Link | None]]] = {}
 
     @property
@@ -100,8 +104,12 @@ class Work:
         """Decide on a task; the record is as it will be."""
         if record.group_no is not None and (record.group_no in self._groups or not self.step.follows_up):
             change = rules.gate(record, change, self._group_of(record))
-        after = altered(record, change, change.state)
-        self._rows[record.id] = Row(record, after, change.events, change.ending, change.until)
+        after, ending = altered(record, change, change.state), change.ending
+        if ending is not None and after.errors is not None:
+            ending = replace(ending, errors=after.errors)
+        if change.error is not None:
+            self._error_bytes += len(after.errors or b"")
+        self._rows[record.id] = Row(record, after, change.events, ending, change.until, change.error)
         if change.state == "-" and not self.step.follows_up:
             self._left(record, change)
         return after
@@ -156,6 +164,11 @@ class Work:
     # writing
 
     @property
+    def heavy(self) -> bool:
+        """Whether it has so many errors of attempts that more would be too much for the packet of a server."""
+        return self._error_bytes > _HEAVY
+
+    @property
     def pending(self) -> int:
         """How many rows would be written."""
         return len(self._rows)
@@ -172,6 +185,7 @@ class Work:
         self._tell(delta, flushed)
         self._rows, self._fresh, self._works = {}, [], {}
         self._groups, self._before = {}, {}
+        self._error_bytes = 0
         return flushed.missed, flushed.fresh
 
     def _tell(self, delta: Delta, flushed: Flushed) -> None:

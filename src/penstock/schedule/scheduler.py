@@ -37,8 +37,6 @@ RETRY_SECONDS = 1.0
 READ_SECONDS = 60.0
 # A step of the store's clock that is no drift.
 _JUMP_MS = 1_000
-# The address of the task that never comes up and tells up to when ticks were put.
-_PUT_UNTIL = "put until"
 
 
 class Declared:
@@ -116,11 +114,6 @@ class Planned:
         """Where ticks must not overlap, all have one address: while one is there, no other is put."""
         return self.record.address(_shown(at) if self.record.overlap else "tick")
 
-    def has(self, data: dict[str, Any]) -> bool:
-        """Whether the task of a tick is one of this schedule."""
-        at = int(data["tick"])
-        return self.plan.until(at) == at and all(data.get(key) == value for key, value in self.record.data.items())
-
     @property
     def marked(self) -> bool:
         """Whether it keeps a task that tells later workers which ticks were missed."""
@@ -144,7 +137,6 @@ class Scheduler:
         self._saved = not declared
         self._read_at = 0.0
         self._altered: str | None = None
-        self._put_until: int | None = None  # as it was last stored
         self._clock: tuple[int, float] | None = None
         self._stopping = False
         self._wake = threading.Event()
@@ -201,38 +193,18 @@ class Scheduler:
             if not planned:
                 return LOOK_SECONDS
             now = self._runtime.store.now()
-            if self._put_until is None:
-                self._read_put_until(planned, now)
             by_tube: dict[str, list[Planned]] = {}
             for each in planned:
                 if each.is_due(now):
                     by_tube.setdefault(each.record.tube, []).append(each)
             paused = self._paused([each.record.key for some in by_tube.values() for each in some])
             done = [self._look_at_tube(name, some, paused, now) for name, some in by_tube.items()]
-            self._keep_put_until(max((each.until or 0 for some in by_tube.values() for each in some), default=0), now)
             ahead = min(each.look_at for each in planned) - self._runtime.store.now()
         except PenstockError as error:
             self._read_at = 0.0
             log.warning("could not look for ticks (%s); retrying", error)
             return RETRY_SECONDS
         return min(max(ahead / 1000, 0.02), LOOK_SECONDS) if all(done) else RETRY_SECONDS
-
-    def _read_put_until(self, planned: Sequence[Planned], now: int) -> None:
-        """A worker that starts after the clock was set back a little: what others put before is not put again."""
-        [record] = self._runtime.store.get(self._tube(SCHEDULE_TUBE).stored, [_PUT_UNTIL])
-        data: Any = None if record is None else codec.decode(record.payload)
-        self._put_until = 0 if data is None else int(data["put until"])
-        if now + LEAD_MS < self._put_until <= now + LEAD_MS + SET_BACK_MS:
-            for each in planned:
-                each.until = self._put_until
-
-    def _keep_put_until(self, until: int, now: int) -> None:
-        """Store up to when ticks are put, at most once a second."""
-        known = self._put_until or 0
-        if until >= known + RETRY_SECONDS * 1000 or known > now + LEAD_MS + SET_BACK_MS:
-            options: Any = {"address": _PUT_UNTIL, "on_duplicate": "replace", "delay": MAX_SECONDS}
-            self._tube(SCHEDULE_TUBE).put({"put until": until}, **options)
-            self._put_until = until
 
     def _paused(self, keys: Sequence[str]) -> set[str]:
         return schedule_status.paused_keys(self._tube(SCHEDULE_TUBE), keys) if keys else set()
@@ -297,25 +269,23 @@ class Scheduler:
             else:
                 self._stored[record.key] = Planned(record)
         for gone in before.values():
-            self._take_back(gone, self._stored.get(gone.record.key))
+            self._take_back(gone)
 
     def _cards(self) -> Iterable[ScheduleRecord]:
         if not self._runtime.store.load_tubes([SCHEDULE_TUBE]):
             return []
         return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE))[0] if each.name]
 
-    def _take_back(self, gone: Planned, new: Planned | None) -> None:
-        """Delete the ticks that were put ahead and are not due yet, but for those that the changed schedule has too."""
+    def _take_back(self, gone: Planned) -> None:
+        """Delete the ticks that were put ahead and are not due yet."""
         tube, now = self._tube(gone.record.tube), self._runtime.store.now()
         addresses, at = [gone.address(now)], gone.plan.after(now)
         while at <= min(gone.until or 0, now + LEAD_MS):
             addresses.append(gone.address(at))
             at = gone.plan.after(at)
         for record in self._runtime.store.get(tube.stored, list(dict.fromkeys(addresses))):
-            if record is not None and record.state == "~" and not record.attempts:
-                data: Any = codec.decode(record.payload)
-                if new is None or not new.has(data):
-                    tube.cancel(record.id)
+            if record is not None and record.state == "~":
+                tube.cancel(record.id)
 
     def _tube(self, name: str) -> Tube:
         tube = self._tubes.get(name)

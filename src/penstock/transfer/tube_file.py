@@ -27,6 +27,7 @@ from penstock.core.portable import (
     OutcomeLine,
     TaskLine,
     ending_parts,
+    error_lines,
     group_line,
     read_ending,
     read_group,
@@ -127,7 +128,7 @@ class Writer:
             result, error, code = ending_parts(kept.ending)
             line = OutcomeLine(
                 id=kept.id, address=kept.address, status=kept.ending.status, until=kept.until, result=result,
-                error=error, code=code,
+                error=error, code=code, errors=error_lines(kept.ending.errors),
             )  # fmt: skip
             self._write(_Line(outcome=line))
 

@@ -33,6 +33,7 @@ from penstock.core.kind import find_kind
 from penstock.core.options import Tube
 from penstock.core.task import Record
 from penstock.errors import BadValue, NotFound, UnsupportedOption
+from penstock.runtime.failures import failure_of
 from penstock.worker.batches import GIVEN_A_BATCH, batch_results
 from penstock.worker.settlement import unkept
 
@@ -66,6 +67,7 @@ class Message(msgspec.Struct, frozen=True):
     code: str | None = None
     place: int = 0  # of the task, in a batch
     parts: list[Message] = []
+    traceback: str = ""
 
 
 class Home:
@@ -217,19 +219,23 @@ def answer(job: Job, run: ChildRun) -> Message:
 
 def failed(error: BaseException | None, place: int = 0) -> Message:
     """The end of a handler that raised this; None: it did not, for this task of its batch."""
+    if error is None:
+        return Message("done", place=place)
+    return msgspec.structs.replace(_raised(error), place=place, traceback=failure_of(error).traceback)
+
+
+def _raised(error: BaseException) -> Message:
     match error:
-        case None:
-            return Message("done", place=place)
         case Retry():
-            return Message("retry", error.delay, error.reason, place=place)
+            return Message("retry", error.delay, error.reason)
         case Snooze():
-            return Message("snooze", error.delay, place=place)
+            return Message("snooze", error.delay)
         case Bury():
-            return Message("bury", text=error.reason, place=place)
+            return Message("bury", text=error.reason)
         case Fail():
-            return Message("fail", text=error.error, code=encode_code(error.code), place=place)
+            return Message("fail", text=error.error, code=encode_code(error.code))
     traceback.print_exception(error)
-    return Message("failed", text=names.text("error", names.failure(error)), place=place)
+    return Message("failed", text=names.text("error", names.failure(error)))
 
 
 def kept_batch(handler: Handler[..., Any, Any], result: object, count: int) -> Message:

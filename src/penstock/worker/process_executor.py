@@ -202,6 +202,7 @@ class ProcessExecutor(ThreadExecutor):
 
 def _ended(said: Message) -> object:
     """The result, or what the handler raised."""
+    error: Exception
     match said.kind:
         case "done":
             return None if said.result is None else codec.decode(said.result)
@@ -211,15 +212,17 @@ def _ended(said: Message) -> object:
                 raise Failures(errors)
             return [_ended(part) for part in said.parts]
         case "retry":
-            raise Retry(said.number, said.text)
+            error = Retry(said.number, said.text)
         case "snooze":
             raise Snooze(said.number or 0)
         case "bury":
-            raise Bury(said.text)
+            error = Bury(said.text)
         case "fail":
-            raise Fail(said.text or "", decode_code(said.code))
+            error = Fail(said.text or "", decode_code(said.code))
         case _:
-            raise HandlerFailed(said.text or "it failed")
+            error = HandlerFailed(said.text or "it failed")
+    error.remote_traceback = said.traceback  # type: ignore[union-attr]
+    raise error
 
 
 def _error(said: Message) -> Exception:

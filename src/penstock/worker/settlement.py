@@ -15,6 +15,7 @@ from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, span_ms
 from penstock.errors import PenstockError
+from penstock.runtime.failures import failure_of
 
 if TYPE_CHECKING:
     from penstock.app.hooks import Hooks
@@ -40,7 +41,7 @@ def done(item: RunningTask, result: object) -> Settlement:
         if kept is not None:
             payload = encode_payload(item.tube.stored, "result", kept)
     except Exception as error:  # the work is done: doing it again would not help
-        return bury(item, unkept(error))
+        return _with_failure(bury(item, unkept(error)), error, unkept(error))
     return Settlement(Move("ack", record.id, item.session, record.lease, result=payload, seen=record), "done")
 
 
@@ -50,23 +51,35 @@ def unkept(error: Exception) -> str:
 
 
 def failed(item: RunningTask, error: BaseException) -> Settlement:
-    """Release, bury or fail, because the handler raised. Every settlement that an exception leads to is made here."""
+    """Release, bury or fail, because the handler raised. Every settlement that an exception leads to is made here, and
+    all but a Snooze are kept among the errors of the task."""
     match error:
-        case Bury():
-            return bury(item, error.reason)
-        case Fail():
-            return _fail(item, error)
         case Snooze():
             return postponed(item, error.delay)
+        case Bury():
+            reason, settled = error.reason, bury(item, error.reason)
+        case Fail():
+            reason, settled = error.error, _fail(item, error)
         case Retry():
             delay = _backoff(item) if error.delay is None else error.delay
-            return release(item, delay, error.reason)
-    reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
-    return release(item, _backoff(item), reason)
+            reason, settled = error.reason, release(item, delay, error.reason)
+        case _:
+            reason = error.args[0] if isinstance(error, HandlerFailed) else names.failure(error)
+            settled = release(item, _backoff(item), reason)
+    return _with_failure(settled, error, reason or type(error).__name__)
+
+
+def _with_failure(settled: Settlement, error: BaseException, text: str) -> Settlement:
+    """The same with the error that the task keeps of this attempt."""
+    move = msgspec.structs.replace(settled.move, failure=failure_of(error, text))
+    return msgspec.structs.replace(settled, move=move)
 
 
 class HandlerFailed(Exception):
-    """The end of a run that is told as text: an error in another process, or a limit that was passed."""
+    """The end of a run that is told as text: an error in another process, or a limit that was passed. For the errors of
+    the task, `remote_traceback` is the traceback in that other process, if there was one."""
+
+    remote_traceback = ""
 
 
 class TimedOut(HandlerFailed, TimeoutError):

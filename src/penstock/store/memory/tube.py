@@ -313,7 +313,8 @@ class TubeState:
             new = clocked(record, now)
         else:
             new = delivered(record, now, self.counts["take"])
-        return self.move(record, new, now) or new
+        handed = self.move(record, new, now) or new
+        return handed if handed.errors is None else replace(handed, errors=None)
 
     def ack(self, moves: Iterable[Move], now: int) -> port.Acked:
         """Remove those that are held as the moves say, have no reply to leave, and are not the last of their group."""
@@ -328,7 +329,7 @@ class TubeState:
                 self.move(record, None, now)
                 acked.add(move.shown)
                 if record.address is not None and move.name is None:
-                    self._end(record, Ending("done", move.result), now)
+                    self._end(record, Ending("done", move.result, errors=record.errors), now)
                     kept.append(record.id)
         self.counts["ack"] += len(acked)
         gained, self.gained = self.gained, 0

@@ -111,6 +111,7 @@ class Flush:
             row.until, number, "q" if self._laned and after.state == "r" else after.state,
             0 if self._tube.fair else after.rank2, after.attempts, after.expires,
             NEVER if after.at is None else after.at, after.owner or 0, after.reason, after.progress,
+            (after.errors or b"").hex() if row.error else None, int(before.errors is not None),
         )  # fmt: skip
 
     def _rows(self) -> list[str]:
@@ -155,7 +156,7 @@ class Flush:
         ended: list[tuple[object, ...]] = []
         for row in self._delta.rows if self._tube.kind.leased else ():
             if row.after.state == "-" and row.ending and kept_under(row.before.address, row.ending) is not None:
-                status, result, error, code = astuple(row.ending)
+                status, result, error, code, _ = astuple(row.ending)
                 digits = None if result is None else result.hex()
                 ended.append((self._base | row.before.id, status, digits, error, code))
         kept = [fill(Q.keep_outcomes, outcomes=part, retention=self._tube.retention) for part in listed(ended)]

@@ -31,7 +31,7 @@ _STORE = (
 )
 _REMOVE = (
     f"DELETE FROM penstock_task WHERE pk=? AND owner=? AND lease=? AND at>{TIME} AND state='t' AND reply_to IS NULL "
-    "AND group_no IS NULL AND address IS NULL"
+    "AND group_no IS NULL AND address IS NULL AND errors IS NULL"
 )
 _COUNT = "INSERT INTO penstock_delta (tube,taken,done,ack_calls) SELECT ?,-1,1,1 FROM DUAL WHERE ROW_COUNT()=1"
 # A statement that fails does not stop the next ones: an id without its task must not stay, nor an ack uncounted.

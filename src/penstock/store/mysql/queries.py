@@ -39,15 +39,16 @@ def counter(name: str) -> str:
     return f"`{name}`" if name in STORED else f"{name}_calls"
 
 
+_RECORD = [
+    f"NULLIF(penstock_task.{column}, {_NONE[field]})" if field in _NONE else column for field, column in COLUMNS.items()
+]
 _COLUMNS = [counter(name) for name in COUNTED]
 _FRAGMENTS = {
     "never": str(NEVER),
     "unowned": "IFNULL(owner, 0) = 0",
     "untimed": f"IFNULL(at, {NEVER}) = {NEVER}",
-    "record": ", ".join(
-        f"NULLIF(penstock_task.{column}, {_NONE[field]})" if field in _NONE else column
-        for field, column in COLUMNS.items()
-    ),
+    "record": ", ".join(_RECORD),
+    "brief": ", ".join(_RECORD[:-1]),
     "mutable": ", ".join(
         f"{COLUMNS[field]} = IFNULL(:{field}, {_NONE[field]})" if field in _NONE else f"{COLUMNS[field]} = :{field}"
         for field in MUTABLE

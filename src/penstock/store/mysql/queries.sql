@@ -177,7 +177,7 @@ ORDER BY k.rank1, k.rank2, k.pk LIMIT 1 FOR UPDATE SKIP LOCKED;
 -- name: lease_one
 UPDATE penstock_task FORCE INDEX (PRIMARY) SET $lease WHERE pk = CAST(@p_id AS SIGNED);
 -- name: show_one
-SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o LEFT JOIN penstock_task ON pk = CAST(@p_id AS SIGNED);
+SELECT @p_no, @p_ses, @p_now, @p_next, $brief FROM (SELECT 1) o LEFT JOIN penstock_task ON pk = CAST(@p_id AS SIGNED);
 -- name: queue_of_task
 STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = k.tube AND l.utube = k.utube
 -- name: find_many
@@ -214,7 +214,7 @@ ON h.tube = @p_t AND h.place = CONCAT('r', l.utube) SET h.rank2 = l.turn;
 INSERT INTO penstock_delta (tube, taken, take_calls) SELECT @p_t, @p_got * @p_held, @p_got FROM DUAL WHERE @p_got > 0;
 -- name: show_many
 -- In the order of @p_ids, as JSON_TABLE reads it: sorting rows with data makes a table on disk.
-SELECT @p_no, @p_ses, @p_now, @p_next, $record FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE;
+SELECT @p_no, @p_ses, @p_now, @p_next, $brief FROM (SELECT 1) o LEFT JOIN ($chosen) ON TRUE;
 -- name: stop
 -- Whether to ignore the tubes that follow.
 SELECT @p_stop OR @p_got > 0 OR @p_no IS NULL OR @p_ses IS NULL OR (@p_next <= @p_now AND @p_forced = 0), @p_all + @p_got,
@@ -254,7 +254,7 @@ ORDER BY pk;
 
 -- name: ack
 DELETE penstock_task FROM penstock_task FORCE INDEX (PRIMARY)
-WHERE pk IN $ids AND :guards AND at > $now AND state = 't' AND reply_to IS NULL;
+WHERE pk IN $ids AND :guards AND at > $now AND state = 't' AND reply_to IS NULL AND errors IS NULL;
 -- name: count_down
 UPDATE penstock_group SET remaining = remaining - :count WHERE no = :no AND state = 'started' AND remaining > :count;
 -- name: add_outcomes
@@ -270,8 +270,8 @@ SELECT address FROM $chosen;
 DELETE penstock_task FROM $chosen;
 -- name: keep_outcomes
 -- Of the tasks that this packet removes.
-REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
-SELECT k.pk, k.tube, IFNULL(k.address, ''), r.status, UNHEX(r.result), r.error, r.code, @p_now + :retention
+REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+SELECT k.pk, k.tube, IFNULL(k.address, ''), r.status, UNHEX(r.result), r.error, r.code, k.errors, @p_now + :retention
 FROM JSON_TABLE(:outcomes, '$[*]' COLUMNS (i BIGINT PATH '$[0]', status VARCHAR(10) CHARACTER SET ascii PATH '$[1]',
 result LONGTEXT CHARACTER SET ascii PATH '$[2]', error MEDIUMTEXT CHARACTER SET utf8mb4 PATH '$[3]',
 code TEXT CHARACTER SET utf8mb4 PATH '$[4]')) r
@@ -346,11 +346,12 @@ JSON_TABLE(CAST(@p_d AS CHAR), '$[*]' COLUMNS (i BIGINT PATH '$[0]', was VARCHAR
 lease0 BIGINT PATH '$[2]', at0 BIGINT PATH '$[3]', rank0 DOUBLE PATH '$[4]', until BIGINT PATH '$[5]', c INT PATH '$[6]',
 state1 VARCHAR(1) CHARACTER SET ascii PATH '$[7]', rank21 DOUBLE PATH '$[8]', attempts1 INT PATH '$[9]',
 expires1 BIGINT PATH '$[10]', at1 BIGINT PATH '$[11]', owner1 BIGINT PATH '$[12]',
-reason1 TEXT CHARACTER SET utf8mb4 PATH '$[13]', progress1 DOUBLE PATH '$[14]')) j
+reason1 TEXT CHARACTER SET utf8mb4 PATH '$[13]', progress1 DOUBLE PATH '$[14]',
+errors1 LONGTEXT CHARACTER SET ascii PATH '$[15]', known INT PATH '$[16]')) j
 STRAIGHT_JOIN penstock_task k FORCE INDEX (PRIMARY) ON k.pk = j.i
 -- fragment: guard
 (k.state = j.was OR (j.was IN ('r', 'q') AND k.state IN ('r', 'q'))) AND k.lease = j.lease0 AND IFNULL(k.at, $never) = j.at0
-AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now)
+AND k.rank1 = j.rank0 AND (j.until IS NULL OR j.until > @p_now) AND (k.errors IS NULL OR j.known)
 -- name: move_in_queues
 -- What micro-queues gain and lose. A task that becomes ready waits first.
 UPDATE (SELECT k.utube AS u, SUM(j.state1 = 't') - SUM(k.state = 't') AS t, SUM(k.state = 'r') AS r,
@@ -359,7 +360,8 @@ STRAIGHT_JOIN penstock_utube l FORCE INDEX (PRIMARY) ON l.tube = @p_t AND l.utub
 SET l.taken = l.taken + s.t, l.heads = l.heads - s.r, l.waiting = l.waiting + s.q;
 -- name: change_rows
 UPDATE $changed SET k.state = IF(j.state1 = '-', k.state, j.state1), k.rank2 = j.rank21, k.attempts = j.attempts1,
-k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1, k.reason = j.reason1, k.progress = j.progress1, k.call_no = @p_k
+k.expires = j.expires1, k.at = j.at1, k.owner = j.owner1, k.reason = j.reason1, k.progress = j.progress1,
+k.errors = IFNULL(UNHEX(j.errors1), k.errors), k.call_no = @p_k
 WHERE $guard;
 -- name: count_changed
 SELECT ROW_COUNT() INTO @p_got FROM DUAL;

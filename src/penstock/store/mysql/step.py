@@ -423,7 +423,7 @@ class MysqlStep(SqlStep):
                 for kept in parcel.outcomes
             )
             for part in joined(outcomes):
-                columns = "pk, tube, address, status, result, error, code, until"
+                columns = "pk, tube, address, status, result, error, code, errors, until"
                 self.send(f"REPLACE INTO penstock_outcome ({columns}) VALUES {part}")
             for no, count in sorted(new.members.items()):
                 self.change(Q.import_members, no=no, count=count)

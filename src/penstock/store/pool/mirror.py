@@ -150,7 +150,7 @@ def _changes(beside: list[list[bytes]], marks: list[Reply]) -> Changes:
         if name[:1] == b"t":
             _add_task(changes, task_id(name), cast(bytes, value))
             continue
-        links = [(name, cast(bytes, value))] if name[:1] == b"o" else _group_links(name, cast("list[bytes]", value))
+        links = [(name, cast(bytes, value))] if name[:1] in b"ox" else _group_links(name, cast("list[bytes]", value))
         changes.links += [link for link in links if link[1]]
         changes.unlinked += [link for link, part in links if not part]
     return changes

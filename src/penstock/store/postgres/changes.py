@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from penstock.core.ending import SUPERSEDED_MS, Ending, kept_under
+from penstock.core.ending import SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record, record_maker, stands_alone
 from penstock.core.group import OVER
 from penstock.core.ids import shown_mark
@@ -283,12 +283,14 @@ def _rows_call(step: PostgresStep, delta: Delta) -> Call:
         "class": [classes.setdefault(_class(row), len(classes)) for row in rows],
         **{field: [getattr(record, field) for record in after] for field in CHANGED},
         "state": ["q" if queued and record.state in "rq" else record.state for record in after],
+        "errors": [record.errors if row.error else None for row, record in zip(rows, after, strict=True)],
+        "known": [True if record.errors is not None else None for record in before],
         "data": [record and record.payload for record in rewritten],
         "address": addresses,
     }
     for field in ("rank1", "rank2", "pri", "created"):
         columns[field] = [record and getattr(record, field) for record in rewritten] if any(rewritten) else []
-    for field in Ending.__struct_fields__:
+    for field in ("status", "result", "error", "code"):
         columns[field] = [ending and getattr(ending, field) for ending in endings] if any(endings) else []
     query = on.flush_ends if any(endings) else on.flush
     if step.passing:

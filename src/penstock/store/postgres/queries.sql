@@ -382,7 +382,7 @@ ORDER BY k.rank1, k.rank2, k.pk LIMIT :count FOR UPDATE
 -- fragment: leased
 got AS (UPDATE penstock_task k SET state = 't', attempts = k.attempts + 1, taken = ok.clock,
     lease = (k.lease >> 28) + 1 << 28 | :call::bigint, at = ok.clock + k.ttr, owner = ok.session, progress = NULL
-    FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $record),
+    FROM ok WHERE k.pk = ANY (ARRAY(SELECT pk FROM found)) RETURNING $brief),
 counted AS (INSERT INTO penstock_delta (tube, ready, taken, take_calls)
     SELECT :tube::integer, -count(*), count(*), count(*) FROM got HAVING count(*) > 0)
 -- fragment: looked
@@ -422,7 +422,7 @@ SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 -- Hand-outs without a lease (core.handout): elements of a clock stay ready, and delivered messages get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
     rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
-    FROM ok, found WHERE k.pk = ANY (ARRAY[found.key]) RETURNING found.place, $record)
+    FROM ok, found WHERE k.pk = ANY (ARRAY[found.key]) RETURNING found.place, $brief)
 -- name: hand_out
 -- penstock_ready
 WITH $look, found AS MATERIALIZED (SELECT f.pk AS key,
@@ -473,7 +473,7 @@ g AS MATERIALIZED (SELECT no FROM penstock_group WHERE no = ANY (ARRAY(SELECT gr
 gone AS (DELETE FROM penstock_task k USING c WHERE k.pk = ANY (:pks::bigint[]) AND k.state::text = 't'
     AND k.owner = (:sessions::integer[])[width_bucket(k.pk, :pks::bigint[])]
     AND (:leases::bigint[])[width_bucket(k.pk, :pks::bigint[])] IN (0, k.lease)
-    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL
+    AND (k.at IS NULL OR k.at > c.clock) AND k.reply_to IS NULL AND k.errors IS NULL
     AND (k.group_no IS NULL OR k.group_no = ANY (ARRAY(SELECT no FROM g)))
 -- fragment: acked
 counted AS (INSERT INTO penstock_delta (tube, taken, done, ack_calls)
@@ -484,7 +484,7 @@ fewer AS (UPDATE penstock_group SET remaining = remaining - n.members
 kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, until)
     SELECT gone.pk, :tube, gone.address, 'done', (:results::bytea[])[width_bucket(gone.pk, :pks::bigint[])],
     c.clock + :retention FROM gone CROSS JOIN c WHERE gone.address IS NOT NULL
-    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = NULL, code = NULL,
+    ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = NULL, code = NULL, errors = NULL,
     until = excluded.until), $sweep_some,
 told AS MATERIALIZED (SELECT :process::text IS NOT NULL AND count(*) > 0 AND (:bounded
     OR (count(address) > 0 AND $others_watch)) AS said FROM gone)
@@ -524,11 +524,11 @@ locked AS MATERIALIZED (SELECT q.utube FROM unnest(:queues::text[]) v(name) CROS
 u AS MATERIALIZED (SELECT * FROM ROWS u(key bigint, was text, held bigint, due bigint, rank double precision,
     until bigint, class integer, state text, at bigint, expires bigint, attempts integer, owner integer, reason text,
     progress double precision, rank1 double precision, rank2 double precision, pri integer, created bigint, data bytea,
-    address text, status text, result bytea, error text, code text)),
+    address text, status text, result bytea, error text, code text, errors bytea, known boolean)),
 held AS MATERIALIZED (SELECT k.*, u.* FROM b CROSS JOIN c CROSS JOIN u CROSS JOIN LATERAL (
-    SELECT k.pk, k.utube, k.state::text AS real FROM penstock_task k
+    SELECT k.pk, k.utube, k.state::text AS real, k.errors AS had FROM penstock_task k
     WHERE k.pk = u.key AND CASE k.state WHEN 'q' THEN 'r' ELSE k.state END = u.was::"char" AND k.lease = u.held
-    AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank
+    AND k.at IS NOT DISTINCT FROM u.due AND k.rank1 = u.rank AND (k.errors IS NULL OR u.known)
     AND (NOT :queued OR k.utube = ANY ((SELECT array_agg(utube) FROM locked)::text[])
         OR (SELECT count(*) FROM penstock_utube q WHERE q.tube = :tube AND q.utube = k.utube) = 0) FOR UPDATE) k
     WHERE u.until IS NULL OR u.until > c.clock),
@@ -536,7 +536,8 @@ removed AS (DELETE FROM penstock_task k USING held h WHERE k.pk = ANY (ARRAY[h.p
 changed AS (UPDATE penstock_task k SET state = h.state::"char", at = h.at, expires = h.expires, attempts = h.attempts,
     owner = h.owner, reason = h.reason, progress = h.progress, rank1 = coalesce(h.rank1, k.rank1),
     rank2 = CASE WHEN :fair AND h.state <> 't' THEN 0 ELSE coalesce(h.rank2, k.rank2) END, pri = coalesce(h.pri, k.pri),
-    created = coalesce(h.created, k.created), data = coalesce(h.data, k.data)
+    created = coalesce(h.created, k.created), data = coalesce(h.data, k.data),
+    errors = coalesce(h.errors, k.errors)
     FROM held h WHERE k.pk = ANY (ARRAY[h.pk]) AND h.state <> '-'),
 s AS (SELECT utube, -count(*) FILTER (WHERE real = 't') + count(*) FILTER (WHERE state = 't') AS taken,
     -count(*) FILTER (WHERE real = 'r') AS heads,
@@ -552,11 +553,12 @@ SELECT c.clock, (SELECT array_agg(pk) FROM held), CASE WHEN :queued THEN $pass_q
 WITH $changing $changes;
 -- name: flush_ends
 -- The same, where some end whose outcomes are kept.
-WITH $changing, kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
-    SELECT held.pk, :tube, held.address, held.status, held.result, held.error, held.code, c.clock + :retention
+WITH $changing, kept AS (INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+    SELECT held.pk, :tube, held.address, held.status, held.result, held.error, held.code, coalesce(held.errors, held.had),
+    c.clock + :retention
     FROM held CROSS JOIN c WHERE held.address IS NOT NULL
     ON CONFLICT (pk) DO UPDATE SET status = excluded.status, result = excluded.result, error = excluded.error,
-    code = excluded.code, until = excluded.until), gone AS (SELECT address FROM held), $sweep_some $changes;
+    code = excluded.code, errors = excluded.errors, until = excluded.until), gone AS (SELECT address FROM held), $sweep_some $changes;
 -- name: change_groups
 -- Work that is not given stays: who put into an open group without a look at it does not know it.
 WITH free AS MATERIALIZED (SELECT g.no FROM unnest(:no::integer[]) v(number) CROSS JOIN LATERAL (
@@ -660,13 +662,13 @@ INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id,
 FROM ROWS u(id bigint, state text, rank1 double precision, rank2 double precision, pri integer, utube text,
     attempts integer, lease bigint, created bigint, taken bigint, expires bigint, at bigint, ttr bigint,
     max_attempts integer, owner integer, reason text, callback text, data bytea, address text, reply_to text,
-    group_name text, group_no integer, progress double precision);
+    group_name text, group_no integer, progress double precision, errors bytea);
 -- name: import_members
 UPDATE penstock_group g SET total = g.total + u.members, remaining = g.remaining + u.members
 FROM ROWS u(no integer, members integer) WHERE g.no = u.no;
 -- name: import_outcomes
-INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
-SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.until FROM ROWS u(id bigint,
-    address text, status text, result bytea, error text, code text, until bigint) ON CONFLICT (pk) DO NOTHING;
+INSERT INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+SELECT :tube::bigint << 40 | u.id, :tube, u.address, u.status, u.result, u.error, u.code, u.errors, u.until FROM ROWS u(id bigint,
+    address text, status text, result bytea, error text, code text, errors bytea, until bigint) ON CONFLICT (pk) DO NOTHING;
 -- name: set_group_totals
 UPDATE penstock_group g SET total = u.total FROM ROWS u(no integer, total integer) WHERE g.no = u.no;

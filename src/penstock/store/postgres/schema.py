@@ -15,7 +15,7 @@ from penstock.store.postgres import connection
 from penstock.store.postgres.location import Location, locate
 from penstock.store.postgres.wire import Link, Query
 from penstock.store.sql.migrations import Schema, load_migrations, must_fit, schema_of
-from penstock.store.sql.queries import COLUMNS, RECORD, load_queries
+from penstock.store.sql.queries import BRIEF, COLUMNS, RECORD, load_queries
 
 MIGRATIONS = load_migrations("penstock.store.postgres")
 _OLDEST_SERVER = 130000
@@ -40,6 +40,7 @@ COUNTERS = {name: name if place < 5 else f"{name}_calls" for place, name in enum
 WEIGHTS = tuple(name for name in COUNTERS if name != "put")
 
 _FRAGMENTS = {
+    "brief": BRIEF.replace("state", "state::text"),
     "record": RECORD.replace("state", "state::text"),  # a state is one letter, of a type of its own
     "counters": ", ".join(COUNTERS.values()),
     "sums": ", ".join(f"coalesce(sum({column}), 0)::bigint AS {column}" for column in COUNTERS.values()),

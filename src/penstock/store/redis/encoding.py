@@ -14,7 +14,8 @@ flag  field                              flag  field
 128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
                                                one byte of length; empty and 0 if it has none
 
-A taken task whose handler reported its progress has the letter p, and the progress, a double, before the payload.
+The highest bit of the attempts is set where errors of attempts are kept, in a hash of their own. A taken task whose
+handler reported its progress has the letter p, and the progress, a double, before the payload.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ _RELATED = 32768
 _HEAD = ">B2xHI"
 _STATES = {ord(letter): letter for letter in "rqt~g!-"} | {ord("p"): "t"}
 _WITH_PROGRESS = ord("p")
+# The highest bit of the attempts says that the task has errors, which stand elsewhere: decoded as b"".
+_ATTEMPTS, _WITH_ERRORS = 2**31 - 1, 2**31
 # The reason of a buried task whose stored bytes could not be read: see lua/tasks.lua.
 UNREADABLE = "its stored record could not be read"
 
@@ -112,7 +115,7 @@ def _decode(id: int, value: bytes) -> Record:
         numbers[layout.rank2] if layout.rank2 else 0,
         pri,
         utube,
-        numbers[handed] if handed else 0,
+        numbers[handed] & _ATTEMPTS if handed else 0,
         numbers[handed + 1] if handed else 0,
         numbers[1] << 32 | numbers[2],
         numbers[handed + 2] << 32 | numbers[handed + 3] if handed else None,
@@ -129,6 +132,7 @@ def _decode(id: int, value: bytes) -> Record:
         group or None,
         group_no,
         progress,
+        b"" if handed and numbers[handed] > _ATTEMPTS else None,
     )
 
 
@@ -144,7 +148,8 @@ def encode(record: Record) -> bytes:
     """The bytes of a task, as lua/record.lua makes them."""
     pri_rank = record.rank1 == record.pri != 0
     at_expires = record.at is not None and record.at == record.expires
-    handed = None if record.taken is None else (record.attempts, record.lease, *_halves(record.taken))
+    attempts = record.attempts if record.errors is None else record.attempts | _WITH_ERRORS
+    handed = None if record.taken is None else (attempts, record.lease, *_halves(record.taken))
     numbers: dict[int, tuple[float, ...] | None] = {
         1: None if pri_rank or not record.rank1 else (record.rank1,),
         2: (record.rank2,) if record.rank2 else None,
@@ -222,15 +227,24 @@ def read_outcome(id: int, stored: bytes) -> Kept:
         place = start + _int(stored[place:start], "big")
         texts.append(stored[start:place].decode())
     status, address, error, code = texts
-    ending = Ending(status, stored[place:] or None, error if status == "failed" else error or None, code or None)
+    errors = None
+    if status.endswith("!"):
+        status, start = status[:-1], place + 4
+        place = start + _int(stored[place:start], "big")
+        errors = stored[start:place]
+    error_told = error if status == "failed" else error or None
+    ending = Ending(status, stored[place:] or None, error_told, code or None, errors)
     return Kept(id, address, ending, _int(stored[:6], "big"))
 
 
 def pack_outcome(kept: Kept) -> bytes:
     """The bytes of an outcome."""
     ending = kept.ending
-    texts = ((ending.status, 1), (kept.address, 1), (ending.error or "", 2), (ending.code or "", 2))
-    return task_key(kept.until) + b"".join(_packed_text(*text) for text in texts) + (ending.result or b"")
+    errors, status, result = ending.errors, ending.status, ending.result or b""
+    if errors is not None:
+        status, result = f"{status}!", len(errors).to_bytes(4, "big") + errors + result
+    texts = ((status, 1), (kept.address, 1), (ending.error or "", 2), (ending.code or "", 2))
+    return task_key(kept.until) + b"".join(_packed_text(*text) for text in texts) + result
 
 
 def read_lane(stored: bytes) -> tuple[int, int, int, int]:

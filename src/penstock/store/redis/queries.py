@@ -7,12 +7,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, cast
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.results import Counts
 from penstock.core.shards import own_in
+from penstock.core.task import Record
 from penstock.core.transfer import Tally
 from penstock.store.redis.encoding import read_group, task_id, task_key
 from penstock.store.redis.runner import Runner
@@ -88,6 +89,17 @@ class Found(NamedTuple):
     shard: Tube
     own: int
     value: bytes
+
+
+def with_errors(runner: Runner, records: Sequence[tuple[Tube, int, Record]]) -> list[Record]:
+    """Tasks, given with their stored tubes and own ids, with the errors of those that have any."""
+    flagged = [place for place, (_, _, record) in enumerate(records) if record.errors is not None]
+    found = [record for _, _, record in records]
+    keys = [(runner.keys.name(records[place][0].no, "errors"), task_key(records[place][1])) for place in flagged]
+    answers = runner.servers.command_all([(key, (b"HGET", key, field)) for key, field in keys]) if keys else []
+    for place, errors in zip(flagged, answers, strict=True):
+        found[place] = replace(found[place], errors=cast("bytes | None", errors) or b"")
+    return found
 
 
 class Pages:

@@ -89,7 +89,7 @@ class Registry:
         for handle, no, over, tubes in cast("list[tuple[bytes, int, int, list[int]]]", left):
             self._update({tube: [handle, 0, no, over] for tube in tubes}, now)
             for tube in self._named(tubes) if over <= cast(int, moment) else ():
-                self._advance(tube, effects, now)
+                self._advance(tube, effects, now, closed=locus is None)
         self._announce_ended(unfinished, now)
         return effects
 
@@ -104,9 +104,10 @@ class Registry:
             [self._runner.tag_request("update_sessions", tube, moment, *words) for tube, words in by_tube.items()]
         )
 
-    def _advance(self, tube: Tube, effects: Effects, now: int | None) -> None:
+    def _advance(self, tube: Tube, effects: Effects, now: int | None, *, closed: bool = False) -> None:
+        words = (ADVANCE_STEP, int(closed))
         try:
-            while self._steps.run("advance_tube", tube, effects, ADVANCE_STEP, idempotent=True, now=now)[1][0]:
+            while self._steps.run("advance_tube", tube, effects, *words, idempotent=True, now=now)[1][0]:
                 pass
         except NoSuchTube:
             self._by_no.pop(tube.no, None)

@@ -113,7 +113,7 @@ class RedisStep:
             words = (states, place, limit - len(records), PAGE)
             reply = self._runner.on_tube("find_tasks", tube, *words, idempotent=True, now=self._given)
             _, place, last, stored = cast("list[int]", reply[:4])
-            records += read_pairs(reply[4:])
+            records += self._with_errors(tube, read_pairs(reply[4:]))
             left = last - place
             if left <= 0 or not stored:
                 break
@@ -156,6 +156,7 @@ class RedisStep:
             self._steps.run("apply", tube, Effects(), _encode(broken), now=self._given)
             return self._read(tube, *words)
         pairs = cast("list[int]", groups[::2]), cast("list[bytes]", groups[1::2])
+        records = self._with_errors(tube, records)
         return Loaded(records, {no: read_group(no, stored) for no, stored in zip(*pairs, strict=True)})
 
     def leased_by(self, tube: Tube, handle: str, call: int) -> list[Record]:
@@ -166,6 +167,9 @@ class RedisStep:
         held = self._runner.command(tube.no, "taken", b"ZRANGEBYSCORE", session, session)
         ids = [task_id(member) for member in cast("list[bytes]", held)]
         return [record for record in self._pages(tube, ids) if call_of(record.lease) == call]
+
+    def _with_errors(self, tube: Tube, records: list[Record]) -> list[Record]:
+        return queries.with_errors(self._runner, [(tube, record.id, record) for record in records])
 
     def tally(self, tube: Tube) -> Tally:
         """As the port says."""
@@ -282,7 +286,7 @@ def _packed(row: Row, results: list[bytes]) -> tuple[object, ...]:
     state = "r" if before.state == "q" else before.state
     return (
         before.id, state, before.lease, at, before.rank1, None, until, after.state, next_at, after.expires,
-        after.attempts, after.reason, " ".join(row.events), progress, ending,
+        after.attempts, after.reason, " ".join(row.events), progress, ending, None, row.error,
     )  # fmt: skip
 
 

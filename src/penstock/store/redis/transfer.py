@@ -99,9 +99,9 @@ class TransferCalls:
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
         """As the contract says; unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
         for page in self._listing.pages(tube, "tasks", after, limit):
-            read = (_read(tube, found.id, found.value) for found in page)
-            if records := [record for record in read if record is not None]:
-                return records
+            read = [(found.shard, found.own, _read(tube, found.id, found.value)) for found in page]
+            if records := [(shard, own, record) for shard, own, record in read if record is not None]:
+                return queries.with_errors(self._runner, records)
         return []
 
     def read_groups(self, tube: Tube, after: int, limit: int) -> list[Group]:
@@ -121,6 +121,8 @@ class TransferCalls:
             if any(record.reply_to is not None for record in part.records):
                 self._outbox.register(stored)
             words = [word for kept in part.outcomes for word in (b"o" + task_key(kept.id), pack_outcome(kept))]
+            for record in part.records:
+                words += [b"x" + task_key(record.id), record.errors] if record.errors else []
             head = (puts.pack_facts(stored), part.upto, len(words))
             words += [word for record in part.records for word in (task_key(record.id), encode(record))]
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)

@@ -26,6 +26,8 @@ RECORD = ", ".join(COLUMNS.values())
 _GROUP = "no, name, state, total, remaining, end_work, cancel_work, moving, until, failed, on_failure"
 # In the order of the fields of a Kept, with those of its Ending among them.
 _KEPT = ", ".join(("pk", "address", *Ending.__struct_fields__, "until"))
+# What a take reads: all but the last one, the errors.
+BRIEF = RECORD.rpartition(", ")[0]
 _MUTABLE = ", ".join(f"{COLUMNS[field]} = :{field}" for field in MUTABLE)
 
 
@@ -35,7 +37,7 @@ def load_queries(
 ) -> SimpleNamespace:  # fmt: skip
     """The queries of a package's file as attributes; with `shared`, also those that all stores have, from `base`."""
     queries: dict[str, str] = {}
-    known = {"record": RECORD, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT, **(fragments or {})}
+    known = {"record": RECORD, "brief": BRIEF, "mutable": _MUTABLE, "group": _GROUP, "kept": _KEPT, **(fragments or {})}
     texts = [(package, file)] + ([(base, "queries.sql")] if shared else [])
     for place, name in texts:
         for role, section, body in _sections(files(place).joinpath(name).read_text()):

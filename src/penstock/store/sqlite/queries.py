@@ -17,7 +17,7 @@ _HANDED_OUT = {
     "state": "'t'", "attempts": "attempts + 1", "lease": "(lease >> 28) + 1 << 28 | ?6", "taken": "?3",
     "at": "?3 + ttr", "owner": "?5", "progress": "NULL",
 }  # fmt: skip
-_LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items())
+_LEASED = ", ".join(_HANDED_OUT.get(field, column) for field, column in COLUMNS.items() if field != "errors")
 Q = load_queries(
     "penstock.store.sqlite", shared=True, fragments={"leased": _LEASED, "counters": ", ".join(COUNTERS.values())}
 )
@@ -29,7 +29,7 @@ def _insert(fields: Sequence[str]) -> str:
 
 
 # A task that is still as its holder saw it; one that was loaded in the same transaction always is.
-_AS_SEEN = "WHERE pk = ? AND lease = ? AND (state = 't') = ? AND at IS ?"
+_AS_SEEN = "WHERE pk = ? AND lease = ? AND (state = 't') = ? AND at IS ? AND (errors IS NULL OR ?)"
 
 
 def _update(fields: Sequence[str]) -> str:
@@ -38,7 +38,9 @@ def _update(fields: Sequence[str]) -> str:
 
 #: Every field of a task beside its id; and those that a new one has, which saves a tenth of a put of 1,000.
 STORED_FIELDS = tuple(field for field in COLUMNS if field != "id")
-NEW_FIELDS = tuple(field for field in STORED_FIELDS if field not in {*_HANDED_OUT, "reason"} - {"state", "at"})
+NEW_FIELDS = tuple(
+    field for field in STORED_FIELDS if field not in {*_HANDED_OUT, "reason", "errors"} - {"state", "at"}
+)
 INSERT, INSERT_NEW = _insert(STORED_FIELDS), _insert(NEW_FIELDS)
 #: A change of state, in the order of CHANGED; and a task with new content, in the order of MUTABLE, then its payload.
 UPDATE_STATE = _update(CHANGED)

@@ -82,7 +82,7 @@ $set_lease WHERE pk = ?1;
 $set_lease WHERE pk IN (SELECT value FROM json_each(?1));
 -- name: to_hand_out
 -- penstock_ready, in a kind without leases
-SELECT $record FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
+SELECT $brief FROM penstock_task WHERE $takeable ORDER BY rank1, rank2, pk LIMIT ?4;
 -- name: hand_out
 UPDATE penstock_task SET state = ?2, rank1 = ?3, taken = ?4, attempts = attempts + 1 WHERE pk = ?1;
 -- name: first_rank
@@ -90,7 +90,7 @@ UPDATE penstock_task SET state = ?2, rank1 = ?3, taken = ?4, attempts = attempts
 SELECT rank1 FROM penstock_task WHERE tube = ?1 AND state = 'r' ORDER BY rank1, rank2, pk LIMIT 1;
 -- name: delivered_first
 -- penstock_delivered
-SELECT $record FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL ORDER BY rank1, pk LIMIT ?2;
+SELECT $brief FROM penstock_task WHERE tube = ?1 AND state = 't' AND owner IS NULL ORDER BY rank1, pk LIMIT ?2;
 -- name: add_waiter
 INSERT INTO penstock_waiter (handle, tube, takes) VALUES (?1, ?2, 1)
 ON CONFLICT (handle, tube) DO UPDATE SET takes = takes + 1;
@@ -104,6 +104,7 @@ DELETE FROM penstock_waiter WHERE handle = ?1 AND tube = ?2 AND takes <= 0;
 -- fragment: acked
 -- What session ?2 holds at ?4 and leaves no reply; a lease of NULL is any.
 state = 't' AND owner = ?2 AND (?3 IS NULL OR lease = ?3) AND (at IS NULL OR at > ?4) AND reply_to IS NULL
+AND errors IS NULL
 -- fragment: not_the_last
 -- ?5 tasks are acked: a started group with more than those left cannot end by them.
 (group_no IS NULL OR EXISTS (SELECT 1 FROM penstock_group g WHERE g.no = group_no AND g.state = 'started'
@@ -127,8 +128,8 @@ AND owner IS NULL RETURNING address, pk;
 -- changes
 
 -- name: keep_outcome
-INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, until)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8);
+INSERT OR REPLACE INTO penstock_outcome (pk, tube, address, status, result, error, code, errors, until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 -- name: supersede_outcomes
 -- penstock_outcome_address; the + keeps it from penstock_outcome_until, which holds the whole tube's.
 UPDATE penstock_outcome SET until = ?3

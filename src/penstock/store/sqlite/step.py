@@ -344,7 +344,7 @@ class SqliteStep(SqlStep):
             results = {move.id: move.result for move in moves}
             until, status = self.now + tube.retention, STATUS_OF["ack"]
             self._keep([
-                (pk, tube.no, address, status, results[pk & ID_MASK], None, None, until)
+                (pk, tube.no, address, status, results[pk & ID_MASK], None, None, None, until)
                 for pk, _, address, _ in addressed
             ])  # fmt: skip
         return Acked(keys, readied, [row[0] & ID_MASK for row in addressed])
@@ -416,7 +416,7 @@ class SqliteStep(SqlStep):
         for row in rows:
             before, after = row.before, row.after
             was, state = STATE_COUNTER[before.state], after.state
-            seen = (base | before.id, before.lease, before.state == "t", before.at)
+            seen = (base | before.id, before.lease, before.state == "t", before.at, before.errors is not None)
             counts[was] = counts.get(was, 0) - 1
             for name in (STATE_COUNTER[state], *row.events):
                 counts[name] = counts.get(name, 0) + 1

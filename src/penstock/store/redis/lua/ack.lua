@@ -5,7 +5,7 @@
 -- ARGV: now, shape, limit, session in 6 bytes, for each task its key and the lease in 8 bytes (0: any), result, ...: of
 --   each task, '' for none; or no results at all
 -- Returns: now, readied, {places of those that cannot be}, {places of those that are left to apply: with
---   reply tubes or groups, or not held and maybe unreadable}, {places of those whose outcome is kept}, 0 unless tasks that
+--   reply tubes, groups or errors, or not held and maybe unreadable}, {places of those whose outcome is kept}, 0 unless tasks that
 --   could not be read were buried
 -- WITH: now tube layout lanes? outcomes?
 -- FLAGS: allow-oom
@@ -45,7 +45,7 @@ for first = 1, #keys, 1000 do
     end
     local held = owner_at and (state == 116 or state == 112) and sub(value, owner_at, owner_at + 5) == owner -- t or p
       and (leases[place] == ANY or sub(value, lease_at, lease_at + 7) == leases[place])
-    if flags >= TIED or (flags >= ADDRESSED and not held) then
+    if flags >= TIED or (flags >= ADDRESSED and not held) or (held and byte(value, lease_at - 4) > 127) then -- has errors
       tied[#tied + 1] = place
     elseif not held or (deadline and struct.unpack('>I6', value, deadline) <= now) then
       missed[#missed + 1] = place

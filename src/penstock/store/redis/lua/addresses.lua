@@ -2,14 +2,18 @@
 
 -- part: outcomes
 -- addresses: address -> key of the task that has it, or had it last. outcomes: key -> until when it is kept, then status,
--- address (empty: none), error, code, each after its length, then the result. kept: `o` and keys of outcomes, or `g` and
--- number of an ended group -> when to look whether they can be forgotten.
+-- address (empty: none), error, code, each after its length, then the result; where the status ends with !, errors of attempts
+-- precede the result, after their length in 4 bytes. kept: `o` and keys of outcomes, or `g` and number of an ended group ->
+-- when to look whether they can be forgotten.
 -- KEYS: addresses outcomes kept
 local outcomes = { kept = {} } -- key, outcome, ... of this step, written together by outcomes.flush
 
-local function keep_outcome(key, address, ending, until_)
+local function keep_outcome(key, address, ending, until_, errors)
   local error, code, result = ending.error or '', ending.code or '', ending.result or ''
   local form, status = '>I6Bc0Bc0Hc0Hc0', ending.status
+  if errors then
+    status, result = status .. '!', struct.pack('>I4', #errors) .. errors .. result
+  end
   local stored = struct.pack(form, until_, #status, status, #address, address, #error, error, #code, code) .. result
   if mark_changed then mark_changed('o' .. key) end
   local kept = outcomes.kept

@@ -3,17 +3,21 @@
 -- lapses: handle -> when it lapses. handles: handle -> session. ends: session -> when it ends without further heartbeats.
 -- These mirror the registry of sessions, for the handles that took from this tube.
 -- KEYS: lapses handles ends waits
--- Release up to `most` tasks of a session. Returns how many.
-local function release_of(session, most)
+-- Release up to `most` tasks of a session that is dead, or was closed. Returns how many.
+local function release_of(session, most, closed)
   local held = redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, most)
   for _, key in ipairs(held) do
     local rec = fetch(key)
-    if rec then change(key, rec, lease_ended(rec, 'release', 0, false)) else redis.call('ZREM', k_taken, key) end
+    if rec then
+      change(key, rec, lease_ended(rec, 'release', not closed and 'not settled before its session ended'))
+    else
+      redis.call('ZREM', k_taken, key)
+    end
   end
   return #held
 end
 
-local function end_sessions(most)
+local function end_sessions(most, closed)
   for _, handle in ipairs(redis.call('ZRANGEBYSCORE', k_lapses, '-inf', now, 'LIMIT', 0, 100)) do
     redis.call('ZREM', k_lapses, handle)
     redis.call('HDEL', k_handles, handle)
@@ -23,7 +27,7 @@ local function end_sessions(most)
   while done < most do
     local session = redis.call('ZRANGEBYSCORE', k_ends, '-inf', now, 'LIMIT', 0, 1)[1]
     if not session then break end
-    done = done + math.max(1, release_of(session, most - done)) -- an empty session counts too, so that the loop is bounded
+    done = done + math.max(1, release_of(session, most - done, closed)) -- an empty session counts too, so that the loop is bounded
     if #redis.call('ZRANGEBYSCORE', k_taken, session, session, 'LIMIT', 0, 1) == 0 then
       redis.call('ZREM', k_ends, session)
     end
@@ -33,8 +37,8 @@ end
 
 -- End sessions and handles, leases, delays and ttls, and let tasks follow their groups: up to a limit. Returns true if
 -- more is due.
-local function advance(most, most_cancelled)
-  local done = end_sessions(most)
+local function advance(most, most_cancelled, closed)
+  local done = end_sessions(most, closed)
   if done >= most then return true end
   local due = redis.call('ZRANGEBYSCORE', k_due, '-inf', now, 'LIMIT', 0, most - done)
   for _, key in ipairs(due) do
@@ -64,11 +68,11 @@ end
 
 -- script: advance_tube
 -- Apply what is due, up to a number of tasks.
--- ARGV: now, shape, limit, step
+-- ARGV: now, shape, limit, step, 1 if the sessions that end were closed
 -- Returns: now, readied, removed, log, follow_ups, 1 if more is due, ms until the next deadline or -1
 -- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased? advance
 -- FLAGS: allow-oom
-local more = advance(tonumber(ARGV[4]))
+local more = advance(tonumber(ARGV[4]), nil, ARGV[5] == '1')
 if forget_expired then forget_expired(tonumber(ARGV[4])) end
 commit()
 return { now, readied, removed, log, follow_ups, more and 1 or 0, wait_ms() }

@@ -83,8 +83,8 @@ return answer
 -- Write each row whose guard holds: what the engine decided about a task. A task of a cancelled group is removed instead.
 -- ARGV: now, shape, limit, rows: msgpack [[id or name, guard: state, lease, at (false: none; nil: any that is not over),
 --   rank1, owner, until; then: state, at (of a taken task: by how much later than its deadline, or than 0), expires, attempts, reason, events,
---   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it],
---   ...], result, ...
+--   progress, ending: [status, error, code, which of the results, the same as base64 if it is bytes], 1 to log it,
+--   error of the attempt that ends], ...], result, ...
 -- Returns: now, readied, removed, log, follow_ups, {places of the rows that were left out}
 -- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations? unleased?
 -- FLAGS: allow-oom
@@ -99,7 +99,7 @@ end
 local function decided(rec, row)
   local to = {
     state = row[8], at = row[9], expires = row[10], attempts = row[11] or rec.attempts, reason = row[12],
-    events = row[13], quiet = not row[16],
+    events = row[13], quiet = not row[16], error = row[17],
   }
   if to.state == 't' then
     local at = (rec.at or 0) + to.at

@@ -5,10 +5,10 @@
 local leased, top = {}, ARGV[6] ~= '' and ARGV[6] or '+inf'
 
 -- Tasks past their ttl are skipped but keep their place; those of cancelled groups leave the ready index, and are removed
--- later. The limits for each are some 3 ms of work; a take that finds nothing else is retried.
-local passed, withdrawn, MOST_PASSED, MOST_WITHDRAWN = 0, 0, 1000, 1000
+-- later. A thousand of each is some 3 ms of work; a take that finds nothing else is retried.
+local passed, withdrawn = 0, 0
 
-local function may_skip() return passed < MOST_PASSED and withdrawn < MOST_WITHDRAWN end
+local function may_skip() return passed < 1000 and withdrawn < 1000 end
 
 -- Whether the first ready task belongs to a cancelled group.
 local function blocked_by_cancelled()
@@ -68,20 +68,19 @@ end
 -- part: lease_leased
 -- Tubes of kinds with leases: whole batches in few commands. In a fair tube whose micro-queues may have several heads, one by
 -- one, because each lease decides which task may come next.
-local HANDED, EXPIRES, TTR, DECODED = 8, 16, 128, 32 + 512 + 32768
-local CALL, MOST = 268435456, 33554431 -- 2^28; the highest number of a hand-out: see penstock.core.lease
+local plans = {}
 
+-- As penstock.core.lease defines it: the number of the hand-out above the 28 bits of the call.
 local function next_lease(last)
-  local number = math.max(math.floor(last / CALL), lease_floor or 0) + 1
-  return math.min(number, MOST) * CALL + tonumber(ARGV[8])
+  local number = math.max(math.floor(last / 268435456), lease_floor or 0) + 1
+  return math.min(number, 33554431) * 268435456 + ARGV[8]
 end
-
-local plans, first_time = {}, struct.pack('>I4I8I6', 1, next_lease(0), now)
 
 -- How the bytes of a ready task with these flags become those of a taken one (see record.lua). False if it must be decoded:
 -- it may have a group.
 local function plan_of(flags)
-  if band(flags, DECODED) ~= 0 then return false end
+  local HANDED, EXPIRES, TTR = 8, 16, 128
+  if band(flags, 32 + 512 + 32768) ~= 0 then return false end
   local at = layout_of(flags)
   local again, timed, due = band(flags, HANDED) ~= 0, band(flags, TTR) ~= 0, band(flags, 64) ~= 0
   local to = flags - (due and 64 or 0) + (again and 0 or HANDED) + (timed and 32 or 0) + 512
@@ -104,10 +103,13 @@ local function handed_out(value, owner)
   end
   if not plan or #value < plan.rest then return nil end
   if plan.mortal and struct.unpack('>I6', value, plan.expires) <= now then return nil end
-  local handed, at, deadline = first_time, '', nil
+  local handed, at, deadline = plans.first, '', nil
   if plan.again then
     local attempts, last = struct.unpack('>I4I8', value, plan.handed)
     handed = struct.pack('>I4I8I6', attempts + 1, next_lease(last), now)
+  elseif not handed then
+    handed = struct.pack('>I4I8I6', 1, 268435456 + ARGV[8], now)
+    plans.first = handed
   end
   if plan.timed then
     deadline = now + struct.unpack('>I6', value, plan.ttr)

@@ -2,7 +2,7 @@
 
 -- part: pool_epoch
 -- Refuses to run in another epoch than the caller's, EPOCH, and marks what the database has yet to learn.
--- marks: `t` and key of a task, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
+-- marks: `t` and key of a task, `x` and key of its errors, `o` and key of an outcome, `g` and number of a group -> the version at which it changed.
 -- The database has everything that is not marked. `version` of meta is the last one; `epoch` that in which the tube was loaded.
 -- KEYS: marks
 if redis.call('HGET', k_meta, 'epoch') ~= EPOCH then return { -3 } end
@@ -39,14 +39,14 @@ return 1
 -- script: load_relations
 -- Load outcomes and groups from the database, before the tasks. The caller recounts the groups afterwards.
 -- KEYS: groups
--- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, see load_outcome; `g`, `e`, `c` and number of a
---   group: its record, end work and cancel work
+-- ARGV: now, shape, limit, name, value, ...; names: `o` and key of an outcome, `x` and key of a task with errors, see
+--   load_beside; `g`, `e`, `c` and number of a group: its record, end work and cancel work
 -- Returns: now
 -- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations load
 for i = 4, #ARGV, 2 do
   local name, value = ARGV[i], ARGV[i + 1]
   local letter = string.sub(name, 1, 1)
-  if letter == 'o' then load_outcome(name, value) else redis.call('HSET', k_groups, name, value) end
+  if letter == 'o' or letter == 'x' then load_beside(name, value) else redis.call('HSET', k_groups, name, value) end
   if letter == 'g' then
     local state, _, _, _, _, over, place = struct.unpack('>c1c1I6I6I6I6', value)
     local no, title = id_of(name), string.sub(value, place)
@@ -67,7 +67,7 @@ for i = 4, #ARGV, 2 do
   local group = rec.group_no and group_of(rec.group_no)
   if rec.state == 'q' then rec.state = 'r' end
   if rec.state == 't' and not delivered then
-    local to = lease_ended(rec, 'release', 0, false)
+    local to = lease_ended(rec, 'release')
     rec.state, rec.at, rec.reason, rec.owner = to.state, to.at, to.reason, nil
     if to.state == '-' then rec.state, rec.at = 'r', rec.expires end -- the next advance removes it
   end
@@ -95,10 +95,10 @@ return { now }
 
 -- script: collect_changes
 -- Read what the database has yet to learn, a page of marks at a time.
--- KEYS: tasks outcomes groups outbox inbox marks
+-- KEYS: tasks outcomes groups outbox inbox marks errors
 -- ARGV: now, shape, limit, version to begin after, version to end with or '', most
 -- Returns: now, the last version, {meta, outbox, inbox}; then for each mark its name, its version and what is stored
---   now: a task's record, an outcome, {record, end work, cancel work} of a group;
+--   now: a task's record, its errors, an outcome, {record, end work, cancel work} of a group;
 --   '' for what does not exist
 -- WITH: now tube
 -- FLAGS: no-writes
@@ -112,7 +112,7 @@ local function stored_of(name)
     local found = redis.call('HMGET', k_groups, 'g' .. key, 'e' .. key, 'c' .. key)
     return { found[1] or '', found[2] or '', found[3] or '' }
   end
-  return redis.call('HGET', k_outcomes, key) or ''
+  return redis.call('HGET', letter == 'x' and k_errors or k_outcomes, key) or ''
 end
 
 local beside = {

@@ -40,7 +40,7 @@ local function encode(rec)
   if rec.rank2 ~= 0 then add(2, rec.rank2) end
   if rec.pri ~= 0 then add(4, rec.pri) end
   if rec.taken then
-    add(8, rec.attempts)
+    add(8, rec.attempts + (rec.failed and 2147483648 or 0))
     add(0, rec.lease)
     add(0, rec.taken)
   end
@@ -159,6 +159,9 @@ local function read(value)
     state = string.sub(value, 1, 1), created = fields[2], rank1 = 0, rank2 = 0, pri = 0, attempts = 0, lease = 0,
   }
   for i = 1, #order do rec[order[i]] = fields[i + 2] end
+  if rec.attempts >= 2147483648 then
+    rec.attempts, rec.failed = rec.attempts - 2147483648, true
+  end
   if band(flags, 64) ~= 0 then rec.at = rec.expires end
   if band(flags, 8192) ~= 0 then rec.rank1 = rec.pri end
   if rec.reply_to == '' then rec.reply_to = nil end

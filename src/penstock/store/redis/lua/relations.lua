@@ -41,7 +41,8 @@ apply_group = function(rec, to)
   if group.state == 'o' and to.state == 'r' then to.state = 'g' end
   if to.state == '!' and group.on_failure ~= 'h' then
     local ending = { status = 'failed', error = to.reason or 'buried' }
-    return { state = '-', events = (string.gsub(to.events, 'bury', 'fail')), attempts = to.attempts, ending = ending }
+    local events = string.gsub(to.events, 'bury', 'fail')
+    return { state = '-', events = events, attempts = to.attempts, ending = ending, error = to.error }
   end
   return to
 end
@@ -87,7 +88,8 @@ end
 task_removed = function(key, rec, to)
   local ending = to.ending or { status = STATUS[string.match(to.events, '%a+$')] }
   if rec.address or ending.status == 'failed' or ending.status == 'cancelled' then
-    keep_outcome(key, rec.address or '', ending, now + tube_facts()[1])
+    local errors = rec.failed and redis.call('HGET', k_errors, key)
+    keep_outcome(key, rec.address or '', ending, now + tube_facts()[1], errors)
     notify_waiters = true
   end
   if rec.reply_to then send_reply(key, rec, ending) end

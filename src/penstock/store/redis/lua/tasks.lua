@@ -1,7 +1,7 @@
 -- Reading and changing tasks with every index and counter that depends on them.
 
 -- part: tasks
--- KEYS: tasks ready due buried taken
+-- KEYS: tasks ready due buried taken errors
 local second = string.find(ARGV[2], '2', 1, true) ~= nil
 local fetched, log = {}, {}
 
@@ -128,6 +128,15 @@ end
 local function change(key, rec, to)
   if rec.group_no then to = apply_group(rec, to) end
   local before, timer = rec.state, rec.at
+  if to.error then -- stands beside the task, which is flagged: see penstock.core.attempts
+    local stored = rec.failed and redis.call('HGET', k_errors, key)
+    local kept = stored and cmsgpack.unpack(stored) or {}
+    kept[#kept + 1] = to.error
+    if #kept > 5 then table.remove(kept, 1) end
+    redis.call('HSET', k_errors, key, cmsgpack.pack(kept))
+    rec.failed = true
+    if mark_changed then mark_changed('x' .. key) end
+  end
   leave(key, rec)
   rec.state, rec.at, rec.attempts, rec.reason = to.state, to.at, to.attempts, to.reason
   if to.state ~= '-' then rec.expires = to.expires end
@@ -148,6 +157,10 @@ local function change(key, rec, to)
     if event == 'undone' then count('take', -1) else count(event, 1) end
   end
   if task_removed and rec.state == '-' then task_removed(key, rec, to) end
+  if rec.failed and rec.state == '-' then
+    redis.call('HDEL', k_errors, key)
+    if mark_changed then mark_changed('x' .. key) end
+  end
   if not to.quiet then log_change(to.events, key, rec) end
 end
 
@@ -168,18 +181,22 @@ local function cancelled_with_group(rec)
   return { state = '-', events = 'delete', attempts = rec.attempts, ending = { status = 'cancelled' } }
 end
 
--- A taken task loses its lease, by release (also at session end) or by ttr.
-local function lease_ended(rec, event, delay, unstarted)
-  local attempts = unstarted and rec.attempts - 1 or rec.attempts
-  if rec.expires and rec.expires <= now then return { state = '-', events = event .. ' ttl', attempts = attempts } end
-  local to = { state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = attempts, reason = rec.reason }
+-- A taken task loses its lease, by release (also at session end) or by ttr; `error` if its holder is gone.
+local function lease_ended(rec, event, error)
+  local attempts = rec.attempts
+  error = error and { attempts, now, '', error, '' }
+  if rec.expires and rec.expires <= now then
+    return { state = '-', events = event .. ' ttl', attempts = attempts, error = error }
+  end
+  local to = {
+    state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = attempts, reason = rec.reason,
+    error = error,
+  }
   if rec.max and attempts >= rec.max then
     to.state, to.events = '!', event == 'ttr' and 'ttr bury' or 'bury'
     if not rec.reason or rec.reason == '' then
       to.reason = 'handed out ' .. attempts .. ' times without an ack'
     end
-  elseif delay > 0 then
-    to.state, to.at, to.expires = '~', now + delay, rec.expires and rec.expires + delay
   end
   return to
 end
@@ -188,7 +205,7 @@ local function expired(rec) return rec.expires and rec.expires <= now and rec.st
 
 -- The transition of a task whose deadline `at` has passed.
 local function deadline_passed(rec)
-  if rec.state == 't' then return lease_ended(rec, 'ttr', 0, false) end
+  if rec.state == 't' then return lease_ended(rec, 'ttr', 'not settled before its ttr was over') end
   if (rec.state == '~' or rec.state == 'g') and not expired(rec) then
     -- The delay of a task whose group is not started has ended: from now on only its ttl counts.
     local ready = rec.state == '~'

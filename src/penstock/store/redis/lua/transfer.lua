@@ -54,6 +54,16 @@ local function load_outcome(name, stored)
   if address ~= '' and (not newest or id_of(newest) < id_of(key)) then redis.call('HSET', k_addresses, address, key) end
 end
 
+-- An outcome, or `x` and the key of a task, and its errors. Returns whether it is an outcome.
+local function load_beside(name, stored)
+  if string.sub(name, 1, 1) == 'o' then
+    load_outcome(name, stored)
+    return true
+  end
+  redis.call('HSET', k_errors, string.sub(name, 2), stored)
+  return false
+end
+
 -- A task, unless it is here already; its group comes before it.
 local function load_task(key, rec)
   if redis.call('HEXISTS', k_tasks, key) == 1 then return false end
@@ -70,13 +80,13 @@ end
 
 -- script: import
 -- Store tasks and outcomes of another store under their own ids. What is here already is left as it is.
--- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes, name, outcome, ..., key,
---   record, ...
+-- ARGV: now, shape, limit, facts, the id up to which all is imported, number of words for outcomes and errors, name, value,
+--   ..., key, record, ...; names: `o` and key of an outcome, `x` and key of a task with errors
 -- Returns: now
 -- WITH: now tube encode layout decode tasks micro_queues? lifecycle relations unleased? load
-local before, added, related, split = last, 0, ARGV[6] ~= '0', 6 + ARGV[6]
+local before, added, related, split = last, 0, false, 6 + ARGV[6]
 for i = 7, split, 2 do
-  load_outcome(ARGV[i], ARGV[i + 1])
+  related = load_beside(ARGV[i], ARGV[i + 1]) or related
   if mark_changed then mark_changed(ARGV[i]) end
 end
 for i = split + 1, #ARGV, 2 do
