@@ -121,3 +121,22 @@ def test_what_looks_like_a_card_and_is_none_is_passed_over(app: App) -> None:
     assert [each.key for each in schedule_status.listed(schedule_tube)] == [key]
     schedule_tube.drop()
     assert schedule_status.paused_keys(schedule_tube, [key]) == set()
+
+
+def test_the_last_run_is_kept(app: App, clock: Clock) -> None:
+    @app.every(2)
+    def tick() -> None: ...
+
+    schedule_tube, working = app.broker.tube(SCHEDULE_TUBE), scheduler(app)
+    working.save()
+    assert schedule_status.listed(schedule_tube)[0].last is None
+    working.look()
+    clock.advance(2)
+    task = schedule_tube.take(0)
+    assert task is not None
+    for error, told in ((None, None), (ValueError("no"), "ValueError: no")):
+        working.ended(task, error, 0.25)
+        working.save_runs()
+        assert schedule_status.listed(schedule_tube)[0].last == schedule_status.Run(clock.seconds, 0.25, told)
+    schedule_status.forget(schedule_tube, declared(app.schedules)[0].key)
+    assert schedule_status.read_all(schedule_tube).runs == {}

@@ -91,6 +91,23 @@ def test_any_worker_puts_them_with_their_arguments(app: App, clock: Clock) -> No
     assert len(runs(tube)) == 1
 
 
+def test_workers_that_notice_a_change_one_after_the_other_lose_no_tick(app: App, clock: Clock) -> None:
+    @app.task(tube="mail")
+    def send(to: str) -> None: ...
+
+    mail, workers = app.broker.tube("mail"), [scheduler(app), scheduler(app)]
+    app.schedules.set("ada", 2, send.call("ada"))
+    for worker in workers:
+        worker.look()
+    app.schedules.set("ada", 2, send.call("eve"))
+    for worker in workers:
+        worker._read_at = 0.0  # as the clock tells a worker within a second
+        worker.look()
+        assert [task.data["args"] for task in mail.tasks("~") if isinstance(task.data, dict)] == [{"to": "eve"}] * 2
+    clock.advance(5)
+    assert len(runs(mail)) == 2
+
+
 def test_operators_pause_run_and_forget_them(app: App, clock: Clock) -> None:
     @app.task(tube="mail")
     def send(to: str) -> None: ...

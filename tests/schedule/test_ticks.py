@@ -176,8 +176,9 @@ def test_a_paused_tube_misses_its_ticks(app: App, clock: Clock) -> None:
     assert len(runs(tube)) == 1 + 2
 
 
+@pytest.mark.parametrize("restarted", [False, True])
 @pytest.mark.parametrize(("seconds", "again"), [(50, False), (100, True)])
-def test_a_clock_that_is_set_back(app: App, clock: Clock, seconds: int, again: bool) -> None:
+def test_a_clock_that_is_set_back(app: App, clock: Clock, seconds: int, again: bool, restarted: bool) -> None:
     @app.every(10)
     def tick() -> None: ...
 
@@ -193,6 +194,8 @@ def test_a_clock_that_is_set_back(app: App, clock: Clock, seconds: int, again: b
     pass_by(130)
     first = list(ran)
     clock.advance(-seconds)
+    if restarted:
+        workers[:] = [scheduler(app)]
     pass_by(seconds + 20)
     assert first == sorted(set(first))
     twice = sorted({at for at in ran if ran.count(at) > 1})

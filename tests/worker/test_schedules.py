@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 
 import penstock
+from penstock.schedule import schedule_status
 from tests.support.threads import until
 from tests.worker.program import Program
 
@@ -31,6 +32,7 @@ def test_each_tick_is_run_once_by_several_workers_of_which_one_dies(url: str) ->
         programs[0].kill()
         # The tick that the killed one held comes after later ones: a gap that closes is none.
         until(lambda: len(ticks := ran(said)) >= 20 and gaps(ticks) == {250}, 60)
+        until(lambda: schedule_status.listed(broker.tube("penstock.schedule"))[0].last is not None, 10)
         assert [program.stop() for program in programs[1:]] == [0, 0]
         assert 0 not in gaps(ran(said))  # of no tick there were two tasks
         assert broker.check() == []

@@ -70,7 +70,7 @@ class Schedules:
     def list(self) -> builtins.list[Schedule]:
         """All schedules by name: those that were set, and those of decorators, of this app or brought by a worker."""
         schedule_tube = self._schedule_tube()
-        records, paused = schedule_status.read_all(schedule_tube)
+        records, paused, _ = schedule_status.read_all(schedule_tube)
         known = {record.key for record in records}
         for each in self._declared:
             if each.key not in known:
@@ -84,7 +84,7 @@ class Schedules:
 
     def _refuse_declared(self, schedule_tube: Tube, name: str) -> None:
         declared = {each.handler.name for each in self._declared}
-        declared |= {each.schedule for each in schedule_status.read_all(schedule_tube)[0] if not each.name}
+        declared |= {each.schedule for each in schedule_status.read_all(schedule_tube).records if not each.name}
         if name in declared:
             raise BadValue(f"schedule {name} belongs to a decorator: change it there, or choose another name")
 

@@ -52,9 +52,19 @@ def schedules(url: str, /, as_json: bool, **names: str | None) -> None:
         found = schedule_status.listed(schedule_tube)
     if as_json:
         return output.as_json(found)
-    rows = [[each.schedule, each.plan, _next(each.next), each.tube, each.key] for each in found]
-    return output.listed(("schedule", "when", "next", "tube", "key"), rows, _NONE)
+    rows = [[each.schedule, each.plan, _next(each.next), each.tube, each.key, _last(each.last)] for each in found]
+    return output.listed(("schedule", "when", "next", "tube", "key", "last run"), rows, _NONE)
 
 
 def _next(moment: float | None) -> str:
-    return "paused" if moment is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))
+    return "paused" if moment is None else _moment(moment)
+
+
+def _last(run: schedule_status.Run | None) -> str:
+    if run is None:
+        return "-"
+    return f"{_moment(run.at)}, {run.seconds:g} s, {'done' if run.error is None else run.error}"
+
+
+def _moment(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(moment))

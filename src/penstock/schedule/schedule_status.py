@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -62,8 +62,16 @@ class Schedule(msgspec.Struct, frozen=True):
     paused: bool
 
 
+class Run(msgspec.Struct, frozen=True):
+    """The last run of a schedule: when it was taken, how long it took, and its error if it failed."""
+
+    at: float
+    seconds: float
+    error: str | None
+
+
 class ScheduleStatus(msgspec.Struct, frozen=True):
-    """A saved schedule for display: its plan in words, the tube of its ticks, when the next is due."""
+    """A saved schedule for display: its plan in words, the tube of its ticks, when the next is due, its last run."""
 
     key: str
     schedule: str
@@ -72,6 +80,15 @@ class ScheduleStatus(msgspec.Struct, frozen=True):
     catch_up: str
     paused: bool
     next: float | None
+    last: Run | None
+
+
+class Saved(NamedTuple):
+    """All saved schedules by name, the keys of those that are paused, and their last runs by key."""
+
+    records: list[ScheduleRecord]
+    paused: set[str]
+    runs: dict[str, Run]
 
 
 def key_of_stored(name: str) -> str:
@@ -86,6 +103,13 @@ def save(schedule_tube: Tube, records: Iterable[ScheduleRecord]) -> None:
     )
 
 
+def save_runs(schedule_tube: Tube, runs: Mapping[str, Run]) -> None:
+    """Save the last run of each of these schedules."""
+    schedule_tube.put_many(
+        [({"last": msgspec.to_builtins(run)}, _kept("last", key, "replace")) for key, run in runs.items()]
+    )
+
+
 def announce(schedule_tube: Tube) -> None:
     """Let all workers read the stored schedules again."""
     schedule_tube.runtime.store.write_tube(schedule_tube.stored, changes={})
@@ -95,30 +119,35 @@ def _kept(what: str, key: str, on_duplicate: str) -> dict[str, Any]:
     return {"address": f"{what} #{key}", "on_duplicate": on_duplicate, "delay": MAX_SECONDS}
 
 
-def read_all(schedule_tube: Tube) -> tuple[list[ScheduleRecord], set[str]]:
-    """All saved schedules by name, and the keys of those that are paused."""
+def read_all(schedule_tube: Tube) -> Saved:
+    """What is saved of all schedules."""
     records: list[ScheduleRecord] = []
     paused: set[str] = set()
+    runs: dict[str, Run] = {}
     after: int | None = None
     while True:
         page = schedule_tube.tasks(Status.DELAYED, limit=_PAGE, after=after)
         records += [card for task in page if (card := _read(task)) is not None]
-        paused |= {task.address[7:] for task in page if task.address and task.address.startswith("pause #")}
+        for task in page:
+            what, _, key = (task.address or "").partition(" #")
+            if what == "pause":
+                paused.add(key)
+            elif what == "last" and (run := _read_run(task)) is not None:
+                runs[key] = run
         if len(page) < _PAGE:
-            return sorted(records, key=lambda card: (card.schedule, card.key)), paused
+            return Saved(sorted(records, key=lambda card: (card.schedule, card.key)), paused, runs)
         after = page[-1]._record.id
 
 
 def listed(schedule_tube: Tube) -> list[ScheduleStatus]:
     """The schedules by name; of one that is paused no tick is due."""
-    records, paused = read_all(schedule_tube)
-    now = schedule_tube.runtime.store.now()
-    return [_listed(card, card.key in paused, now) for card in records]
-
-
-def _listed(card: ScheduleRecord, paused: bool, now: int) -> ScheduleStatus:
-    due = _next(card, paused, now)
-    return ScheduleStatus(card.key, card.schedule, card.plan, card.tube, card.catch_up, paused, due)
+    saved, now = read_all(schedule_tube), schedule_tube.runtime.store.now()
+    found: list[ScheduleStatus] = []
+    for card in saved.records:
+        paused = card.key in saved.paused
+        shown = card.key, card.schedule, card.plan, card.tube, card.catch_up, paused
+        found.append(ScheduleStatus(*shown, _next(card, paused, now), saved.runs.get(card.key)))
+    return found
 
 
 def described(card: ScheduleRecord, paused: bool, now: int) -> Schedule:
@@ -175,6 +204,7 @@ def forget(schedule_tube: Tube, key: str) -> None:
     """Remove a schedule that was set, or the card of one that no worker has any more, and its pause."""
     _remove(schedule_tube, "card", find(schedule_tube, key).key)
     _remove(schedule_tube, "pause", key)
+    _remove(schedule_tube, "last", key)
     announce(schedule_tube)
 
 
@@ -199,6 +229,14 @@ def _id(schedule_tube: Tube, what: str, key: str) -> int | None:
     if not _KEY.fullmatch(key):
         return None
     return schedule_tube.runtime.store.outcome(schedule_tube.stored, f"{what} #{key}").id
+
+
+def _read_run(task: Task) -> Run | None:
+    data = task.data
+    try:
+        return msgspec.convert(data["last"], Run) if isinstance(data, dict) else None
+    except (msgspec.ValidationError, KeyError):
+        return None
 
 
 def _read(task: Task) -> ScheduleRecord | None:

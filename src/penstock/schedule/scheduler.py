@@ -19,7 +19,7 @@ from penstock.core.task import Task
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
 from penstock.schedule.plan import Plan, make_plan
-from penstock.schedule.schedule_status import SCHEDULE_TUBE, ScheduleRecord
+from penstock.schedule.schedule_status import SCHEDULE_TUBE, Run, ScheduleRecord
 from penstock.schedule.ticks import LEAD_MS, MARGIN_MS, SET_BACK_MS, SHORT_LEAD_MS, Due, Tick, find_due, past_ticks
 
 if TYPE_CHECKING:
@@ -37,6 +37,10 @@ RETRY_SECONDS = 1.0
 READ_SECONDS = 60.0
 # A step of the store's clock that is no drift.
 _JUMP_MS = 1_000
+# The address of the task that never comes up and tells up to when ticks were put.
+_PUT_UNTIL = "put until"
+# Characters of an error that are kept with the last run.
+_MOST_ERROR = 200
 
 
 class Declared:
@@ -114,6 +118,11 @@ class Planned:
         """Where ticks must not overlap, all have one address: while one is there, no other is put."""
         return self.record.address(_shown(at) if self.record.overlap else "tick")
 
+    def has(self, data: dict[str, Any]) -> bool:
+        """Whether the task of a tick is one of this schedule."""
+        at = int(data["tick"])
+        return self.plan.until(at) == at and all(data.get(key) == value for key, value in self.record.data.items())
+
     @property
     def marked(self) -> bool:
         """Whether it keeps a task that tells later workers which ticks were missed."""
@@ -137,7 +146,9 @@ class Scheduler:
         self._saved = not declared
         self._read_at = 0.0
         self._altered: str | None = None
+        self._put_until: int | None = None  # as it was last stored
         self._clock: tuple[int, float] | None = None
+        self._runs: dict[str, Run] = {}
         self._stopping = False
         self._wake = threading.Event()
         self._thread = thread("scheduler", self._run)
@@ -165,6 +176,15 @@ class Scheduler:
         if self._clock is not None and abs(seen.now - self._clock[0] - (heard - self._clock[1]) * 1000) > _JUMP_MS:
             self._wake.set()
         self._clock = seen.now, heard
+        if self._runs:
+            self._wake.set()
+
+    def ended(self, task: Task, error: BaseException | None, seconds: float) -> None:
+        """A task of this worker has been run, in any thread: the run of a tick is kept for operators."""
+        data = task.data
+        if isinstance(data, dict) and "tick" in data and task.address:
+            told = None if error is None else f"{type(error).__name__}: {error}"[:_MOST_ERROR]
+            self._runs[task.address.rpartition(" #")[2]] = Run(task.taken or 0.0, round(seconds, 3), told)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -173,7 +193,17 @@ class Scheduler:
             if not self._saved:
                 self.save()
                 pause = min(pause, RETRY_SECONDS)
+            if self._runs:
+                self.save_runs()
             self._wake.wait(pause)
+
+    def save_runs(self) -> None:
+        """Save the last runs of ticks: one call, at most once a second. What cannot be saved is left out."""
+        runs, self._runs = self._runs, {}
+        try:
+            schedule_status.save_runs(self._tube(SCHEDULE_TUBE), dict(runs))  # a handler may be ending
+        except PenstockError as error:
+            log.warning("could not save the last runs of schedules (%s)", error)
 
     def save(self) -> None:
         """Save the schedules of decorators, for operators to see."""
@@ -193,18 +223,38 @@ class Scheduler:
             if not planned:
                 return LOOK_SECONDS
             now = self._runtime.store.now()
+            if self._put_until is None:
+                self._read_put_until(planned, now)
             by_tube: dict[str, list[Planned]] = {}
             for each in planned:
                 if each.is_due(now):
                     by_tube.setdefault(each.record.tube, []).append(each)
             paused = self._paused([each.record.key for some in by_tube.values() for each in some])
             done = [self._look_at_tube(name, some, paused, now) for name, some in by_tube.items()]
+            self._keep_put_until(max((each.until or 0 for some in by_tube.values() for each in some), default=0), now)
             ahead = min(each.look_at for each in planned) - self._runtime.store.now()
         except PenstockError as error:
             self._read_at = 0.0
             log.warning("could not look for ticks (%s); retrying", error)
             return RETRY_SECONDS
         return min(max(ahead / 1000, 0.02), LOOK_SECONDS) if all(done) else RETRY_SECONDS
+
+    def _read_put_until(self, planned: Sequence[Planned], now: int) -> None:
+        """A worker that starts after the clock was set back a little: what others put before is not put again."""
+        [record] = self._runtime.store.get(self._tube(SCHEDULE_TUBE).stored, [_PUT_UNTIL])
+        data: Any = None if record is None else codec.decode(record.payload)
+        self._put_until = 0 if data is None else int(data["put until"])
+        if now + LEAD_MS < self._put_until <= now + LEAD_MS + SET_BACK_MS:
+            for each in planned:
+                each.until = self._put_until
+
+    def _keep_put_until(self, until: int, now: int) -> None:
+        """Store up to when ticks are put, at most once a second."""
+        known = self._put_until or 0
+        if until >= known + RETRY_SECONDS * 1000 or known > now + LEAD_MS + SET_BACK_MS:
+            options: Any = {"address": _PUT_UNTIL, "on_duplicate": "replace", "delay": MAX_SECONDS}
+            self._tube(SCHEDULE_TUBE).put({"put until": until}, **options)
+            self._put_until = until
 
     def _paused(self, keys: Sequence[str]) -> set[str]:
         return schedule_status.paused_keys(self._tube(SCHEDULE_TUBE), keys) if keys else set()
@@ -269,23 +319,25 @@ class Scheduler:
             else:
                 self._stored[record.key] = Planned(record)
         for gone in before.values():
-            self._take_back(gone)
+            self._take_back(gone, self._stored.get(gone.record.key))
 
     def _cards(self) -> Iterable[ScheduleRecord]:
         if not self._runtime.store.load_tubes([SCHEDULE_TUBE]):
             return []
-        return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE))[0] if each.name]
+        return [each for each in schedule_status.read_all(self._tube(SCHEDULE_TUBE)).records if each.name]
 
-    def _take_back(self, gone: Planned) -> None:
-        """Delete the ticks that were put ahead and are not due yet."""
+    def _take_back(self, gone: Planned, new: Planned | None) -> None:
+        """Delete the ticks that were put ahead and are not due yet, but for those that the changed schedule has too."""
         tube, now = self._tube(gone.record.tube), self._runtime.store.now()
         addresses, at = [gone.address(now)], gone.plan.after(now)
         while at <= min(gone.until or 0, now + LEAD_MS):
             addresses.append(gone.address(at))
             at = gone.plan.after(at)
         for record in self._runtime.store.get(tube.stored, list(dict.fromkeys(addresses))):
-            if record is not None and record.state == "~":
-                tube.cancel(record.id)
+            if record is not None and record.state == "~" and not record.attempts:
+                data: Any = codec.decode(record.payload)
+                if new is None or not new.has(data):
+                    tube.cancel(record.id)
 
     def _tube(self, name: str) -> Tube:
         tube = self._tubes.get(name)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.app.current import SIGNALS
-from penstock.app.hooks import Hooks
+from penstock.app.hooks import Hooks, OnEnd
 from penstock.core import names
 from penstock.errors import BadValue
 from penstock.worker import settlement
@@ -41,6 +41,8 @@ class WorkerState:
 
     def __init__(self, settings: Settings, hooks: Hooks | None = None) -> None:
         self.hooks = hooks or Hooks()
+        #: The scheduler's: what became of a tick.
+        self.on_ended: OnEnd | None = None
         self.in_flight = InFlight()
         self.stats = WorkerStats()
         self.slots = Slots(settings.concurrency, settings.limits)
@@ -209,6 +211,8 @@ class WorkerState:
         self.throughput.note(seconds)
         if self.hooks.end:
             self.hooks.ended(item.task, error, seconds)
+        if self.on_ended is not None:
+            self.on_ended(item.task, error, seconds)
 
 
 def _shown(error: BaseException) -> BaseException | None:

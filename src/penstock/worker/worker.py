@@ -57,6 +57,7 @@ class Worker:
             self.state, self.session_handle, self.sources, self._executors, app.handlers, turns=turns
         )
         self._scheduler = Scheduler(app.broker, declared(app.schedules), self.state.thread)
+        self.state.on_ended = self._scheduler.ended
         self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
         self._fetcher.on_taken = self._lease_extender.poke
         self._fetcher.on_suspect = self._lease_extender.check_soon
