@@ -8,7 +8,6 @@ a file, its owner is dead. A missing file means unknown, never dead: then the he
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import struct
@@ -20,13 +19,20 @@ from penstock.store.forks import reset_in_child
 
 log = logging.getLogger("penstock")
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+# Locks of open file descriptions, which only Linux has.
+_HAS_LOCKS = hasattr(fcntl, "F_OFD_SETLK")
 # struct flock: a write lock on the whole file.
-_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+_LOCK = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0) if _HAS_LOCKS else b""
 
 
 def open_locks(store: str) -> Locks | None:
     """The locks of a store on this host; None if the system has none, and then the heartbeat alone decides."""
-    if not hasattr(fcntl, "F_OFD_SETLK"):
+    if not _HAS_LOCKS:
         return None
     root = Path(os.environ.get("PENSTOCK_LOCKS") or Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}")
     try:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import logging
-import resource
 import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
@@ -43,7 +42,10 @@ async def serve(url: str, mounts: Sequence[Mount], ready: Callable[[list[str]], 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        try:
+            loop.add_signal_handler(number, stop.set)
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop.set))
     async with opened(url) as (broker, executor):
         listeners = [mount(broker, executor) for mount in mounts]
         try:
@@ -73,6 +75,10 @@ async def opened(url: str) -> AsyncIterator[tuple[Broker, BatchExecutor]]:
 
 def raise_file_limit() -> None:
     """Thousands of connections need as many files; many systems allow more than they give at first."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

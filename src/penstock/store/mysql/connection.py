@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import ssl
 from collections.abc import Iterator, Sequence
 from functools import cache
@@ -16,6 +15,7 @@ from penstock.store.mysql.faults import TOO_MANY_PREPARED, number
 from penstock.store.mysql.location import Location
 from penstock.store.mysql.prepared import ROOM, PreparedCalls
 from penstock.store.mysql.wire import Ok, Prepared, Rows, ask
+from penstock.store.polling import READABLE, make_poll
 
 # How long the server may take to accept a connection.
 CONNECT_SECONDS = 10
@@ -74,8 +74,8 @@ class Link:
             ssl_verify_cert=location.ssl_ca is not None,  # PyMySQL checks neither unless it is asked to
             ssl_verify_identity=location.ssl_ca is not None,
         )  # fmt: skip
-        self._poll = select.poll()
-        self._poll.register(connection._sock, select.POLLIN)  # type: ignore[attr-defined]
+        self._poll = make_poll()
+        self._poll.register(connection._sock, READABLE)  # type: ignore[attr-defined]
         self._use(connection)
         self._prepares = True
         ask(connection, _SETTINGS)

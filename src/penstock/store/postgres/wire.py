@@ -4,7 +4,6 @@ than the server does."""
 from __future__ import annotations
 
 import re
-import select
 from collections.abc import Callable, Mapping, Sequence
 from itertools import repeat
 from struct import Struct
@@ -16,6 +15,8 @@ from psycopg.adapt import AdaptersMap, Loader, Transformer
 from psycopg.errors import DuplicatePreparedStatement, InvalidSqlStatementName, error_from_result
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGconn, PGresult
+
+from penstock.store.polling import READABLE, WRITABLE, make_poll
 
 Row = tuple[Any, ...]
 
@@ -135,8 +136,8 @@ class Wire:
         self.adapters = AdaptersMap(psycopg.adapters)  # not the connection's, which may be the caller's
         self.adapters.register_loader(_LETTER_OID, _LetterLoader)
         self.prepared: set[bytes] = set()
-        self._readable = select.poll()
-        self._readable.register(self.pgconn.socket, select.POLLIN)
+        self._readable = make_poll()
+        self._readable.register(self.pgconn.socket, READABLE)
         self._rows = Transformer(self)
 
     def hung_up(self) -> bool:
@@ -206,8 +207,8 @@ class Wire:
                 if result is not None:
                     return result
             elif pgconn.flush():  # more than the socket takes at once
-                both = select.poll()
-                both.register(pgconn.socket, select.POLLIN | select.POLLOUT)
+                both = make_poll()
+                both.register(pgconn.socket, READABLE | WRITABLE)
                 both.poll()
                 pgconn.consume_input()
             else:

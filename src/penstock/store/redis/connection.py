@@ -5,7 +5,6 @@ The errors say whether the server may have run a command whose connection broke.
 
 from __future__ import annotations
 
-import select
 import threading
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 import redis
 
 from penstock.errors import OutcomeUnknown, StoreBusy, StoreCorrupt, StoreError, StoreFull, StoreUnavailable
+from penstock.store.polling import READABLE, Poll, make_poll
 
 
 class NotSent(Exception):
@@ -98,13 +98,13 @@ class CheckedConnection:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self._poll: select.poll | None = None
+        self._poll: Poll | None = None
 
     def connect(self) -> None:
         """Open the connection."""
         self.connection.connect()
-        self._poll = select.poll()
-        self._poll.register(self.connection._sock, select.POLLIN)  # type: ignore[arg-type]
+        self._poll = make_poll()
+        self._poll.register(self.connection._sock, READABLE)  # type: ignore[arg-type]
 
     def usable(self) -> bool:
         """Whether it is open, with nothing to read: that would be its end, or an answer that nobody awaits."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import random
-import select
 import socket
 import threading
 import time
@@ -18,6 +17,7 @@ from typing import cast
 
 import redis
 
+from penstock.store.polling import READABLE, make_poll
 from penstock.store.redis.connection import Connection
 from penstock.store.redis.servers import Servers
 from penstock.store.wake import Wake, tell
@@ -50,12 +50,12 @@ class Subscription:
         connection.send_packed_command(connection.pack_command("SUBSCRIBE", channel), check_health=False)
         connection.read_response(disable_decoding=True)
         self._sock = cast(socket.socket, connection._sock)
-        self._poll = select.poll()
-        self._poll.register(self._sock, select.POLLIN)
+        self._poll = make_poll()
+        self._poll.register(self._sock, READABLE)
         #: Whether one thread may read while another sends a ping or ends the poll.
         self.lendable = hasattr(os, "eventfd") and not hasattr(self._sock, "pending")
         if self.lendable:
-            self._poll.register(self.wake, select.POLLIN)
+            self._poll.register(self.wake, READABLE)
         self._rest = b""
 
     def poll(self, seconds: float | None) -> set[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import select
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from penstock.store.forks import reset_in_child
+from penstock.store.polling import READABLE, make_poll
 from penstock.store.wake import Wake
 
 # Seconds between polls; one costs some 170 µs on an idle machine. A taker is woken within the last.
@@ -27,7 +27,7 @@ _HEEDFUL = 0.002
 # Polls continue for this long after a write. A commit that takes longer is found by the regular scan.
 _ALERT_SECONDS = 0.5
 _IN_MODIFY = 0x2
-_IN_NONBLOCK, _IN_CLOEXEC = os.O_NONBLOCK, getattr(os, "O_CLOEXEC", 0)
+_IN_NONBLOCK, _IN_CLOEXEC = getattr(os, "O_NONBLOCK", 0), getattr(os, "O_CLOEXEC", 0)
 
 
 class Watch:
@@ -85,9 +85,9 @@ class Watch:
         """Sleep until somebody writes or, while polls continue, another process does. True when woken."""
         assert self._fd is not None
         ends = time.monotonic() + seconds
-        poll = select.poll()
-        poll.register(wake.fileno(), select.POLLIN)
-        poll.register(self._fd, select.POLLIN)
+        poll = make_poll()
+        poll.register(wake.fileno(), READABLE)
+        poll.register(self._fd, READABLE)
         ready = {fd for fd, _ in poll.poll(seconds * 1000)}
         if self._fd in ready:
             with suppress(BlockingIOError):
