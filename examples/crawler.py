@@ -45,6 +45,6 @@ def fetch(url: str) -> str:
 
 if __name__ == "__main__":
     start = sys.argv[1]
-    crawl.put(start, start.rpartition("/")[0] + "/", address=start)
+    crawl.options(address=start).put(start, start.rpartition("/")[0] + "/")
     while app.broker.tube("pages").stats().tasks.total:
         time.sleep(0.1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import pydoc
 import re
 import subprocess
 import sys
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from tests.processes.peer import environment
 
 # A line with a comment must be refused, with that in the message; all others must pass.
@@ -16,6 +19,9 @@ SNIPPET = """
 import penstock
 
 app = penstock.App()
+far = app.handler("resize", tube="images")
+far.put("photo.png", width=80, delay=10)
+count_of_all: int = len(app.put("resize", "photo.png", width=80).result())
 
 
 @app.task(tube="mail", ttr=30, backoff=penstock.Backoff())
@@ -33,8 +39,7 @@ def tick() -> None: ...
 
 
 send.put("ada", subject="hello")
-send.put("ada", subject="hello", delay=10)
-send.put("ada", pri=1, max_attempts=3)
+send.options(pri=1, max_attempts=3).put(to="ada")
 send.put_many([("ada",), {"to": "bob"}], pri=1)
 send.options(delay=10).put("ada", subject="hello")
 count: int = send.put("ada").result(10)
@@ -52,15 +57,18 @@ async def main() -> None:
     body = await (await fetch.aio.put("x")).result(10)
     await send.options(delay=10).aio.put("ada", subject="hello")
     await send.aio.put(1)  # arg-type
+    await send.aio.put("ada", delay=10)  # call-arg
     await send.aio.put("ada", nope=1)  # call-arg
     other: str = await (await send.aio.put("ada")).result()  # assignment
 
 
-send.put(1)  # call-overload
-send.put()  # call-overload
-send.put("ada", subject=3)  # call-overload
-send.put("ada", nope=3)  # call-overload
-send.put("ada", delay="soon")  # call-overload
+send.put(1)  # arg-type
+send.put()  # call-arg
+send.put("ada", subject=3)  # arg-type
+send.put("ada", nope=3)  # call-arg
+send.put("ada", delay=10)  # call-arg
+send.put(1, delay=3)  # call-arg arg-type
+send.options(delay="soon")  # arg-type
 send.options(delay=10).put(1)  # arg-type
 send.options(delay=10).put("ada", nope=1)  # call-arg
 send.options(capacity=3)  # call-arg
@@ -69,7 +77,7 @@ send.call(subject=3)  # call-overload
 send.call("ada").options(capacity=3)  # call-arg
 wrong: str = send.put("ada").result()  # assignment
 send(1)  # arg-type
-tick.put(1)  # call-overload
+tick.put(1)  # call-arg
 app.task(rocket=True)  # call-overload
 """
 
@@ -82,5 +90,13 @@ def test_wrong_arguments_are_seen(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment(), cwd=tmp_path)
     found = re.findall(r"snippet\.py:(\d+): error: .*\[([\w-]+)\]", done.stdout)
     lines = enumerate(SNIPPET.splitlines(), 1)
-    wanted = [(str(number), line.partition("  # ")[2]) for number, line in lines if "  # " in line]
+    wanted = [(str(number), code) for number, line in lines for code in line.partition("  # ")[2].split()]
     assert found == wanted, done.stdout + done.stderr
+
+
+def test_help_shows_what_a_verb_returns() -> None:
+    shown = {verb: inspect.signature(getattr(penstock.Tube, verb)) for verb in ("put", "put_many", "take", "ack")}
+    returned = {verb: found.return_annotation for verb, found in shown.items()}
+    assert returned == {"put": "Task", "put_many": "list[Task]", "take": "Task | None", "ack": "None"}
+    assert penstock.Tube.put.__annotations__["return"] == "Task"
+    assert "-> 'Task'" in pydoc.render_doc(penstock.Tube.put)

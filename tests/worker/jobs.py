@@ -233,7 +233,8 @@ def snooze(times: int, seconds: float) -> int:
 
 
 @app.task(tube="rules", backoff=FAST)
-def misfit(number: int) -> None: ...
+def give_way(number: int) -> None:
+    raise ValueError(number)
 
 
 @app.task(tube="rules")

@@ -150,7 +150,7 @@ def test_the_handler_s_max_attempts_hold_whoever_put(
 @pytest.mark.parametrize("tubes", [None, 4])
 def test_without_a_handler_s_own_the_tube_s_count_then_twenty(app: App, run: Run, tubes: int | None) -> None:
     tube = app.broker.create_tube("rules", "fifottl", max_attempts=tubes)
-    task = tube.put(call("misfit", number="x"))
+    task = tube.put(call("give_way", number=1))
     run("rules")
     until(lambda: tube.peek(task.id).status == "!", PATIENCE)
     assert tube.peek(task.id).attempts == (tubes or 20)
@@ -199,7 +199,7 @@ def test_on_kinds_without_ttr_the_handler_s_is_ignored(app: App, run: Run, heard
     tube = app.broker.create_tube("rules", "fifo")
     jobs.hold_rules.put("go")
     with pytest.raises(penstock.UnsupportedOption, match="ttr"):
-        jobs.hold_rules.put("go", ttr=3)
+        jobs.hold_rules.options(ttr=3).put("go")
     run("rules")
     assert heard() == ["began", "go", 1]
     assert tube.tasks()[0].due is None

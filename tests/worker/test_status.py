@@ -27,7 +27,7 @@ def looks(handle: Handle[Any]) -> tuple[str, str | None, str | None]:
 
 def test_while_it_is_in_its_tube(app: App) -> None:
     tube = app.broker.tube("default")
-    handle, later = jobs.noop.put(1), jobs.noop.put(2, delay=60)
+    handle, later = jobs.noop.put(1), jobs.noop.options(delay=60).put(2)
     assert (looks(handle), looks(later)) == (("ready", None, None), ("delayed", None, None))
     task = tube.take(0)
     assert task is not None
@@ -61,7 +61,7 @@ def test_the_success_of_a_handler_without_a_result_is_not_kept(app: App) -> None
 def test_other_ends_are_kept_for_every_handler_s_task(app: App, keeps: bool) -> None:
     tube = app.broker.tube("default")
     handler = jobs.echo if keeps else jobs.noop
-    failed, cancelled, expired = handler.put(1), handler.put(2), handler.put(3, ttl=0.01)
+    failed, cancelled, expired = handler.put(1), handler.put(2), handler.options(ttl=0.01).put(3)
     taken = tube.take(0)
     assert taken is not None
     taken.fail("no", 5)
@@ -80,7 +80,7 @@ def test_other_ends_are_kept_for_every_handler_s_task(app: App, keeps: bool) -> 
 
 
 def test_members_of_a_cancelled_group(app: App) -> None:
-    handles = [jobs.noop.put(number, group="g") for number in range(3)]
+    handles = [jobs.noop.options(group="g").put(number) for number in range(3)]
     app.broker.tube("default").group("g").cancel()
     assert {looks(handle) for handle in handles} == {("cancelled", "cancelled", None)}
 

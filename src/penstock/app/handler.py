@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from penstock.app import arguments, tracing
@@ -19,7 +18,6 @@ from penstock.broker.tube import Tube, fast_put
 from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
-from penstock.core.numbers import Seconds
 from penstock.core.options import TimedOptions
 from penstock.core.shapes import items as check_items
 from penstock.core.task import Record, Task
@@ -68,37 +66,9 @@ class Handler(Generic[P, R, C]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> C:
         return self.function(*args, **kwargs)
 
-    # A type checker sees the arguments only where no option stands among them: there is no way to say "these
-    # parameters and some more keywords". `options(…).put(…)` has both.
-    @overload
-    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, delay: Seconds, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, at: datetime, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, pri: int, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, ttl: Seconds, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, ttr: Seconds, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, utube: str | int, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, address: str, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, group: str, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, callback: str, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, reply_to: str, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, max_attempts: int, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, rank: float, **more: object) -> Handle[R]: ...
-    @overload
-    def put(self, *args: object, timeout: Seconds | None, **more: object) -> Handle[R]: ...
-    def put(self, *args: Any, **given: Any) -> Handle[R]:
+    # Put options work among the keywords, too, but no type checker can be told of "these parameters and some more
+    # keywords": both are checked in `options(…).put(…)`.
+    def put(self, *args: P.args, **given: P.kwargs) -> Handle[R]:
         """Store a task that calls the function with these arguments; put options may be among the keywords."""
         handle = self._put_short(args, given)
         return self.put_calls([(args, *self.arguments.split(given))])[0] if handle is None else handle

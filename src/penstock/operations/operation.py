@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Sequence
 from copy import copy
 from functools import wraps
+from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 
 from penstock.errors import NoSuchTube, PenstockError, StoreError
@@ -126,7 +127,16 @@ def blocking(operation: Callable[P, Operation[R]]) -> Callable[P, R]:
             return result
 
     call.operation = operation  # type: ignore[attr-defined]
+    _show_result(call, operation)
     return call
+
+
+def _show_result(call: Callable[..., object], operation: Callable[..., object]) -> None:
+    """Have `help` and other tools see what the blocking function returns, not the generator behind it."""
+    shown = signature(operation)
+    result = str(shown.return_annotation).removeprefix("Operation[").removesuffix("]")
+    call.__annotations__ = {**operation.__annotations__, "return": result}
+    call.__signature__ = shown.replace(return_annotation=result)  # type: ignore[attr-defined]
 
 
 def operation_of(verb: Callable[..., R]) -> Callable[..., Operation[R]]:
