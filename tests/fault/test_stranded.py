@@ -102,7 +102,9 @@ def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: 
     with pytest.raises(penstock.StoreError):
         tube.take(0)
     proxy.swallow = False
-    assert "answer was lost" in tube.why(tube.tasks()[0].id)
+    [id] = [task.id for task in tube.tasks()]
+    assert "answer was lost" in tube.why(id)
+    assert [(found.tube, found.id) for found in broker.check() if "answer was lost" in found.what] == [(tube.name, id)]
     with penstock.connect(urls[1]) as other:
         assert other.tube(tube.name).take(0) is None
         broker.runtime.send_heartbeats()
@@ -111,6 +113,19 @@ def test_a_heartbeat_gives_it_back(broker: penstock.Broker, proxy: Proxy, urls: 
         assert (task.data, task.attempts) == ("a", 1)
         assert len(broker.sessions()) == 2
         task.ack()
+
+
+@pytest.mark.usefixtures("unhurried")
+def test_repair_gives_it_back(broker: penstock.Broker, proxy: Proxy) -> None:
+    tube = tube_on(broker, proxy)
+    tube.put("a")
+    proxy.swallow = True
+    with pytest.raises(penstock.StoreError):
+        tube.take(0)
+    proxy.swallow = False
+    assert len(broker.check(repair=True)) == 1
+    assert broker.check() == []
+    assert tube.stats().tasks.ready == 1
 
 
 def test_within_seconds(broker: penstock.Broker, proxy: Proxy, urls: tuple[str, str]) -> None:

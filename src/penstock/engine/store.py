@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import TypeVar, cast
 
 from msgspec.structs import replace
@@ -582,8 +583,11 @@ class EngineStore:
         alive = self._run(lambda step, _: step.beat(handles, LAPSE_MS), now=now)
         if self.lost:
             with suppress(StoreError):  # the next one does it
-                self._run(lambda step, _: step.undo_lost(Effects(), again=True), now=now)
+                self._undo_lost(Effects(), now, again=True)
         return alive
+
+    def _undo_lost(self, effects: Effects, now: int | None, *, again: bool) -> None:
+        self._run(lambda step, _: step.undo_lost(effects, again=again), now=now)
 
     def leave(self, handles: Sequence[str], *, locus: str | None = None, now: int | None = None) -> Effects:
         effects = Effects()
@@ -605,7 +609,20 @@ class EngineStore:
         return self._read(lambda step: step.queue(tube, utube), tube)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        return self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
+        found = [finding for _, finding in self._stranded(repair, now)]
+        return found + self._run(lambda step, _: integrity.check(step, repair=repair), write=repair, size=2, now=now)
+
+    def _stranded(self, repair: bool, now: int | None) -> list[tuple[Tube, Finding]]:
+        """What takes of this process leased whose answers were lost, if it is not given back yet."""
+        what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
+        tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
+        for tube in tubes.values():
+            held = self._read(partial(_taken_of, tube), tube, now=now)
+            stranded = [record for record in held if self.lost.leased(record)]
+            found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
+        if repair and found:
+            self._undo_lost(Effects(), now, again=True)
+        return found
 
     # transfer
 
@@ -650,6 +667,10 @@ class EngineStore:
     def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
         if not self._run(lambda step, _: step.activate(tube, name, tally, totals), (tube,)):
             raise name_in_use(name)
+
+
+def _taken_of(tube: Tube, step: Step) -> list[Record]:
+    return step.load(tube, ports.Taken(0, ADVANCE_STEP)).records
 
 
 def all_tubes(step: Step) -> list[Tube]:

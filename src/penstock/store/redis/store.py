@@ -509,7 +509,8 @@ class RedisStore(TransferCalls, EngineStore):
             log.warning("repair of what depended on them failed (%s): run broker.check(repair=True)", error)
 
     def check(self, repair: bool, *, now: int | None = None) -> list[Finding]:
-        found = [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
+        found = [self._shards.finding(stored.no, finding) for stored, finding in self._stranded(repair, now)]
+        found += [found for tube in self._tubes.all() for found in self._check_tube(tube, repair, now)]
         return found + self._tubes.lost()
 
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
