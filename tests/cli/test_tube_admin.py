@@ -36,11 +36,15 @@ def test_pause_resume_truncate_drop(shell: Shell) -> None:
     assert shell.json("take", "mail", "--timeout", "0") is None
     assert shell.json("resume", "mail") == {"tube": "mail", "verb": "resume"}
     shell("take", "mail", "--timeout", "0")
-    assert shell.refused("drop", "mail") == "tube mail has taken tasks: ack or release them, or truncate it first"
-    assert shell("truncate", "mail") == "removed 2 tasks of mail"
+    assert (
+        shell.refused("drop", "mail", "--yes") == "tube mail has taken tasks: ack or release them, or truncate it first"
+    )
+    for verb in ("truncate", "drop"):
+        assert shell.refused(verb, "mail").endswith("Nobody is there to ask: say --yes")
+    assert shell("truncate", "mail", "--yes") == "removed 2 tasks of mail"
     assert shell("drop", "mail", "--yes") == "dropped mail"
     assert shell.json("tubes") == []
-    assert shell.refused("drop", "mail") == (
+    assert shell.refused("drop", "mail", "--yes") == (
         "tube mail does not exist: penstock tubes lists those that are there, penstock create makes one"
     )
 

@@ -13,7 +13,7 @@ from penstock.cli import output, params
 from penstock.core.options import AlterOptions, TubeOptions
 from penstock.errors import BadValue
 
-yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation (asked on a terminal only).")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask for confirmation; needed where there is no terminal.")
 
 
 @click.command()
@@ -166,8 +166,11 @@ def drop(url: str, tube: str, yes: bool, as_json: bool) -> None:
 
 
 def _agree(question: str, yes: bool) -> None:
-    if not yes and sys.stdin.isatty():
-        click.confirm(question, abort=True, err=True)
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise BadValue(f"refused: {question} Nobody is there to ask: say --yes")
+    click.confirm(question, abort=True, err=True)
 
 
 def _backoff(text: str) -> penstock.Backoff:
