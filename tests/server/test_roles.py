@@ -50,7 +50,11 @@ def test_a_reader_may_ask_of_a_group_and_change_nothing(tmp_path: Path) -> None:
                 assert (await reader.heard()).startswith(b"-NOPERM ")
             reader.say(b"TUBE.GROUP t other PROGRESS\r\nTUBE.GROUP t other WAIT\r\n")
             heard = await reader.heard()
-            assert heard.count(b"-NOTFOUND group other is not live in tube t") == 2
+            assert heard.count(b"-NOTFOUND no group other in tube t") == 2
+            admin.say(b"TUBE.GROUP t g START\r\nTUBE.TAKE t\r\nTUBE.ACK t 1\r\n")
+            await admin.heard()
+            reader.say(b"TUBE.GROUP t g WAIT\r\nTUBE.GROUP t g PROGRESS\r\n")
+            assert await reader.heard() == b"$4\r\ndone\r\n*4\r\n$4\r\ndone\r\n:1\r\n$5\r\ntotal\r\n:1\r\n"
             await admin.end()
             await reader.end()
 

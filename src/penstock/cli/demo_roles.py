@@ -60,7 +60,7 @@ def new_task(kind: str, producer: int, number: int) -> tuple[Job, dict[str, obje
 
 
 def work(url: str, prefix: str, pipe: Connection, stop: Event) -> None:
-    """Take from any tube until told to stop, then hand in the notes."""
+    """Take from any tube until `stop` is set, then send the notes."""
     notes: list[Done] = []
     with penstock.connect(url) as broker:
         while not stop.is_set():

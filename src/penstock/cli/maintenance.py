@@ -100,13 +100,13 @@ def rebuild(url: str, as_json: bool) -> None:
     """
     loaded = 0
 
-    def told(done: int, total: int) -> None:
+    def report(done: int, total: int) -> None:
         nonlocal loaded
         tell(done - loaded)
         loaded = done
 
     with output.counting("rebuilding") as tell:
-        rebuild_index(url, told)
+        rebuild_index(url, report)
     if as_json:
         output.as_json({"tasks": loaded})
     else:

@@ -132,7 +132,7 @@ def inspect(url: str, key: str, words: tuple[str, ...], as_json: bool) -> None:
 
 
 def _known(ids: tuple[str, ...]) -> list[str]:
-    """The ids among these. What is none is told, and the others are acked; an error if none is."""
+    """The valid ids. Warns about each invalid one, so that the others are acked; a single invalid id is an error."""
     known = []
     for id in ids:
         try:

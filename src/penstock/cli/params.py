@@ -45,7 +45,7 @@ class Seconds(click.FloatRange):
 
 @contextmanager
 def opened(url: str, name: str, session: str | None = None) -> Iterator[Tube]:
-    """A tube that must be there, for a new session or one that is gone on with."""
+    """An existing tube, for a new session or for the one to continue with."""
     with penstock.connect(url) as broker:
         session_handle = broker.session_handle if session is None else broker.session(id=session).session_handle
         yield find_tube(broker.runtime, session_handle, name)

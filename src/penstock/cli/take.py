@@ -63,7 +63,7 @@ def take(
 
 
 def _end_now(session: penstock.Session, hold_ms: int) -> None:
-    """End a session that holds nothing at once, instead of keeping it for its hold: it leaves as of so long ago."""
+    """End a session that holds nothing now, instead of after its hold: it leaves as of that long ago."""
     store = session.runtime.store
     with suppress(penstock.PenstockError):  # then it is kept, and harms nothing
         store.leave([session.session_handle.handle], now=store.now() - hold_ms)

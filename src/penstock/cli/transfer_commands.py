@@ -21,7 +21,7 @@ from penstock.transfer.export_import import export_tube as write_out
 from penstock.transfer.move import Move, all_tubes, check_names, shown_url, task_count
 from penstock.transfer.tube_file import tasks_in
 
-# How long whoever holds a task may take to finish it.
+# How long the holder of a task may take to finish it.
 _WAIT_SECONDS = 60.0
 
 
@@ -103,7 +103,9 @@ def move(source: str, target: str, tubes: tuple[str, ...], wait: float, as_json:
     seconds = span_ms("wait", wait) / 1000
     for url in (source, target):
         _must_outlive_this(url)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: what is not sealed goes on as it was
+    signal.signal(
+        signal.SIGTERM, signal.default_int_handler
+    )  # as Ctrl-C: tubes that are not frozen yet stay as they are
     with penstock.connect(source) as old, penstock.connect(target) as new:
         chosen = check_names(tubes) or all_tubes(old.runtime.store, target)
         with output.counting("moving", task_count(old.runtime.store, chosen)) as tell:

@@ -105,7 +105,7 @@ class Signals:
             end.setblocking(False)
         signal.set_wakeup_fd(self._waking.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._told)
+            signal.signal(number, self._signalled)
 
     def crash(self) -> None:
         """The worker itself has to stop."""
@@ -114,7 +114,7 @@ class Signals:
         self._waking.send(b"\0")
 
     def wait(self, seconds: float) -> bool:
-        """Whether to stop; comes back as soon as that is known, and after so long in any case.
+        """Wait for a signal. Returns whether to stop, at once when a signal comes, or after the time limit.
 
         By a socket, because a thread that sleeps in Event.wait may sleep on when two signals come at once.
         """
@@ -122,12 +122,12 @@ class Signals:
             self._woken.recv(4096)
         return self.stop.is_set()
 
-    def _told(self, number: int, frame: FrameType | None) -> None:
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
         (self.hurry if self.stop.is_set() else self.stop).set()
 
 
 def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object], object]) -> None:
-    """Work until a signal comes, then stop well. `say` is told both, for programs."""
+    """Work until a signal comes, then stop gracefully. `say` reports start and stop, for programs."""
     status.banner()
     worker.start()
     tubes = [source.tube.name for source in worker.sources]

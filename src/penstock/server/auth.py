@@ -109,7 +109,7 @@ class Tokens:
 
     @property
     def required(self) -> bool:
-        """Whether a caller needs one. Without any, the server serves this host alone and whoever reaches it."""
+        """Whether callers need a token. Without tokens the server listens on this host only, and serves everyone."""
         return self._file is not None or bool(self._single)
 
     def check(self, token: str, peer: str = "") -> Role | None:

@@ -108,7 +108,8 @@ def test_groups(server: Serving) -> None:
     lease = server.post(f"{MAIL}/take").json()["lease"]
     server.post(f"{MAIL}/tasks/1/ack", {"lease": lease})
     assert refused(server.get(group)) == (404, "NotFound")
-    assert refused(server.post(f"{group}/wait")) == (404, "NotFound")
+    assert server.post(f"{group}/wait").json() == {"name": "g", "state": "done", "done": 1, "total": 1}
+    assert refused(server.post(f"{MAIL}/groups/other/wait")) == (404, "NotFound")
     assert server.post(f"{MAIL}/take").json()["data"] == "end"
 
 

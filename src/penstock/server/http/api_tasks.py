@@ -170,7 +170,7 @@ def _held(id: Any, lease: str) -> HandOut | None:
 
 
 async def peek(call: Call) -> TaskAnswer:
-    """A task as it stands, whoever has it."""
+    """Read a task, whichever session holds it."""
     tube = await call.access.tube(call.path["name"], call.visit)
     return responses.task(await tube.peek(await _id(call, tube)))
 

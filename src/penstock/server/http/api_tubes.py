@@ -64,7 +64,7 @@ async def truncate(call: Call, body: requests.NoBody) -> Count:
 
 
 async def release_all(call: Call, body: requests.NoBody) -> Count:
-    """Release every taken task of a tube, whoever holds it."""
+    """Release every taken task of a tube, whichever session holds it."""
     return Count(await (await call.access.tube(call.path["name"])).release_all())
 
 
@@ -133,9 +133,8 @@ async def set_cancel_work(call: Call, body: requests.Work) -> None:
 
 
 async def wait_group(call: Call, body: requests.WaitGroup) -> GroupAnswer | None:
-    """Wait for the end of a live group; 204 when that does not come in time."""
-    await show_group(call)  # else waiting for it would begin it
-    group = await (await call.access.tube(call.path["name"])).group(call.path["group"])
+    """Wait for the end of a group; 204 when that does not come in time."""
+    group = await (await call.access.tube(call.path["name"])).group(call.path["group"], create=False)
     try:
         state = await call.while_there(group.wait(body.timeout or 0))
     except TimeoutError:

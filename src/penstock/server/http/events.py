@@ -1,6 +1,6 @@
 """Server-sent events: counters every second, and what happens to tasks through this server.
 
-A stream that is read too slowly loses task events, is told how many, and keeps its counters.
+A stream that is read too slowly loses task events, but not counters; an event reports how many were lost.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from penstock.core.backoff import Backoff
 # Of one task's data; what is longer is cut, and the API gives all of it.
 MAX_SHOWN = 64 * 1024
 MAX_PREVIEW = 160
-# Below so many seconds, a length of time is told in units of so many.
+# Durations below the first number of seconds are shown in units of the second.
 _UNITS = ((90, 1, "s"), (5400, 60, "min"), (129_600, 3600, "h"))
 _SECONDS = frozenset({"ttl", "ttr", "period", "aging", "retention"})
 _FOLDER = resources.files("penstock.server.dashboard")

@@ -64,7 +64,7 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def _look(self) -> None:
-        """A head has begun, or has come; or a body goes on whose request is answered."""
+        """Start or stop the timer: for the head of a request, or for the rest of a body that was answered early."""
         unread = self.conn.their_state is h11.SEND_BODY and self.conn.our_state is h11.DONE
         if unread or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]):
             self._await()

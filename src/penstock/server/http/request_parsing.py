@@ -42,7 +42,7 @@ def _convert(what: str, kind: type[T], read: Callable[[], T], given: Callable[[]
     except RecursionError:
         raise BadValue(f"the {what} is nested too deeply: flatten it") from None
     except msgspec.ValidationError as error:
-        raise BadValue(_told(what, str(error), kind, given())) from None
+        raise BadValue(_describe(what, str(error), kind, given())) from None
     except (msgspec.MsgspecError, UnicodeError, ValueError) as error:
         raise BadValue(f"the {what} cannot be read: {error}") from None
 
@@ -56,7 +56,7 @@ def _fields(text: bytes) -> dict[str, str]:
     return {name: bytes(raw).decode("utf-8", "replace") for name, raw in sent.items()}
 
 
-def _told(what: str, words: str, kind: type[msgspec.Struct], given: dict[str, str]) -> str:
+def _describe(what: str, words: str, kind: type[msgspec.Struct], given: dict[str, str]) -> str:
     at = _AT.search(words)
     if at and at[1] in given:
         value = shown(given[at[1]])[1:-1]  # without the quotes: a string of JSON has its own

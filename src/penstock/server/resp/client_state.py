@@ -100,12 +100,12 @@ class Session:
 
     # tubes
 
-    async def tube(self, name: str, *, anew: bool = False) -> Tube:
+    async def tube(self, name: str, *, refresh: bool = False) -> Tube:
         """A tube, whose takes and settles are this connection's; NoSuchTube when there is none."""
-        known = None if anew else self._tubes.get(name)
+        known = None if refresh else self._tubes.get(name)
         if known is not None:
             return known
-        stored = await self.service.find(valid_name("tube", name), anew=anew)
+        stored = await self.service.find(valid_name("tube", name), refresh=refresh)
         if stored is None:
             raise NoSuchTube(f"tube {name} does not exist: create it first with TUBE.CREATE {name} fifottl")
         return self.handle(stored)

@@ -15,9 +15,9 @@ from penstock.server.resp.replies import ArrayHead, Fault, Refused, Reply, Word,
 
 log = logging.getLogger("penstock")
 
-# Calls joined into one step have so many words together: within that a put is all or nothing.
+# The most words of calls that are joined into one step; within one step a put is all or nothing.
 MAX_WORDS = 10_000
-# They hand out so many tasks together: all of these are in memory until the replies are sent.
+# The most tasks that joined calls take: all of them are in memory until the replies are sent.
 MAX_TAKEN = 100
 
 

@@ -9,7 +9,7 @@ import re
 
 Request = list[bytes]
 
-# One request may have so many arguments and hold so many bytes, each argument counted with what it costs beyond them.
+# The most arguments and bytes of one request. Each argument also counts with its overhead, WORD_SIZE.
 MAX_ARGUMENTS = 1024 * 1024
 MAX_REQUEST = 64 * 1024 * 1024
 MAX_INLINE = 64 * 1024
@@ -25,8 +25,8 @@ _CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f]")
 
 _CR, _LF = b"\r\n"
 
-# Most requests are short: so many bytes are split at their line ends at once, and requests whose words have exactly
-# the lengths that stand before them are taken as they are. Whatever else is there is read word by word.
+# Most requests are short. A window of bytes is split at its line ends at once, and requests whose words have exactly
+# the announced lengths are accepted as they are. Everything else is read word by word.
 _WINDOW = 32 * 1024
 _COUNTS = {b"*%d" % count: count for count in range(1, 33)}
 _LENGTHS = [b"$%d" % length for length in range(2048)]
@@ -78,7 +78,7 @@ class Requests:
         self._buffer += data
 
     def read(self, count: int) -> list[Request]:
-        """Up to so many whole requests, in order; none: more bytes are needed."""
+        """Up to `count` complete requests, in order; an empty list if more bytes are needed."""
         if self._error is not None:
             raise self._error
         found: list[Request] = []
@@ -100,7 +100,7 @@ class Requests:
         return found
 
     def _read_plain(self, count: int, found: list[Request]) -> bool:
-        """Read what is plain, up to so many requests in all; False when the next one is not.
+        """Read plain requests until there are `count`. Returns False if the next request is not plain.
 
         A word that holds a line end is shorter here than it was announced, so it is never taken for a whole one.
         """

@@ -75,7 +75,7 @@ class RespListener:
         return Connection(self._service, next(self._ids), self._made, self._gone)
 
     def _made(self, connection: Connection) -> None:
-        # Not counted before: of a TLS handshake that fails nobody is told.
+        # Counted only now: a TLS handshake that fails is not reported to anyone.
         self._connections.add(connection)
         if len(self._connections) > self._limit:
             connection.refuse("max number of clients reached")

@@ -59,9 +59,9 @@ class Service:
             run.discard_result()
             raise
 
-    async def find(self, name: str, *, anew: bool) -> StoredTube | None:
-        """The stored tube of that name, from the cache unless `anew`."""
-        known = None if anew else self._tubes.get(name)
+    async def find(self, name: str, *, refresh: bool) -> StoredTube | None:
+        """The stored tube of that name, from the cache unless `refresh`."""
+        known = None if refresh else self._tubes.get(name)
         if known is not None:
             return known
         if len(self._tubes) >= MAX_TUBES:

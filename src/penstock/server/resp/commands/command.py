@@ -53,7 +53,7 @@ class Command(msgspec.Struct, frozen=True):
     usage: str = ""
 
     def takes(self, count: int) -> bool:
-        """Whether it can be called with so many words, its name included."""
+        """Whether it can be called with this number of words, its name included."""
         return count == self.arity if self.arity >= 0 else count >= -self.arity
 
 
@@ -98,11 +98,11 @@ def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Rep
 
     async def run(session: Session, calls: Sequence[Args]) -> list[Reply]:
         name = text("tube", calls[0][0])
-        answers = await _attempt(session, name, flow, calls, anew=False)
+        answers = await _attempt(session, name, flow, calls, refresh=False)
         gone = [at for at, answer in enumerate(answers) if isinstance(answer, NoSuchTube)]
         if gone:  # dropped since it was found, and perhaps created again
             try:
-                retried = await _attempt(session, name, flow, [calls[at] for at in gone], anew=True)
+                retried = await _attempt(session, name, flow, [calls[at] for at in gone], refresh=True)
             except NoSuchTube as error:
                 retried = [error] * len(gone)  # not raised: the others may be done
             for at, answer in zip(gone, retried, strict=True):
@@ -113,9 +113,9 @@ def verb(flow: Callable[[Tube, Args], Operation[Any]], show: Callable[[Any], Rep
 
 
 async def _attempt(
-    session: Session, name: str, flow: Callable[[Tube, Args], Operation[Any]], calls: Sequence[Args], *, anew: bool
+    session: Session, name: str, flow: Callable[[Tube, Args], Operation[Any]], calls: Sequence[Args], *, refresh: bool
 ) -> list[Any]:
-    tube = await session.tube(name, anew=anew)
+    tube = await session.tube(name, refresh=refresh)
     return await session.run_ops([_read(flow, tube, args[1:]) for args in calls])
 
 

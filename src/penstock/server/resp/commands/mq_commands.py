@@ -1,7 +1,7 @@
 """MQ.*: reliable queues as the Redis module RedisMQ has them, on tubes of kind reliable.
 
-Nothing here belongs to a session: whoever knows a message's id may ack it. So calls of all connections may share store
-calls, and consecutive ones of a pipeline are one step.
+Nothing here belongs to a session: anyone who knows a message's id may ack it. So calls of all connections can share
+store calls, and consecutive calls of a pipeline become one.
 """
 
 from __future__ import annotations
@@ -133,26 +133,26 @@ def _delivery(task: Task, now: int) -> Reply:
 async def _on_queue(
     session: Session, key: bytes, act: Callable[[Tube], Awaitable[R]], *, create: bool = False
 ) -> R | None:
-    """What acting on the queue gives; None where there is none. One that was dropped meanwhile is looked for anew."""
-    for anew in (False, True):
-        queue = await _queue(session, key, create=create, anew=anew)
+    """Act on the queue and return the result; None if there is none. A dropped queue is looked up again."""
+    for refresh in (False, True):
+        queue = await _queue(session, key, create=create, refresh=refresh)
         if queue is None:
             return None
         try:
             return await act(queue)
         except NoSuchTube:
-            if anew:
+            if refresh:
                 raise
     return None
 
 
-async def _queue(session: Session, key: bytes, *, create: bool, anew: bool) -> Tube | None:
+async def _queue(session: Session, key: bytes, *, create: bool, refresh: bool) -> Tube | None:
     service = session.service
     name = queue_name(text("key", key))
-    stored = await service.find(name, anew=anew)
+    stored = await service.find(name, refresh=refresh)
     if stored is None and create:
         await service.ask(open_tube, service.runtime, service.session_handle, name, KIND, {})
-        stored = await service.find(name, anew=True)
+        stored = await service.find(name, refresh=True)
     if stored is None:
         return None
     if stored.kind.name != KIND:

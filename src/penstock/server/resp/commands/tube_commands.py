@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.broker import admin
 from penstock.broker.group import Progress
 from penstock.broker.stats import TubeStats
 from penstock.broker.tube import Tube
@@ -70,13 +69,12 @@ _ASKING = (b"PROGRESS", b"WAIT")
 
 
 async def _group(session: Session, args: Args) -> Reply:
-    """TUBE.GROUP tube group verb: what a group of tasks can be told and asked."""
+    """TUBE.GROUP tube group verb: start, cancel or query a group."""
     tube, name, word = await session.tube(text("tube", args[0])), text("group", args[1]), args[2].upper()
-    if word in _ASKING:
-        await session.service.ask(admin.live_group, tube, name)  # else asking would begin it
-    elif session.role is None or session.role < Role.OPERATE:
+    asking = word in _ASKING  # which begins no group, and tells of one that has ended
+    if not asking and (session.role is None or session.role < Role.OPERATE):
         raise forbidden("tube.group", Role.OPERATE, session.role)
-    group = await session.service.ask(tube.group, name)
+    group = await session.service.ask(tube.group, name, create=not asking)
     match word, args[3:]:
         case b"START", []:
             await session.service.ask(group.start)
