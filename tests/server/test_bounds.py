@@ -145,6 +145,20 @@ def test_large_lists_do_not_hold_up_other_clients(big: str) -> None:
         assert server.stop() == (0, "")
 
 
+def test_reasons_and_errors_count_as_bytes_of_a_page(url: str) -> None:
+    with penstock.connect(url) as broker:
+        tube = broker.tube("mail", max_payload=1000)
+        for task in tube.put_many(range(900)):
+            tube.bury(task.id, "r" * 10_000)
+    with Serve(url) as server:
+        client = server.client()
+        first = client.execute_command("TUBE.TASKS", "mail", "LIMIT", 1000)
+        assert 0 < len(first) < 900
+        rest = client.execute_command("TUBE.TASKS", "mail", "LIMIT", 1000, "AFTER", first[-1][0])
+        assert len(first) + len(rest) == 900
+        assert server.stop() == (0, "")
+
+
 @pytest.mark.parametrize("protocol", ["resp", "http"])
 def test_connections_that_do_not_read_cost_a_bounded_amount_together(big: str, protocol: str) -> None:
     with Serve(big, "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0") as server:

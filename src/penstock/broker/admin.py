@@ -138,7 +138,7 @@ def search(tube: Tube, status: Status | None, text: str, after: int | None, limi
     for number, record in enumerate(find_records(tube, status, most, after or 0), 1):
         if not wanted or wanted in _words(record):
             found.append(make_task(record, tube))
-            size += len(record.payload)
+            size += len(record.payload) + len(record.reason or "") + len(record.errors or b"")
         if len(found) == limit or number == most or size > FOUND_BYTES:
             return Found(found, record.id)
     return Found(found, None)

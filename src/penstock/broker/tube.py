@@ -58,6 +58,8 @@ TaskOrId = Facts[Place] | HandOut | int | str
 PAGE, MAX_PAGE = 100, 10_000
 # One store call reads at most this many bytes, if every task is as large as its tube allows.
 READ_BYTES = 32 * 1024 * 1024
+# What a task may hold beside its data: a reason, and the errors of its last attempts.
+TEXT_BYTES = 128 * 1024
 # For this many seconds the end of a `with` block retries while the server is away. A session without heartbeats lapses
 # after 15.
 PATIENCE = 10.0
@@ -551,7 +553,7 @@ def find_records(tube: Tube, status: Status | str | None, limit: int, after: int
 
 def per_call(tube: StoredTube, size: int = READ_BYTES) -> int:
     """How many tasks one store call may return, so that they have at most `size` bytes together."""
-    return max(1, min(MAX_PAGE, size // tube.max_payload))
+    return max(1, min(MAX_PAGE, size // (tube.max_payload + TEXT_BYTES)))
 
 
 def check_max_pri(tube: StoredTube, max_pri: int | None) -> None:

@@ -93,7 +93,7 @@ def recover_tasks(tube: Tube, count: int, elapsed: float) -> list[Task]:
 
 def weigh(record: Record) -> int:
     """About how many bytes a task is in an answer."""
-    return len(record.payload) + TASK_BYTES
+    return len(record.payload) + len(record.reason or "") + len(record.errors or b"") + TASK_BYTES
 
 
 def within(records: Iterable[Record]) -> Iterator[Record]:
