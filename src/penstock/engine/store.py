@@ -71,7 +71,7 @@ from penstock.engine import port as ports
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import ByIds, ByNames, Conflict, Database, Handed, Page, Request, Step
 from penstock.engine.work import Work
-from penstock.errors import StoreBusy, StoreError
+from penstock.errors import NoSuchTube, StoreBusy, StoreError
 
 T = TypeVar("T")
 
@@ -617,9 +617,10 @@ class EngineStore:
         what, found = "leased by a take whose answer was lost", list[tuple[Tube, Finding]]()
         tubes = {tube.no: tube for lost in self.lost.left(again=True) for tube in lost.tubes}
         for tube in tubes.values():
-            held = self._read(partial(_taken_of, tube), tube, now=now)
-            stranded = [record for record in held if self.lost.leased(record)]
-            found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
+            with suppress(NoSuchTube):
+                held = self._read(partial(_taken_of, tube), tube, now=now)
+                stranded = [record for record in held if self.lost.leased(record)]
+                found += [(tube, Finding(tube.name, record.id, what, "give it back")) for record in stranded]
         if repair and found:
             self._undo_lost(Effects(), now, again=True)
         return found
