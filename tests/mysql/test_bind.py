@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
 import penstock
+from penstock.app.current import CurrentTask
 from penstock.store.mysql.schema import MIGRATIONS
 from tests.behaviour.verbs import drain, take
 from tests.mysql.conftest import Connection
@@ -114,3 +117,25 @@ def test_describe_says_what_the_server_promises(broker: penstock.Broker) -> None
     assert described.store in ("MariaDB", "MySQL")
     assert "innodb_flush_log_at_trx_commit" in described.durability
     assert described.schema == MIGRATIONS[-1].number
+
+
+def test_the_rows_puts_and_ack_of_a_task_are_one_commit(broker: penstock.Broker, own: Connection) -> None:
+    tube = broker.tube("t")
+    tube.put_many(["one", "two"], ttr=60)
+    own.cursor().execute("CREATE TABLE rows_of_mine (number INTEGER)")
+    for fails in (True, False):
+        task = take(tube)
+        current = CurrentTask(task._record, tube, task.data)
+        with suppress(ValueError), current.transaction(own):
+            own.cursor().execute("INSERT INTO rows_of_mine VALUES (1)")
+            broker.bind(own).tube("notes").put("x")
+            if fails:
+                raise ValueError
+        assert current.status == ("t" if fails else "-")
+    own.begin()
+    cursor = own.cursor()
+    cursor.execute("SELECT count(*) FROM rows_of_mine")
+    assert cursor.fetchone() == (1,)
+    own.rollback()
+    assert ([task.data for task in tube.tasks()], len(broker.tube("notes"))) == (["one"], 1)
+    cursor.execute("DROP TABLE rows_of_mine")

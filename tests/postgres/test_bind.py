@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import psycopg
 import pytest
 from psycopg.rows import dict_row
 
 import penstock
+from penstock.app.current import CurrentTask
 from penstock.runtime import heartbeat as heartbeat
 from penstock.store.postgres.location import locate
-from penstock.testing import Clock
+from penstock.testing import Clock, run_queued
 from tests.behaviour.verbs import take
 from tests.servers.postgres import Postgres
 from tests.support.threads import begin, until
@@ -154,3 +156,63 @@ def test_cursors_and_rows_of_the_callers_own_sort_are_no_matter(broker: penstock
     task = broker.tube("work").take(0)
     assert task is not None
     assert task.data == {"any": "thing"}
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+@pytest.mark.parametrize("awaited", [False, True])
+def test_the_rows_puts_and_ack_of_a_handler_are_one_commit(url: str, autocommit: bool, awaited: bool) -> None:
+    app, conninfo = penstock.App(url), locate(url).conninfo
+
+    @app.task
+    def note(text: str) -> None: ...
+
+    @app.task(tube="work")
+    def plain(fail: bool) -> str:
+        with (
+            psycopg.connect(conninfo, autocommit=autocommit) as db,
+            penstock.current_task().transaction(db, result="kept"),
+        ):
+            db.execute("INSERT INTO rows VALUES (1)")
+            note.bind(db).put("x")
+            if fail:
+                raise ValueError("no")
+        return "ignored"
+
+    @app.task(tube="work")
+    async def coroutine(fail: bool) -> str:
+        async with (
+            await psycopg.AsyncConnection.connect(conninfo, autocommit=autocommit) as db,
+            penstock.current_task().transaction(db, result="kept"),
+        ):
+            await db.execute("INSERT INTO rows VALUES (1)")
+            note.bind(db).put("x")
+            if fail:
+                raise ValueError("no")
+        return "ignored"
+
+    handler: Any = coroutine if awaited else plain
+    with psycopg.connect(conninfo, autocommit=True) as db:
+        db.execute("DROP TABLE IF EXISTS rows")
+        db.execute("CREATE TABLE rows (number INTEGER)")
+        good, bad = handler.put(False), handler.put(True)
+        run_queued(app, raises=False)
+        assert (good.result(0), bad.status) == ("kept", "delayed")
+        assert db.execute("SELECT count(*) FROM rows").fetchone() == (1,)
+    assert app.broker.tube("default").stats().calls.put == 1
+    assert app.broker.check() == []
+    app.close()
+
+
+def test_a_transaction_of_a_lost_lease_is_rolled_back(broker: penstock.Broker, url: str) -> None:
+    tube = broker.tube("work")
+    tube.put("x")
+    task = take(tube)
+    current = CurrentTask(task._record, tube, task.data)
+    tube.release_all()
+    with psycopg.connect(locate(url).conninfo) as db:
+        db.execute("DROP TABLE IF EXISTS rows")
+        db.execute("CREATE TABLE rows (number INTEGER)")
+        db.commit()
+        with pytest.raises(penstock.NotTaken), current.transaction(db):
+            db.execute("INSERT INTO rows VALUES (1)")
+        assert db.execute("SELECT count(*) FROM rows").fetchone() == (0,)

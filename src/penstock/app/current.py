@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.core import names, numbers
 from penstock.core.ending import encode_code
 from penstock.core.numbers import Seconds, span_ms
 from penstock.core.task import Home, Record, Task
 from penstock.errors import BadValue, Cancelled, LeaseLost, NotFound
+
+if TYPE_CHECKING:
+    from penstock.app.transaction import TaskTransaction
 
 
 class Retry(Exception):
@@ -79,11 +82,13 @@ class CurrentTask(Task):
     `lost` becomes True when its lease is over: another worker may have it, and this one's result will be dropped.
     """
 
-    __slots__ = ("_progress", "cause", "lost")
+    __slots__ = ("_progress", "cause", "lost", "unsure")
 
     def __init__(self, record: Record, home: Home, data: object) -> None:
         super().__init__(record, home, data, leased=True)
         self.lost = False
+        #: Internal: its ack is part of a transaction that the caller may still roll back.
+        self.unsure = False
         #: How the lease was lost, for `check`.
         self.cause = ""
 
@@ -95,6 +100,16 @@ class CurrentTask(Task):
             raise Cancelled(f"task {self.id} of tube {self.tube} was {self.cause}: stop working on it", self.cause)
         what = "has lapsed" if self.cause == "lapsed" else "was released"
         raise LeaseLost(f"the lease of task {self.id} of tube {self.tube} {what}: stop working on it", self.cause)
+
+    def transaction(self, connection: object, result: object = None) -> TaskTransaction:
+        """A block whose rows, bound puts and the ack of this task are one commit; `async with` in an event loop.
+
+        It begins a transaction if none is open and then commits it; in one that is open, the caller commits. An
+        exception rolls it back and the task is retried; NotTaken if the lease is lost by then.
+        """
+        from penstock.app.transaction import TaskTransaction  # which needs handlers
+
+        return TaskTransaction(self, connection, result)
 
     @property
     def progress(self) -> float | None:

@@ -27,6 +27,7 @@ from penstock.operations.operation import Operation, blocking, operation_of
 
 if TYPE_CHECKING:
     from penstock.app.async_handler import AwaitedHandler
+    from penstock.app.transaction import BoundHandler
 
 
 R = TypeVar("R")
@@ -116,6 +117,12 @@ class Handler(Generic[P, R, C]):
         keywords, own = self.arguments.split(given)
         return Call(self, args, keywords, {**options, **own})  # type: ignore[typeddict-item]
 
+    def bind(self, connection: object) -> BoundHandler[P, R]:
+        """The same handler inside the caller's own transaction, on SQL stores: `send.bind(connection).put(…)`."""
+        from penstock.app.transaction import BoundHandler  # which needs this module
+
+        return BoundHandler(self, connection, {})
+
     def must_be_options(self, verb: str, given: Iterable[str]) -> None:
         """BadValue for a name that is no put option."""
         for name in given:
@@ -198,13 +205,14 @@ class Handler(Generic[P, R, C]):
 
     def _put_into(self, tube: Tube, calls: list[Given], more: Mapping[str, object]) -> Operation[list[Handle[R]]]:
         timeout: Any = calls[0][2].get("timeout", 0) if calls else 0
-        items = [self._call(tube, call, more) for call in calls]
+        items = [self.make_call_item(tube, call, more) for call in calls]
         tasks: list[Task] = yield from operation_of(tube.put_many)(tube, items, timeout=timeout)
         handles = [Handle(self, tube, task.id) for task in tasks]
         self.hooks.was_put(handles)
         return handles
 
-    def _call(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, TimedOptions]:
+    def make_call_item(self, tube: Tube, call: Given, more: Mapping[str, object]) -> tuple[object, TimedOptions]:
+        """What tube.put_many accepts for a call; `more` goes with its data."""
         args, keywords, options = call
         return self.make_item(tube, self.arguments.store(args, keywords), options, **more)
 

@@ -41,32 +41,33 @@ class BoundTube:
     """A tube inside a transaction."""
 
     def __init__(self, tube: Tube) -> None:
-        self._tube = tube
+        #: Internal: the tube itself.
+        self.tube = tube
 
     @property
     def name(self) -> str:
         """The tube's name."""
-        return self._tube.name
+        return self.tube.name
 
     def put(self, data: object, **options: Unpack[TimedOptions]) -> Task:
         """Put one task, as Tube.put does; a full tube raises TubeFull at once, because a transaction must not wait."""
-        return self._tube.put_many([(data, {})], **options)[0]
+        return self.tube.put_many([(data, {})], **options)[0]
 
     def put_many(self, items: Iterable[object], **shared: Unpack[TimedOptions]) -> list[Task]:
         """Put many tasks, as Tube.put_many does."""
-        return self._tube.put_many(items, **shared)
+        return self.tube.put_many(items, **shared)
 
     def ack(self, task_or_id: TaskOrId, result: object = None) -> None:
         """Ack a task that this broker's session holds."""
-        self._tube.ack(task_or_id, result)
+        self.tube.ack(task_or_id, result)
 
     def ack_many(self, tasks: Iterable[TaskOrId]) -> list[bool] | list[str]:
         """Ack each that this broker's session holds, as Tube.ack_many does."""
-        return self._tube.ack_many(tasks)
+        return self.tube.ack_many(tasks)
 
     def group(self, name: str) -> Group:
         """A group inside the transaction: its put, put_many, on_end, on_cancel, start and cancel. Wait outside."""
-        return self._tube.group(name)
+        return self.tube.group(name)
 
 
 class _TransactionRuntime:

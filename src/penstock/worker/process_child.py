@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
+from penstock.app.app_connection import AppConnection
 from penstock.app.arguments import stored_arguments
 from penstock.app.current import Bury, CurrentTask, Fail, Failures, Retry, Snooze, set_run
 from penstock.app.handler import Handler
@@ -31,7 +32,7 @@ from penstock.core import codec, names
 from penstock.core.ending import encode_code
 from penstock.core.kind import find_kind
 from penstock.core.options import Tube
-from penstock.core.task import Record
+from penstock.core.task import Record, Status
 from penstock.errors import BadValue, NotFound, UnsupportedOption
 from penstock.runtime.failures import failure_of
 from penstock.worker.batches import GIVEN_A_BATCH, batch_results
@@ -58,7 +59,8 @@ class Job(msgspec.Struct, frozen=True):
 
 class Message(msgspec.Struct, frozen=True):
     """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
-    bury, fail (a signal of the handler), failed (an error), or batch, which has one such end for each task."""
+    bury, fail (a signal of the handler), failed (an error), settled (in a transaction of the handler's), or batch,
+    which has one such end for each task."""
 
     kind: str
     number: float | None = None
@@ -75,6 +77,7 @@ class Home:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.connection: AppConnection | None = None  # of the handler's app, for its transactions
         self.stored = Tube(0, name, find_kind(DEFAULT_KIND), {})  # of a leased kind, as all that workers take from
 
     def _refuse(self, *_: object) -> NoReturn:
@@ -90,8 +93,8 @@ class ChildRun:
 
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
-        home, pairs = Home(job.tube), zip(job.records, job.data, strict=True)
-        self.tasks = [CurrentTask(record, home, data) for record, data in pairs]
+        self.home, pairs = Home(job.tube), zip(job.records, job.data, strict=True)
+        self.tasks = [CurrentTask(record, self.home, data) for record, data in pairs]
         self._batch = job.batch
 
     def current_task(self) -> CurrentTask:
@@ -204,10 +207,12 @@ def answer(job: Job, run: ChildRun) -> Message:
     try:
         handler = find_handler(importlib.import_module(job.module), job.name)
         handler.connection.use(job.url)
+        run.home.connection = handler.connection
         given = [stored_arguments(data) for data in job.data]
         if job.batch:
             return kept_batch(handler, call(handler, run, given, None), len(given))
-        return kept(handler, call(handler, run, given[0], job.data[0]))
+        message = kept(handler, call(handler, run, given[0], job.data[0]))
+        return Message("settled") if run.tasks[0].status is Status.DONE else message
     except Failures as error:
         if job.batch and all(0 <= place < len(job.records) for place in error.failures):
             found = [(place, error.failures.get(place)) for place in range(len(job.records))]

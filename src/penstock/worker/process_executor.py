@@ -20,6 +20,7 @@ import msgspec
 from penstock.app.current import Bury, Fail, Failures, Retry, Snooze
 from penstock.core import codec
 from penstock.core.ending import decode_code
+from penstock.core.task import Status
 from penstock.errors import BadValue
 from penstock.worker.batches import Batch
 from penstock.worker.process_child import OVER, Job, Message
@@ -173,6 +174,9 @@ class ProcessExecutor(ThreadExecutor):
                     self._step(child, item, aside=aside)
                 elif said.kind == "progress":
                     members[said.place].current_task().progress = said.number
+                elif said.kind == "settled":
+                    item.current_task().status = Status.DONE
+                    return None
                 else:
                     return _ended(said)
         finally:

@@ -148,6 +148,8 @@ class WorkerState:
 
     def fail(self, item: RunningTask, error: BaseException, began: float) -> None:
         """Settle a task whose handler raised or could not be called."""
+        if item.current is not None and item.current.unsure:  # its ack, if it was rolled back, is not to be believed
+            item.current.status = item.task.status
         if isinstance(item, Batch):
             return self._fail_batch(item, error, began)
         self._ended(item, error, time.perf_counter() - began)

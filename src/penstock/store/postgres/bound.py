@@ -26,6 +26,8 @@ class BoundConnection(Connections):
     prepares = False
 
     def __init__(self, own: Connections, connection: object, queries: SimpleNamespace, identity: str) -> None:
+        if isinstance(connection, psycopg.AsyncConnection):
+            connection = _blocking(connection)
         if not isinstance(connection, psycopg.Connection):
             raise UnsupportedOption(
                 f"bind was given {kind_of(connection)}: on PostgreSQL it needs a psycopg.Connection"
@@ -82,3 +84,12 @@ class BoundConnection(Connections):
 
     def close(self) -> None:
         """The connection stays the caller's."""
+
+
+def _blocking(connection: psycopg.AsyncConnection[Any]) -> psycopg.Connection[Any]:
+    """The same session of the server, for calls that block; the caller must not use its own meanwhile."""
+    heard = connection.pgconn.notice_handler, connection.pgconn.notify_handler
+    twin: psycopg.Connection[Any] = psycopg.Connection(connection.pgconn)
+    connection.pgconn.notice_handler, connection.pgconn.notify_handler = heard
+    twin._pool = None  # as if it were another's to close
+    return twin

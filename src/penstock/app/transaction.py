@@ -1,0 +1,189 @@
+"""Handlers and the program's own transaction: puts that are part of it, and the ack of the task that is handled."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, Unpack
+
+from penstock.app.arguments import CallOptions
+from penstock.app.handle import Handle
+from penstock.app.tracing import Sending
+from penstock.broker.tube import Tube
+from penstock.broker.tube_factory import make_handle
+from penstock.core.entry import encode_payload
+from penstock.core.lifecycle import Move
+from penstock.core.names import kind_of
+from penstock.core.task import Status
+from penstock.errors import NotTaken, UnsupportedOption
+
+if TYPE_CHECKING:
+    from penstock.app.current import CurrentTask
+    from penstock.app.handler import Given, Handler
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class BoundHandler(Generic[P, R]):
+    """What `send.bind(connection)` gives: puts that are stored at the commit of the connection's transaction."""
+
+    def __init__(self, handler: Handler[P, R, object], connection: object, options: CallOptions) -> None:
+        self._handler = handler
+        self._connection = connection
+        self._options = options
+
+    def options(self, **options: Unpack[CallOptions]) -> BoundHandler[P, R]:
+        """The same with put options."""
+        self._handler.must_be_options("options", options)
+        return BoundHandler(self._handler, self._connection, {**self._options, **options})
+
+    def put(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R]:
+        """Put a task that calls the function with these arguments; a full tube raises TubeFull at once."""
+        return self._put([self._handler.make_call(args, kwargs, self._options).given])[0]
+
+    def put_many(self, items: Iterable[object], **shared: Unpack[CallOptions]) -> list[Handle[R]]:
+        """As the handler's put_many."""
+        return self._put(self._handler.calls(items, {**self._options, **shared}))
+
+    def _put(self, calls: list[Given]) -> list[Handle[R]]:
+        handler, broker = self._handler, self._handler.connection.broker
+        if handler.connection.eager is not None:
+            return handler.put_calls(calls)
+        bound = broker.bind(self._connection).tube(handler.rules.tube)
+        with Sending(handler.name, bound.name, len(calls)) as sending:
+            tasks = bound.put_many([handler.make_call_item(bound.tube, call, sending.kept) for call in calls])
+        outside = make_handle(broker.runtime, broker.session_handle, bound.tube.stored)
+        return [Handle(handler, outside, task.id) for task in tasks]
+
+
+class TaskTransaction:
+    """A block whose rows, bound puts and the ack of the task are one commit.
+
+    It begins a transaction if none is open and commits it; in one that is open, the caller commits.
+    """
+
+    def __init__(self, task: CurrentTask, connection: Any, result: object) -> None:
+        self._task = task
+        self._connection = connection
+        self._result = result
+        self._block: Any = None
+
+    def __enter__(self) -> None:
+        self._task.unsure = _is_open(self._connection)
+        _tube(self._task)  # a child process connects here, and not inside of the transaction
+        self._block = _block(self._connection, nested=self._task.unsure)
+        self._block.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        try:
+            if error is None:
+                _ack(self._task, self._connection, self._result)
+        except BaseException as failed:
+            self._undo()
+            self._block.__exit__(type(failed), failed, failed.__traceback__)
+            raise
+        try:
+            self._block.__exit__(kind, error, at)
+        except BaseException:
+            self._undo()
+            raise
+
+    async def __aenter__(self) -> None:
+        if not _is_async(self._connection):
+            self.__enter__()
+            return
+        self._task.unsure = _is_open(self._connection)
+        self._block = self._connection.transaction()
+        await self._block.__aenter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        if not _is_async(self._connection):
+            self.__exit__(kind, error, at)
+            return
+        try:
+            if error is None:
+                await asyncio.to_thread(_ack, self._task, self._connection, self._result)
+        except BaseException as failed:
+            self._undo()
+            await self._block.__aexit__(type(failed), failed, failed.__traceback__)
+            raise
+        try:
+            await self._block.__aexit__(kind, error, at)
+        except BaseException:
+            self._undo()
+            raise
+
+    def _undo(self) -> None:
+        """The ack is rolled back: the worker releases the task."""
+        self._task.status = Status.TAKEN
+
+
+def _ack(task: CurrentTask, connection: object, result: object) -> None:
+    """Ack the task inside the connection's transaction; NotTaken if its lease is lost."""
+    tube, record = _tube(task), task._record
+    session = tube.session_handle.number if tube is task._home else record.owner
+    payload = None if result is None else encode_payload(tube.stored, "result", result)
+    move = Move("ack", record.id, session, record.lease, result=payload, seen=record)
+    if tube.runtime.store.bind(connection).settle(tube.stored, [move]).records[0] is None:
+        raise NotTaken(f"the lease of task {task.id} of tube {task.tube} is lost: what was done here is rolled back")
+    task.status = Status.DONE
+
+
+def _tube(task: CurrentTask) -> Tube:
+    """The task's tube, with its store."""
+    home: Any = task._home
+    # In a child process the task's verbs are the worker's; its app has the store.
+    return home if isinstance(home, Tube) else home.connection.tube(task.tube)
+
+
+def _is_async(connection: object) -> bool:
+    return _driver(connection) == "psycopg" and hasattr(connection, "__aenter__")
+
+
+def _driver(connection: object) -> str:
+    return type(connection).__module__.partition(".")[0]
+
+
+def _is_open(connection: Any) -> bool:
+    """Whether the connection is in a transaction; then the caller ends it."""
+    match _driver(connection):
+        case "psycopg":
+            return bool(connection.info.transaction_status)
+        case "apsw":
+            return bool(connection.in_transaction)
+        case "pymysql":
+            return bool(connection.server_status & 1)
+    raise UnsupportedOption(
+        f"transaction was given {kind_of(connection)}: it needs a connection of psycopg, apsw or pymysql"
+    )
+
+
+def _block(connection: Any, *, nested: bool) -> Any:
+    """A transaction of the connection's, or a savepoint in the one that is open."""
+    match _driver(connection):
+        case "psycopg":
+            return connection.transaction()
+        case "apsw":
+            return _Statements(connection.execute, nested, "BEGIN IMMEDIATE")
+    return _Statements(connection.query, nested, "BEGIN")
+
+
+class _Statements:
+    """A transaction, or a savepoint, by SQL."""
+
+    def __init__(self, execute: Any, nested: bool, begin: str) -> None:
+        self._execute = execute
+        self._begin = "SAVEPOINT penstock_task" if nested else begin
+        self._commit = ["RELEASE SAVEPOINT penstock_task"] if nested else ["COMMIT"]
+        self._rollback = ["ROLLBACK TO SAVEPOINT penstock_task", *self._commit] if nested else ["ROLLBACK"]
+
+    def __enter__(self) -> None:
+        self._execute(self._begin)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for statement in self._commit if error is None else self._rollback:
+            self._execute(statement)

@@ -1,0 +1,98 @@
+"""Rows, puts and the ack of the handled task in one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.app.app import App
+from penstock.worker.settings import Settings
+from penstock.worker.worker import Worker
+from tests.support.threads import until
+from tests.worker import transacting
+from tests.worker.program import PATIENCE
+
+
+@pytest.fixture
+def shop(url: str) -> Iterator[App]:
+    transacting.app.connection.use(url)
+    transacting.app.broker.tube("notes")
+    with transacting.database() as db:
+        db.execute("CREATE TABLE rows (text TEXT)")
+    yield transacting.app
+    assert transacting.app.broker.check() == []
+    transacting.app.close()
+
+
+@pytest.fixture
+def worker(shop: App) -> Iterator[Worker]:
+    worker = Worker(shop, Settings(tubes=("work",), concurrency=2, processes=1))
+    worker.start()
+    yield worker
+    worker.stop()
+
+
+def rows() -> list[str]:
+    with transacting.database() as db:
+        return [text for (text,) in db.execute("SELECT text FROM rows")]
+
+
+HANDLERS: dict[str, Any] = {
+    "thread": transacting.in_thread, "loop": transacting.in_loop, "process": transacting.in_process,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", HANDLERS)
+def test_rows_puts_and_the_ack_are_one_commit(shop: App, worker: Worker, where: str) -> None:
+    handle = HANDLERS[where].put("a")
+    assert handle.result(PATIENCE) == "kept a"
+    assert rows() == ["a 1"]
+    assert [task.data for task in shop.broker.tube("notes").tasks()] == [{"task": "note", "args": {"text": "a"}}]
+    until(lambda: not worker.state.in_flight.held)
+    assert len(shop.broker.tube("work")) == 0
+
+
+@pytest.mark.parametrize("where", HANDLERS)
+def test_an_exception_rolls_back_and_the_task_is_retried(shop: App, worker: Worker, where: str) -> None:
+    assert HANDLERS[where].put("a", "raise").result(PATIENCE) == "kept a"
+    assert rows() == ["a 2"]
+    assert len(shop.broker.tube("notes")) == 1
+
+
+def test_in_an_open_transaction_the_caller_commits(shop: App, worker: Worker) -> None:
+    assert transacting.in_thread.put("a", "outer").result(PATIENCE) == "kept a"
+    assert rows() == ["a 2"]  # the first attempt was rolled back after the block
+    assert len(shop.broker.tube("notes")) == 1
+
+
+def test_a_lost_lease_rolls_back(shop: App) -> None:
+    tube = shop.broker.tube("work")
+    handle = transacting.in_thread.put("a")
+    task = tube.take(0)
+    assert task is not None
+    current = penstock.app.current.CurrentTask(task._record, tube, task.data)
+    tube.release_all()
+    with transacting.database() as db:
+        with pytest.raises(penstock.NotTaken, match="rolled back"), current.transaction(db):
+            db.execute("INSERT INTO rows VALUES ('lost')")
+        assert not db.in_transaction
+        with pytest.raises(penstock.UnsupportedOption, match="psycopg, apsw or pymysql"), current.transaction(object()):
+            pass
+    assert (rows(), handle.status, current.status) == ([], "ready", "t")
+
+
+def test_a_bound_put_is_gone_at_a_rollback(shop: App) -> None:
+    with transacting.database() as db:
+        db.execute("BEGIN IMMEDIATE")
+        gone = transacting.note.bind(db).put("gone")
+        assert len(transacting.note.bind(db).put_many(["x", ("y",)], pri=2)) == 2
+        db.execute("ROLLBACK")
+        db.execute("BEGIN IMMEDIATE")
+        handle = transacting.note.bind(db).options(delay=60).put("kept")
+        db.execute("COMMIT")
+    assert handle.status == "delayed"
+    assert gone.id == handle.id  # the first was never there
+    assert len(shop.broker.tube("notes")) == 1
