@@ -106,7 +106,22 @@ def test_no_token_is_logged(guarded: Serving, caplog: pytest.LogCaptureFixture) 
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8080", "localhost.evil.example", "", "[", "127.0.0.2", "a@b"]
+    "host",
+    [
+        "evil.example",
+        "evil.example:8080",
+        "localhost.evil.example",
+        "",
+        "[",
+        "127.0.0.2",
+        "a@b",
+        "a@localhost",
+        "localhost/x",
+        "localhost?x",
+        "localhost#x",
+        "localhost/api",
+        "localhost:80/x",
+    ],
 )
 def test_another_host_is_refused(server: Serving, host: str) -> None:
     answer = server.get("/api/tubes", host=host)

@@ -99,7 +99,7 @@ class Authentication:
         cookie = request.cookies.get(COOKIE, "")
         role = self.logins.role(cookie) if cookie else None
         # Forms of the pages carry the seal in a field, which their own handlers look at.
-        sealed = request.method in SAFE_METHODS or not request.url.path.startswith("/api/")
+        sealed = request.method in SAFE_METHODS or not request.scope["path"].startswith("/api/")
         if role is not None and not sealed and not self.logins.sealed(cookie, request.headers.get(SEAL_HEADER, "")):
             raise Refused(403, f"a cookie alone changes nothing: send {SEAL_HEADER}, or a token")
         return role

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -9,6 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.server.http import http_errors
 
+_HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s/?#@\\\[\]:]+)(:[0-9]{1,5})?")
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 # What probes call by whatever address they find the server at; it tells nothing but that it lives.
 OPEN_PATHS = frozenset({"/health", "/ready"})
@@ -55,7 +57,12 @@ class Guard:
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without its port; "" when it is none."""
+    """The name in a Host header, without its port; "" when it is none.
+
+    Nothing but a host and a port may be there: URLs of requests are made from it, and would have another path.
+    """
+    if not _HOST.fullmatch(host):
+        return ""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:
