@@ -21,7 +21,8 @@ SOON = 10.0
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def _impatient(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the fixture `clock`, which leaves the clock to the test."""
     monkeypatch.setattr("penstock.runtime.clock.CLOCK_SECONDS", 0.2)
 
 
