@@ -31,6 +31,7 @@ BENCHES: dict[str, Bench] = {
     "pool-mariadb": pool.pool_mariadb,
     "drain-sqlite": worker.drain_sqlite,
     "drain-redis": worker.drain_redis,
+    "drain-processes": worker.drain_processes,
     "drain-postgres": worker.drain_postgres,
     "latency-redis": worker.latency_redis,
     "idle-worker": worker.idle_worker,

@@ -17,6 +17,11 @@ def noop(data: str) -> None:
     """Do nothing."""
 
 
+@app.task(tube="noop-process", executor="process")
+def noop_process(data: str) -> None:
+    """Do nothing, in another process."""
+
+
 @app.task(tube="stamp")
 def stamp(sent: int, port: int) -> None:
     """Say how long it took to come here, in ns of the clock that all processes share, as the peers do."""

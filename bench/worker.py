@@ -16,8 +16,9 @@ import redis
 
 import penstock
 from bench.beside import Beside, waits
-from bench.noop import noop, stamp
+from bench.noop import noop, noop_process, stamp
 from bench.report import Line, Size, Target
+from penstock.app.app import AnyHandler
 from tests.servers.base import Server
 
 DATA = "x" * 80  # 100 bytes and more, with the name
@@ -44,6 +45,20 @@ def drain_redis(size: Size) -> Iterator[Line]:
         ours = _rates(server.url, size.pick(20_000, 50_000), size.pick(1, 3), peers.measure)
         bounds = {name: 2.0 if name == "bullmq" else 10.0 for name in names}
         yield from peers.lines("Redis: drain by one worker", ours, "T1", bounds)
+    finally:
+        server.stop()
+
+
+def drain_processes(size: Size) -> Iterator[Line]:
+    """Handlers in two processes, beside huey with two."""
+    from tests.servers.redis import Redis
+
+    server = Redis()
+    try:
+        peers = Beside({"huey_process": server.url}, size.pick(3_000, 10_000), DATA)
+        tasks, rounds = size.pick(3_000, 10_000), size.pick(2, 5)
+        ours = _rates(server.url, tasks, rounds, peers.measure, noop_process, "--processes", "2")
+        yield from peers.lines("Redis: drain by two processes", ours, "T19", {"huey_process": 1})
     finally:
         server.stop()
 
@@ -96,23 +111,25 @@ def _waits(server: Server, count: int) -> list[float]:
     return found
 
 
-def _rates(url: str, tasks: int, rounds: int, between: Callable[[], None]) -> list[float]:
+def _rates(
+    url: str, tasks: int, rounds: int, between: Callable[[], None], handler: AnyHandler = noop, *options: str
+) -> list[float]:
     """Tasks a second, from the moment that a filled tube is opened to an idle worker until it is empty."""
     found = []
-    with penstock.connect(url) as broker, _worker(url):
-        tube = broker.tube("noop")
-        noop.connection.use(url)
+    with penstock.connect(url) as broker, _worker(url, handler.rules.tube, *options):
+        tube = broker.tube(handler.rules.tube)
+        handler.connection.use(url)
         for _ in range(rounds):
             tube.pause()
             for first in range(0, tasks, 1000):
-                noop.put_many([DATA] * min(1000, tasks - first))
+                handler.put_many([DATA] * min(1000, tasks - first))
             began = time.perf_counter()
             tube.resume()
             while tube.stats().tasks.total:
                 time.sleep(0.02)  # a look costs the server something, too
             found.append(tasks / (time.perf_counter() - began))
             between()
-        noop.connection.close()
+        handler.connection.close()
     return found
 
 
@@ -132,8 +149,8 @@ def idle_worker(size: Size) -> Iterator[Line]:
 
 
 @contextmanager
-def _worker(url: str, tube: str = "noop") -> Iterator[int]:
-    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url, "--tubes", tube]
+def _worker(url: str, tube: str = "noop", *options: str) -> Iterator[int]:
+    command = [sys.executable, "-m", "penstock", "worker", "bench.noop:app", "--url", url, "--tubes", tube, *options]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     process.stderr.readline()  # its banner

@@ -386,3 +386,17 @@ def hold_rows(rows: list[str]) -> None:
 def hang_rows(words: list[str]) -> None:
     for word in words:
         await_word(word)
+
+
+@app.task(tube="chunks", executor="process", max_attempts=3, backoff=FAST)
+def chunked(number: int, path: str) -> int:
+    """Fast, but for those that say otherwise; notes that it ran."""
+    with open(path, "a") as journal:
+        journal.write(f"{number}\n")
+    if number and number % 97 == 0:
+        time.sleep(0.0495 + number % 7 * 0.0003)  # about as long as the worker waits before it asks for the others
+    if number == -1:
+        await_word("chunk")
+    if number == -2 and penstock.current_task().attempts == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number

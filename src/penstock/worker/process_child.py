@@ -12,11 +12,11 @@ import importlib
 import os
 import queue
 import signal
+import socket
 import sys
 import threading
 import traceback
-from functools import reduce
-from multiprocessing.connection import Connection
+from functools import cache, reduce
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -36,13 +36,15 @@ from penstock.core.task import Record, Status
 from penstock.errors import BadValue, NotFound, UnsupportedOption
 from penstock.runtime.failures import failure_of
 from penstock.worker.batches import GIVEN_A_BATCH, batch_results
+from penstock.worker.process_pipe import Pipe
 from penstock.worker.settlement import unkept
 
 # Seconds between looks at the progress that a handler sets.
 PROGRESS_TICK = 0.2
-# What the worker says instead of a job when there are no more.
-OVER = b"over"
+# What the worker says instead of jobs: there are no more; a handler that waited may continue; give back the unstarted.
+OVER, GO_ON, GIVE_BACK = b"over", b"go on", b"give back"
 _PR_SET_PDEATHSIG = 1
+_encode = msgspec.json.Encoder().encode
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -53,14 +55,13 @@ class Job(msgspec.Struct, frozen=True):
     records: list[Record]
     data: list[Any]  # the calls that the tasks describe
     tube: str
-    url: str | None  # the store of the worker's app
     batch: bool = False
 
 
 class Message(msgspec.Struct, frozen=True):
     """What the child says: ready; then, for each job, progress, aside, back, and one of done, retry, snooze,
     bury, fail (a signal of the handler), failed (an error), settled (in a transaction of the handler's), or batch,
-    which has one such end for each task."""
+    which has one such end for each task. unstarted: so many jobs, the last ones, were given back (`place`)."""
 
     kind: str
     number: float | None = None
@@ -70,6 +71,9 @@ class Message(msgspec.Struct, frozen=True):
     place: int = 0  # of the task, in a batch
     parts: list[Message] = []
     traceback: str = ""
+
+
+_jobs = msgspec.json.Decoder(list[Job]).decode
 
 
 class Home:
@@ -93,18 +97,21 @@ class ChildRun:
 
     def __init__(self, pipe: WorkerPipe, job: Job) -> None:
         self._pipe = pipe
-        self.home, pairs = Home(job.tube), zip(job.records, job.data, strict=True)
-        self.tasks = [CurrentTask(record, self.home, data) for record, data in pairs]
-        self._batch = job.batch
+        self._job = job
+        self.home = Home(job.tube)
+        self.tasks: list[CurrentTask] = []  # once the handler has asked for them
 
     def current_task(self) -> CurrentTask:
         """The task as the handler holds it."""
-        if self._batch:
+        if self._job.batch:
             raise NotFound(GIVEN_A_BATCH)
-        return self.tasks[0]
+        return self.current_tasks()[0]
 
     def current_tasks(self) -> list[CurrentTask]:
         """The tasks of this call."""
+        if not self.tasks:
+            pairs = zip(self._job.records, self._job.data, strict=True)
+            self.tasks = [CurrentTask(record, self.home, data) for record, data in pairs]
         return self.tasks
 
     def step_aside(self, *, awaited: bool) -> None:
@@ -114,7 +121,7 @@ class ChildRun:
     def step_back(self) -> None:
         """Wait until the worker gives it a slot again."""
         self._pipe.say(Message("back"))
-        self._pipe.heard.get()
+        self._pipe.granted.get()
 
     async def step_back_async(self) -> None:
         """Handlers in processes are not async."""
@@ -124,27 +131,49 @@ class ChildRun:
 class WorkerPipe:
     """The pipe to the worker. When that is gone, so is this process: someone else will have the task."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
+    def __init__(self, end: socket.socket) -> None:
+        self._pipe = Pipe(end)
         self._lock = threading.Lock()
-        self.heard: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self.url: str | None = None
+        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # None: there are no more
+        self.granted: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self.busy = False
         self.run: ChildRun | None = None
+
+    def start(self) -> None:
+        """Wait for the store's URL, then read the rest in a thread."""
+        self.url = msgspec.json.decode(self._pipe.next(None) or b"null", type=str | None)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def say(self, message: Message) -> None:
         """Tell the worker."""
         with self._lock:
-            self._pipe.send_bytes(msgspec.json.encode(message))
+            self._pipe.send(_encode(message))
+
+    def _hear(self, line: bytes) -> None:
+        if line == GO_ON:
+            self.granted.put(line)
+        elif line == OVER:
+            self.jobs.put(None)
+        elif line == GIVE_BACK:
+            count = 0
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    self.jobs.get_nowait()
+                    count += 1
+            self.say(Message("unstarted", place=count))
+        else:
+            self.busy = True
+            for job in _jobs(line):
+                self.jobs.put(job)
 
     def _listen(self) -> None:
         told: list[float | None] = []
         while True:
             try:
-                if self._pipe.poll(PROGRESS_TICK if self.busy else None):
-                    heard = self._pipe.recv_bytes()
-                    self.busy = True
-                    self.heard.put(heard)
+                line = self._pipe.next(PROGRESS_TICK if self.busy else None)
+                if line is not None:
+                    self._hear(line)
             except (EOFError, OSError):
                 os._exit(1)
             run = self.run
@@ -164,11 +193,10 @@ def main(fd: int, modules: list[str]) -> None:
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # the worker decides when this one ends
-    pipe = WorkerPipe(Connection(fd))
+    pipe = WorkerPipe(socket.socket(fileno=fd))
+    pipe.start()
     log_tasks()
-    url = msgspec.json.decode(pipe.heard.get(), type=str | None)
-    pipe.busy = False
-    hooks = {id(handler.hooks): handler.hooks for handler in load(modules, url)}.values()
+    hooks = {id(handler.hooks): handler.hooks for handler in load(modules, pipe.url)}.values()
     with asyncio.Runner() as runner:
         for each in hooks:
             each.start_process(runner.run)
@@ -193,26 +221,24 @@ def load(modules: list[str], url: str | None) -> list[Handler[..., Any, Any]]:
 
 def serve(pipe: WorkerPipe) -> None:
     """Run handlers until the worker says that there is nothing more."""
-    while (heard := pipe.heard.get()) != OVER:
-        job = msgspec.json.decode(heard, type=Job)
+    while (job := pipe.jobs.get()) is not None:
         pipe.run = ChildRun(pipe, job)
         set_run(pipe.run)
-        message = answer(job, pipe.run)
-        pipe.run, pipe.busy = None, False
+        message = answer(job, pipe.run, pipe.url)
+        pipe.run, pipe.busy = None, not pipe.jobs.empty()
         pipe.say(message)
 
 
-def answer(job: Job, run: ChildRun) -> Message:
+def answer(job: Job, run: ChildRun, url: str | None) -> Message:
     """Run the handler; what is to be said of its end."""
     try:
-        handler = find_handler(importlib.import_module(job.module), job.name)
-        handler.connection.use(job.url)
+        handler = handler_of(job.module, job.name, url)
         run.home.connection = handler.connection
         given = [stored_arguments(data) for data in job.data]
         if job.batch:
             return kept_batch(handler, call(handler, run, given, None), len(given))
         message = kept(handler, call(handler, run, given[0], job.data[0]))
-        return Message("settled") if run.tasks[0].status is Status.DONE else message
+        return Message("settled") if run.tasks and run.tasks[0].status is Status.DONE else message
     except Failures as error:
         if job.batch and all(0 <= place < len(job.records) for place in error.failures):
             found = [(place, error.failures.get(place)) for place in range(len(job.records))]
@@ -220,6 +246,14 @@ def answer(job: Job, run: ChildRun) -> Message:
         return failed(error)
     except BaseException as error:
         return failed(error)
+
+
+@cache
+def handler_of(module: str, name: str, url: str | None) -> Handler[..., Any, Any]:
+    """The handler of that name, on the worker's store."""
+    handler = find_handler(importlib.import_module(module), name)
+    handler.connection.use(url)
+    return handler
 
 
 def failed(error: BaseException | None, place: int = 0) -> Message:

@@ -1,5 +1,7 @@
 """Runs handlers in processes of their own: each thread of this executor has one child, kept from task to task.
 
+Where handlers are fast, a child is sent several tasks at once, which it runs one after the other. If one of them takes
+longer than expected, it gives back those that have not begun.
 A child that is not done at the ttr or the time limit of its task is killed, and so is one whose lease is lost.
 """
 
@@ -13,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterable
-from multiprocessing.connection import Connection
 
 import msgspec
 
@@ -23,7 +24,8 @@ from penstock.core.ending import decode_code
 from penstock.core.task import Status
 from penstock.errors import BadValue
 from penstock.worker.batches import Batch
-from penstock.worker.process_child import OVER, Job, Message
+from penstock.worker.process_child import GIVE_BACK, GO_ON, OVER, Job, Message
+from penstock.worker.process_pipe import Pipe
 from penstock.worker.running_task import RunningTask
 from penstock.worker.settlement import HandlerFailed, TimedOut
 from penstock.worker.state import WorkerState
@@ -33,7 +35,12 @@ from penstock.worker.thread_executor import ThreadExecutor
 SETTLE_TIME = 5.0
 # Seconds that an idle process has for the app's hooks of its end.
 SHUTDOWN_TIME = 10.0
-_encode = msgspec.json.encode
+# A child is sent so many tasks as it will run in this time, and at most this many.
+CHUNK_SECONDS = 0.01
+LARGEST_CHUNK = 50
+# Seconds after which a running task is slow, and those behind it are given back.
+SLOW = 0.05
+_encode = msgspec.json.Encoder().encode
 _message = msgspec.json.Decoder(Message).decode
 
 
@@ -42,16 +49,18 @@ class Child:
 
     def __init__(self, modules: Iterable[str], url: str | None) -> None:
         here, there = socket.socketpair()
-        self._pipe = Connection(here.detach())  # which is closed with this also where there will be no process
-        with there:
-            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock.worker.process_child", str(there.fileno()), *modules],
-                stdin=subprocess.DEVNULL,
-                pass_fds=[there.fileno()],
-                env=environment,
-            )
-        self._pipe.send_bytes(_encode(url))  # not an argument: it may have a password, and others see arguments
+        self._pipe = Pipe(here)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", "penstock.worker.process_child", str(there.fileno()), *modules]
+        try:
+            with there:
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[there.fileno()], env=environment
+                )
+        except BaseException:
+            here.close()
+            raise
+        self._pipe.send(_encode(url))  # not an argument: it may have a password, and others see arguments
         self._ready = False
         self.busy = False
 
@@ -60,24 +69,27 @@ class Child:
         if not self._ready:
             self._ready = self.next(None) is not None
 
-    def begin(self, job: Job) -> None:
-        """Have it run a handler."""
-        self._pipe.send_bytes(_encode(job))
+    def begin(self, jobs: list[Job]) -> None:
+        """Have it run these, one after the other."""
+        self._pipe.send(_encode(jobs))
 
     def next(self, timeout: float | None) -> Message | None:
         """What it says next; None when it says nothing in time. EOFError when it is dead."""
-        if not self._pipe.poll(timeout):
-            return None
-        return _message(self._pipe.recv_bytes())
+        line = self._pipe.next(timeout)
+        return None if line is None else _message(line)
 
     def go_on(self) -> None:
         """It asked to come back, and may."""
-        self._pipe.send_bytes(b"null")
+        self._pipe.send(GO_ON)
+
+    def give_back(self) -> None:
+        """Ask it to give back what it has not begun; it says how many these are."""
+        self._pipe.send(GIVE_BACK)
 
     def end(self) -> None:
         """Ask it to end, where it runs nothing."""
         with contextlib.suppress(OSError):  # it is dead
-            self._pipe.send_bytes(OVER)
+            self._pipe.send(OVER)
 
     def kill(self) -> None:
         """End it, whatever it does; from any thread."""
@@ -91,12 +103,28 @@ class Child:
             self.kill()
             self._process.wait()
 
+    def close(self) -> None:
+        """Close the pipe to it."""
+        self._pipe.close()
+
     def bury(self) -> str:
         """Its exit, in words, once it is dead."""
         self._pipe.close()
         self._process.kill()
         code = self._process.wait()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class Killed(Exception):
+    """The child is to be killed, because its task has run too long."""
+
+    def __init__(self, failure: HandlerFailed) -> None:
+        super().__init__(failure)
+        self.failure = failure
+
+
+class GivenBack(Exception):
+    """The child has given back the task that it was to run next."""
 
 
 class ProcessExecutor(ThreadExecutor):
@@ -122,19 +150,78 @@ class ProcessExecutor(ThreadExecutor):
         ends = time.monotonic() + SHUTDOWN_TIME
         for child in children:
             child.wait(ends - time.monotonic())
+            if not child.busy:  # else the thread that reads from it closes it
+                child.close()
         super().stop()  # not before: a child dies with the thread that began it
 
+    def room(self) -> int | None:
+        """Where handlers are fast, also for what a child can be sent ahead."""
+        chunk = self._chunk
+        return super().room() if chunk == 1 else max(0, 2 * chunk * (self._most or 1) - len(self._buffer))
+
+    @property
+    def _chunk(self) -> int:
+        """How many tasks a child is sent at once."""
+        mean = self._state.throughput.mean
+        return 1 if mean is None else max(1, min(LARGEST_CHUNK, int(CHUNK_SECONDS / max(mean, 1e-6))))
+
     def _call(self, item: RunningTask) -> None:
+        items = [item, *(() if isinstance(item, Batch) else self._claim_more(self._chunk - 1))]
         began = time.perf_counter()
         try:
             child = self._child()
             child.await_ready()
-            began = time.perf_counter()
-            self._state.finish(item, self._converse(child, item), began)
+            child.begin([self._job(each) for each in items])
         except (EOFError, ConnectionError):
             self._state.fail(item, HandlerFailed(f"its process died: {self._bury_child()}"), began)
+            return self._return(items[1:])
         except Exception as error:
             self._state.fail(item, error, began)
+            return self._return(items[1:])
+        while items:
+            began, current = time.perf_counter(), items.pop(0)
+            try:
+                self._state.finish(current, self._converse(child, current, items), began)
+                continue
+            except (EOFError, ConnectionError):
+                self._state.fail(current, HandlerFailed(f"its process died: {self._bury_child()}"), began)
+            except Killed as killed:
+                self._bury_child()
+                self._state.fail(current, killed.failure, began)
+            except GivenBack:
+                child.busy = False
+                self._state.give_back(current)
+            except Exception as error:
+                self._state.fail(current, error, began)
+                continue
+            return self._return(items)
+        return None
+
+    def _claim_more(self, most: int) -> list[RunningTask]:
+        claimed: list[RunningTask] = []
+        while len(claimed) < most and self._buffer and not self._slots.limited:
+            try:
+                item = self._buffer.popleft()
+            except IndexError:
+                break
+            if isinstance(item, Batch):
+                self._buffer.appendleft(item)
+                break
+            if self._state.claim(item):
+                claimed.append(item)
+        return claimed
+
+    def _return(self, items: list[RunningTask]) -> None:
+        """Release what was sent to a child and not begun; these attempts do not count."""
+        for item in items:
+            self._state.give_back(item)
+
+    def _job(self, item: RunningTask) -> Job:
+        assert item.handler is not None
+        function, members = item.handler.function, item.members if isinstance(item, Batch) else [item]
+        records = [member.task._record for member in members]
+        data = [member.task.data for member in members]
+        return Job(function.__module__, function.__qualname__, records, data, item.tube.name, isinstance(item, Batch))
 
     def _child(self) -> Child:
         """The calling thread's."""
@@ -149,28 +236,38 @@ class ProcessExecutor(ThreadExecutor):
         self._children.discard(child)
         return child.bury()
 
-    def _converse(self, child: Child, item: RunningTask) -> object:
-        """The handler's result; raises what it ended with."""
-        assert item.handler is not None
-        function, members = item.handler.function, item.members if isinstance(item, Batch) else [item]
-        records = [member.task._record for member in members]
-        data = [member.task.data for member in members]
-        where = item.tube.name, self._url, isinstance(item, Batch)
-        child.begin(Job(function.__module__, function.__qualname__, records, data, *where))
+    def _converse(self, child: Child, item: RunningTask, behind: list[RunningTask]) -> object:
+        """The handler's result; raises what it ended with. `behind` are those that the child runs next."""
+        members = item.members if isinstance(item, Batch) else [item]
         seconds, over = self._limit(item)
-        limit = None if seconds is None else time.monotonic() + seconds
+        now = time.monotonic()
+        limit = None if seconds is None else now + seconds
         item.ends = None if limit is None else limit + SETTLE_TIME
         item.cancel = child.kill
         child.busy = True
-        aside = False
+        aside, slow = False, now + SLOW if behind else None
         try:
+            if item.lost:
+                child.kill()
             while True:
-                said = child.next(None if limit is None else max(0.0, limit - time.monotonic()))
-                if said is None:
-                    self._bury_child()
-                    raise over
-                if said.kind in ("aside", "back"):
+                wake = limit if slow is None else slow if limit is None else min(slow, limit)
+                said = child.next(None if wake is None else wake - time.monotonic())
+                if said is None and slow is not None and (limit is None or time.monotonic() < limit):
+                    slow = None
+                    child.give_back()
+                elif said is None:
+                    raise Killed(over)
+                elif said.kind == "unstarted":
+                    if said.place > len(behind):  # this one, too: the child had not begun it yet
+                        raise GivenBack
+                    given = behind[len(behind) - said.place :]
+                    del behind[len(behind) - said.place :]
+                    self._return(given)
+                elif said.kind in ("aside", "back"):
                     aside = said.kind == "aside"
+                    if aside and slow is not None:
+                        slow = None
+                        child.give_back()
                     self._step(child, item, aside=aside)
                 elif said.kind == "progress":
                     members[said.place].current_task().progress = said.number
@@ -181,7 +278,7 @@ class ProcessExecutor(ThreadExecutor):
                     return _ended(said)
         finally:
             item.cancel = None
-            child.busy = False
+            child.busy = bool(behind)
             if aside:  # it died there: the slot that it has not is still given back
                 self._step(None, item, aside=False)
 

@@ -164,6 +164,11 @@ class WorkerState:
         settlement.tell(self.hooks, item, ended, error)
         return self.settler.add(item, ended)
 
+    def give_back(self, item: RunningTask) -> None:
+        """Release a task that was claimed and could not be started."""
+        self.in_flight.running.pop(item.key, None)
+        self.settler.add(item, settlement.stopped(item) if item.stopped else settlement.unstarted(item))
+
     def used_up(self, item: RunningTask) -> None:
         """Bury a task that was handed out as often as it may be, and whose last attempt ended with its worker."""
         log.warning("%r is buried: its attempts are used up", item, extra={"item": item})
