@@ -10,6 +10,7 @@ import penstock
 from penstock.cli.bench import bench
 from penstock.cli.top import top
 from penstock.server.http.responses import TaskAnswer
+from penstock.testing import run_queued
 from tests.cli.running import Shell
 
 
@@ -57,7 +58,7 @@ def test_what_is_shown_never_steers_the_terminal(filled: Shell) -> None:
 def test_a_task_looks_as_it_does_in_the_http_api(filled: Shell) -> None:
     fields = set(TaskAnswer.__struct_fields__) - {"base64", "session"}
     assert set(filled.json("peek", "mail", "2")) == fields
-    assert set(filled.json("take", "mail", "--timeout", "0")) == fields | {"session"}
+    assert set(filled.json("take", "mail", "--timeout", "0")) == fields - {"errors"} | {"session"}
 
 
 def test_ids_are_those_of_the_kind(filled: Shell) -> None:
@@ -127,3 +128,21 @@ def test_where_there_is_nothing_people_are_told_so(shell: Shell) -> None:
 def test_seconds_that_are_none(command: click.Command, option: str, seconds: str) -> None:
     with pytest.raises(click.BadParameter, match=seconds):
         command.make_context(command.name, [option, seconds])
+
+
+def test_peek_shows_the_attempts_that_failed(shell: Shell) -> None:
+    app = penstock.App(shell.url)
+
+    @app.task(tube="mail", max_attempts=1)
+    def send(to: str) -> None:
+        raise ValueError(f"no mailbox {to}")
+
+    send.put("ada")
+    run_queued(app, raises=False)
+    app.close()
+    (error,) = shell.json("peek", "mail", "1")["errors"]
+    assert (error["attempt"], error["error"]) == (1, "ValueError: no mailbox ada")
+    assert 'raise ValueError(f"no mailbox {to}")' in error["traceback"]
+    shown = shell("peek", "mail", "1").splitlines()
+    assert any(line.startswith("attempt 1 failed at ") and line.endswith("no mailbox ada") for line in shown)
+    assert "  ValueError: no mailbox ada" in shown

@@ -15,6 +15,7 @@ import click
 import msgspec
 
 from penstock.broker.tube import Tube
+from penstock.core.attempts import Attempt
 from penstock.core.task import Status, Task
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -53,6 +54,15 @@ def sheet(facts: Mapping[str, object]) -> None:
     wide = max(map(len, there), default=0)
     for name, value in there.items():
         click.echo(f"{name:<{wide}}  {_SHOWN.get(name, as_text)(value)}")
+
+
+def attempts(errors: Sequence[Attempt]) -> None:
+    """The attempts that failed, newest last, with their tracebacks."""
+    for each in errors:
+        where = f" on {as_text(each.host)}" if each.host else ""
+        click.echo(f"\nattempt {each.attempt} failed at {_moment(each.at)}{where}: {as_text(each.error)}")
+        for line in each.traceback.splitlines():
+            click.echo(f"  {as_text(line)}")
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> None:

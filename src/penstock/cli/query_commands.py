@@ -107,8 +107,13 @@ def peek(url: str, tube: str, id: str, as_json: bool) -> None:
     penstock peek mail 1
     """
     with params.opened(url, tube) as opened:
-        facts = output.task_facts(opened.peek(params.task_id(opened, id)))
-    (output.as_json if as_json else output.sheet)(facts)
+        task = opened.peek(params.task_id(opened, id))
+    facts = output.task_facts(task)
+    if as_json:
+        output.as_json({**facts, "errors": task.errors})
+    else:
+        output.sheet(facts)
+        output.attempts(task.errors)
 
 
 @click.command()

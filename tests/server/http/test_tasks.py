@@ -11,6 +11,7 @@ import httpx
 
 import penstock
 from penstock.core.hand_out import lease_text
+from penstock.testing import run_queued
 from tests.behaviour.looks import waiters
 from tests.server.http.serving import EVERY_STORE, PATIENCE, Serving
 from tests.support.threads import until
@@ -305,3 +306,22 @@ def test_cancel_ends_a_task_in_any_state(server: Serving, beside: penstock.Broke
     beside.tube("feeds", "round", period=1).put(1, id="a")
     assert refused(server.get("/api/tubes/feeds/addresses/a")) == (400, "UnsupportedOption")
     assert refused(server.post("/api/tubes/feeds/tasks/a/cancel")) == (400, "UnsupportedOption")
+
+
+def test_a_task_shows_the_attempts_that_failed(server: Serving, store_url: str) -> None:
+    app = penstock.App(store_url)
+
+    @app.task(tube="mail", max_attempts=1)
+    def send(to: str) -> None:
+        raise ValueError("<b>no mailbox</b>")
+
+    handle = send.put("ada")
+    run_queued(app, raises=False)
+    app.close()
+    (error,) = server.get(f"{MAIL}/tasks/{handle.id}").json()["errors"]
+    assert (error["attempt"], error["error"]) == (1, "ValueError: <b>no mailbox</b>")
+    assert "Traceback" in error["traceback"]
+    assert "errors" not in server.get(f"{MAIL}/tasks").json()["tasks"][0]
+    page = httpx.get(f"{server.url}/tubes/mail/tasks/{handle.id}", timeout=PATIENCE).text
+    assert "Attempts that failed" in page
+    assert "ValueError: &lt;b&gt;no mailbox&lt;/b&gt;" in page

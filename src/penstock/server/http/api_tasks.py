@@ -172,7 +172,7 @@ def _held(id: Any, lease: str) -> HandOut | None:
 async def peek(call: Call) -> TaskAnswer:
     """Read a task, whichever session holds it."""
     tube = await call.access.tube(call.path["name"], call.visit)
-    return responses.task(await tube.peek(await _id(call, tube)))
+    return responses.task(await tube.peek(await _id(call, tube)), errors=True)
 
 
 async def peek_address(call: Call) -> TaskAnswer:

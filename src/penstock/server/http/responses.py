@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 from penstock import aio
 from penstock.broker.outcome import Outcome
 from penstock.broker.stats import TubeInfo, TubeStats
+from penstock.core.attempts import Attempt
 from penstock.core.hand_out import lease_text
 from penstock.core.task import Facts
 
@@ -44,6 +45,7 @@ class TaskAnswer(msgspec.Struct, frozen=True, kw_only=True):
     progress: float | None
     reason: str | None
     session: str | UnsetType = UNSET
+    errors: list[Attempt] | UnsetType = UNSET  # of a single task
 
 
 class TaskList(msgspec.Struct, frozen=True):
@@ -111,6 +113,7 @@ class OutcomeAnswer(msgspec.Struct, frozen=True):
     base64: bytes | UnsetType = UNSET
     error: str | None = None
     code: int | str | None = None
+    errors: list[Attempt] | UnsetType = UNSET
 
 
 class GroupAnswer(msgspec.Struct, frozen=True):
@@ -134,8 +137,8 @@ class Health(msgspec.Struct, frozen=True):
     status: str
 
 
-def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
-    """A task as the API tells it. Its JSON is copied as it is stored."""
+def task(found: Facts[Any], session: str | UnsetType = UNSET, *, errors: bool = False) -> TaskAnswer:
+    """A task as the API tells it, with the errors of its attempts if asked. Its JSON is copied as it is stored."""
     raw = isinstance(found.data, bytes)
     return TaskAnswer(
         id=found.id,
@@ -156,6 +159,7 @@ def task(found: Facts[Any], session: str | UnsetType = UNSET) -> TaskAnswer:
         progress=found.progress,
         reason=found.reason,
         session=session,
+        errors=found.errors if errors else UNSET,
     )
 
 
@@ -171,8 +175,8 @@ def encoded(answer: object) -> Callable[[], bytes] | bytes:
 def outcome(ended: Outcome) -> OutcomeAnswer:
     """An outcome as the API tells it."""
     if isinstance(ended.result, bytes):
-        return OutcomeAnswer(ended.status, None, ended.result, ended.error, ended.code)
-    return OutcomeAnswer(ended.status, ended.result, UNSET, ended.error, ended.code)
+        return OutcomeAnswer(ended.status, None, ended.result, ended.error, ended.code, ended.errors or UNSET)
+    return OutcomeAnswer(ended.status, ended.result, UNSET, ended.error, ended.code, ended.errors or UNSET)
 
 
 def tube_line(info: TubeInfo) -> TubeLine:
