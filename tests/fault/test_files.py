@@ -10,7 +10,7 @@ import apsw
 import pytest
 
 import penstock
-from penstock.store.sqlite import file
+from penstock.store.sqlite import connection, file
 from tests.support.sqlite_files import held
 
 PAGE = 2048
@@ -269,12 +269,13 @@ def test_close_after_the_file_was_replaced_raises_nothing_and_leaves_nothing_ope
     assert open_on(path) == []
 
 
-def test_a_log_that_is_removed_is_told_by_the_next_write(path: Path) -> None:
+def test_a_log_that_is_removed_is_told_by_the_writes_after_it(path: Path) -> None:
     """What is written to an unlinked log is lost when the last broker closes."""
     broker = connect(path)
     tube = broker.tube("t")
     tube.put("x")
     path.with_name("queue.db-wal").unlink()
+    time.sleep(connection._LOG_SECONDS)
     for write in (lambda: tube.put("y"), lambda: tube.put_many(["y"]), lambda: tube.take(0)):
         with pytest.raises(penstock.StoreUnavailable, match="queue.db-wal was removed"):
             write()
