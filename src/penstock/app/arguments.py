@@ -172,7 +172,7 @@ class Arguments:
         return stored
 
     def store_rest(self, args: Sequence[object], kwargs: Mapping[str, object]) -> dict[str, object]:
-        """As `store`, of a call whose first positional argument will be known later: `with_first` adds it."""
+        """As `store`, without the first positional argument: `core.chain` adds it later, at `first_place`."""
         first = self._first()
         if first is None:
             raise BadValue(
@@ -188,18 +188,8 @@ class Arguments:
             read(self._what, stored, self._rest)
         return stored
 
-    def with_first(self, stored: Mapping[str, object], value: object) -> dict[str, object]:
-        """What `store_rest` gave, with the first positional argument; not checked."""
-        first = self._first()
-        if first is None:
-            raise BadValue(f"{self._name} takes no positional argument")
-        if first.kind is Parameter.VAR_POSITIONAL:
-            rest = stored.get(first.name, [])
-            return {**stored, first.name: [value, *rest]}  # type: ignore[misc]
-        return {first.name: value, **stored}
-
     def first_place(self) -> str:
-        """Where `core.chain` adds the first positional argument to what `store_rest` gave."""
+        """Where the first positional argument goes in what `store_rest` gave, as `core.chain.Link.into` says it."""
         first = self._first()
         assert first is not None, "store_rest has refused it"
         return f"*{first.name}" if first.kind is Parameter.VAR_POSITIONAL else first.name

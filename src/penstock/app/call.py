@@ -60,7 +60,7 @@ class Call(Generic[R]):
         return self._item(tube, self.handler.arguments.store(args, self.kwargs))
 
     def pending_item(self, tube: Tube) -> tuple[dict[str, Any], TimedOptions]:
-        """As `item`, before the result is known; `handler.arguments.with_first` adds it to the data's `args`."""
+        """As `item`, before the result is known: `core.chain` adds it to the data's `args`."""
         if not self.takes_result:
             return self.item(tube)
         return self._item(tube, self.handler.arguments.store_rest(self.args, self.kwargs))

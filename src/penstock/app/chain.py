@@ -19,7 +19,7 @@ from penstock.core.entry import make_entry
 from penstock.core.numbers import Seconds
 from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import TimedOptions, with_delay
-from penstock.core.shards import refuse_chain
+from penstock.core.shards import refuse_sharded
 from penstock.core.task import STATUS, Record
 from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
 from penstock.operations.operation import Call as Blocking
@@ -59,7 +59,7 @@ class Chain:
         tubes: list[Tube] = []
         for call in self.calls:
             tube = yield from call.handler.find_tube()
-            refuse_chain(tube.stored.name, tube.stored.shards)
+            refuse_sharded("chains", tube.stored.name, tube.stored.shards)
             tubes.append(tube)
         token, names_of = secrets.token_urlsafe(12), [tube.name for tube in tubes]
         addresses = [core.link_address(token, names_of, place) for place in range(len(tubes))]

@@ -21,15 +21,15 @@ from penstock.broker.stats import TubeStats, make_stats
 from penstock.core import codec, names
 from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload, make_entry, plain_entry
-from penstock.core.hand_out import HandOut
 from penstock.core.kind import kinds_with, must_have, unsupported
+from penstock.core.lease import HandOut
 from penstock.core.lifecycle import Move
 from penstock.core.numbers import MAX_SECONDS, Seconds, positive_ms, span_ms, whole
 from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_changes, refuse_option, with_delay
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
 from penstock.core.shapes import several
-from penstock.core.shards import refuse_group
+from penstock.core.shards import refuse_sharded
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
 from penstock.errors import (
     BadValue,
@@ -479,7 +479,7 @@ class Tube:
 
         create=False begins none: it gives the live one, else the one that ended last, else NotFound.
         """
-        refuse_group(self.name, self.stored.shards)
+        refuse_sharded("groups", self.name, self.stored.shards)
         return Group(self, name, create=create)
 
     # Control.

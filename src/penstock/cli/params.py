@@ -16,7 +16,7 @@ import msgspec
 import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
-from penstock.core.hand_out import HandOut, hand_out
+from penstock.core.lease import HandOut, hand_out
 from penstock.errors import BadValue
 
 _INTEGER = re.compile(r"-?[0-9]+")

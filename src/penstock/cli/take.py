@@ -10,7 +10,7 @@ import click
 import penstock
 from penstock.broker.outcome import await_task
 from penstock.cli import output, params
-from penstock.core.hand_out import lease_text
+from penstock.core.lease import lease_text
 from penstock.core.names import task_id
 from penstock.core.numbers import span_ms
 from penstock.errors import BadValue

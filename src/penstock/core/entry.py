@@ -11,7 +11,7 @@ from penstock.core import codec, names
 from penstock.core.kind import CLOCK
 from penstock.core.numbers import number, positive_ms, pri, span_ms, whole
 from penstock.core.options import PutOptions, Tube, callback_url, refuse_foreign
-from penstock.core.shards import refuse_group
+from penstock.core.shards import refuse_sharded
 from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Rank, Record
 from penstock.errors import BadValue, PayloadTooLarge
 
@@ -50,7 +50,7 @@ def entry_of(tube: Tube, payload: bytes, options: PutOptions) -> Entry:
     given = {option: value for option, value in options.items() if value is not None}
     refuse_foreign(tube.kind, given)
     if "group" in given:
-        refuse_group(tube.name, tube.shards)
+        refuse_sharded("groups", tube.name, tube.shards)
     placed = clocked or not given.keys() <= _UNPLACED
     entry = _entry(tube, payload, _terms(tube, given)) if placed else plain_entry(tube, payload)
     if clocked:

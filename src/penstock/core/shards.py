@@ -30,16 +30,10 @@ def refuse_with_shards(given: Mapping[str, object]) -> None:
             raise UnsupportedOption(f"a tube with shards={given['shards']} has no option {option}: drop one of the two")
 
 
-def refuse_group(tube: str, shards: int) -> None:
+def refuse_sharded(what: str, tube: str, shards: int) -> None:
     """UnsupportedOption where a tube is sharded."""
     if shards > 1:
-        raise UnsupportedOption(f"tube {tube} has shards={shards}, so it has no groups: use a tube without shards")
-
-
-def refuse_chain(tube: str, shards: int) -> None:
-    """UnsupportedOption where a tube is sharded."""
-    if shards > 1:
-        raise UnsupportedOption(f"tube {tube} has shards={shards}, so it has no chains: use a tube without shards")
+        raise UnsupportedOption(f"tube {tube} has shards={shards}, so it has no {what}: use a tube without shards")
 
 
 def shard_of(text: str, shards: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from penstock import aio
 from penstock.broker import admin
 from penstock.broker.tube import Tube, per_call
-from penstock.core.hand_out import HandOut, hand_out
+from penstock.core.lease import HandOut, hand_out
 from penstock.core.lifecycle import LEASED_VERBS
 from penstock.errors import BadValue, NotTaken, PenstockError
 from penstock.server.http import requests, responses

@@ -13,7 +13,7 @@ from penstock import aio
 from penstock.broker.outcome import Outcome
 from penstock.broker.stats import TubeInfo, TubeStats
 from penstock.core.attempts import Attempt
-from penstock.core.hand_out import lease_text
+from penstock.core.lease import lease_text
 from penstock.core.task import Facts
 
 # Answers with more bytes of data are encoded in a thread, so that other callers need not wait.
