@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 import penstock
-from penstock.core.numbers import MAX_SECONDS
+from penstock.core.values import MAX_SECONDS
 from tests.behaviour.looks import calls, tasks, waiters
 from tests.behaviour.verbs import take
 from tests.support.threads import begin, until

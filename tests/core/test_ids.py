@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
 from penstock.core.ids import Mark, next_marks, read_mark, shown_mark
 from penstock.core.kind import find_kind
+from penstock.core.lifecycle import delivered, dispatched, round_limit, round_wait_ms
 from penstock.core.options import make_tube
 from penstock.core.task import Record
 
@@ -38,7 +38,7 @@ def test_a_mark_is_read_as_it_is_shown() -> None:
 
 
 def test_a_clocked_element_stays_ready_behind_the_others() -> None:
-    once = clocked(RECORD, 10_000)
+    once = dispatched(RECORD, 10_000)
     assert (once.state, once.rank1, once.taken, once.attempts, once.at) == ("r", 10_000, 10_000, 1, 99)
     assert (once.lease, once.owner, once.expires) == (0, None, 99)
 
@@ -53,5 +53,5 @@ def test_a_delivered_message_has_its_serial_and_no_owner() -> None:
     ("rank", "now", "wait"), [(0, 1, None), (0, 9000, None), (5000, 6999, 1), (5000, 7000, None), (5000, 4000, 3000)]
 )
 def test_when_an_element_may_be_handed_out(rank: int, now: int, wait: int | None) -> None:
-    assert clock_wait(ROUND, rank, now) == wait
-    assert (rank <= clock_limit(ROUND, now)) is (wait is None)
+    assert round_wait_ms(ROUND, rank, now) == wait
+    assert (rank <= round_limit(ROUND, now)) is (wait is None)

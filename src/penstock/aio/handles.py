@@ -16,8 +16,8 @@ from penstock.broker import broker, group, session, tube
 from penstock.broker.outcome import Outcome
 from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import task
-from penstock.core.numbers import Seconds
 from penstock.core.options import Tube as StoredTube
+from penstock.core.values import Seconds
 
 log = logging.getLogger("penstock")
 

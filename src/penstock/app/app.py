@@ -14,8 +14,7 @@ from penstock.app.rules import HandlerOptions, TaskOptions, make_rules
 from penstock.app.schedules import Schedules, declared
 from penstock.broker.broker import Broker
 from penstock.core import names
-from penstock.core.numbers import Seconds
-from penstock.core.shapes import flag
+from penstock.core.values import Seconds, flag
 from penstock.errors import BadValue
 from penstock.schedule.plan import Cron, Every, Plan
 from penstock.schedule.schedule_status import SCHEDULE_TUBE

@@ -15,8 +15,8 @@ from msgspec.structs import astuple
 from penstock.app.current import Bury
 from penstock.core import codec
 from penstock.core.names import failure, kind_of
-from penstock.core.numbers import Seconds
 from penstock.core.options import TimedOptions
+from penstock.core.values import Seconds
 from penstock.errors import BadValue
 
 _ATOMS = frozenset({str, int, float, bool, type(None)})

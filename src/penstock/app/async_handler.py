@@ -11,7 +11,7 @@ from penstock.app.arguments import CallOptions
 from penstock.app.handle import Handle
 from penstock.broker.outcome import Outcome
 from penstock.core.names import task_id
-from penstock.core.numbers import Seconds
+from penstock.core.values import Seconds
 from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, operation_of
 

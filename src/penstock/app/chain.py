@@ -16,11 +16,11 @@ from penstock.broker.tube import Tube, current_record
 from penstock.core import chain as core
 from penstock.core import names
 from penstock.core.entry import make_entry
-from penstock.core.numbers import Seconds
-from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import TimedOptions, with_delay
 from penstock.core.shards import refuse_sharded
 from penstock.core.task import STATUS, Record
+from penstock.core.values import Seconds
+from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue, DuplicateAddress, NotFound, TaskFailed
 from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, blocking

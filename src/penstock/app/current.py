@@ -7,10 +7,10 @@ from contextvars import ContextVar
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.core import names, numbers
+from penstock.core import names, values
 from penstock.core.ending import encode_code
-from penstock.core.numbers import Seconds, span_ms
 from penstock.core.task import Home, Record, Task
+from penstock.core.values import Seconds, span_ms
 from penstock.errors import BadValue, Cancelled, LeaseLost, NotFound
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class CurrentTask(Task):
 
     @progress.setter
     def progress(self, share: float | None) -> None:
-        self._progress = None if share is None else numbers.share("progress", share)
+        self._progress = None if share is None else values.share("progress", share)
 
 
 class Run(Protocol):

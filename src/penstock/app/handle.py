@@ -8,8 +8,8 @@ import msgspec
 
 from penstock.broker.outcome import Outcome, await_task, buried_outcome, make_outcome
 from penstock.broker.tube import Tube, current_record
-from penstock.core.numbers import Seconds
 from penstock.core.task import STATUS
+from penstock.core.values import Seconds
 from penstock.errors import NoSuchTube
 from penstock.operations.operation import Operation, blocking
 

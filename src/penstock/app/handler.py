@@ -19,8 +19,8 @@ from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.names import task_id
 from penstock.core.options import TimedOptions
-from penstock.core.shapes import items as check_items
 from penstock.core.task import Record, Task
+from penstock.core.values import items as check_items
 from penstock.errors import BadValue, NoSuchTube
 from penstock.operations.operation import Call as Blocking
 from penstock.operations.operation import Operation, blocking, operation_of

@@ -11,8 +11,8 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind
-from penstock.core.numbers import Seconds, positive_ms, span_ms, whole
 from penstock.core.options import PutOptions, Tube
+from penstock.core.values import Seconds, positive_ms, span_ms, whole
 from penstock.errors import BadValue
 
 DEFAULT_TUBE = "default"

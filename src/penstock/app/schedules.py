@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.app.app_connection import AppConnection
 from penstock.broker.tube import Tube
 from penstock.core import names
-from penstock.core.numbers import Seconds
-from penstock.core.shapes import flag
+from penstock.core.values import Seconds, flag
 from penstock.errors import BadValue, NotFound
 from penstock.schedule import schedule_status
 from penstock.schedule.plan import Cron, Every, Plan

@@ -14,11 +14,10 @@ from penstock.broker.session import Session, SessionHandle, SessionInfo, session
 from penstock.broker.stats import TubeInfo
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import DEFAULT_KIND, create_tube, open_tube
-from penstock.core.numbers import Seconds, number, span_ms
 from penstock.core.options import TubeOptions
 from penstock.core.results import Finding
-from penstock.core.shapes import flag
 from penstock.core.task import Task
+from penstock.core.values import Seconds, flag, number, span_ms
 from penstock.engine.lapse import read_lapse
 from penstock.operations.operation import Operation, blocking
 from penstock.runtime.runtime import BrokerRuntime

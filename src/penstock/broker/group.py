@@ -12,11 +12,11 @@ from penstock.core import group as rules
 from penstock.core import names
 from penstock.core.entry import encode_payload
 from penstock.core.group import Group as StoredGroup
-from penstock.core.numbers import Seconds
-from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import TimedOptions
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Entry, Task, make_task
+from penstock.core.values import Seconds
+from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue, NotFound
 from penstock.operations.operation import Call, Operation, blocking
 from penstock.operations.store_ops import put_items

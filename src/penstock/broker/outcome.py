@@ -9,10 +9,10 @@ import msgspec
 
 from penstock.core import codec, names
 from penstock.core.attempts import Attempt, read_attempts
-from penstock.core.ending import Ending, Sought, decode_code
-from penstock.core.numbers import Seconds
-from penstock.core.numbers import timeout as check_timeout
+from penstock.core.ending import Ending, OutcomeLookup, decode_code
 from penstock.core.options import Tube as StoredTube
+from penstock.core.values import Seconds
+from penstock.core.values import timeout as check_timeout
 from penstock.errors import NoSuchTube, NotFound, TaskFailed
 from penstock.operations.operation import Call, Operation
 from penstock.operations.store_ops import OutcomeOp
@@ -68,7 +68,7 @@ def await_outcome(
 ) -> Operation[Outcome]:
     """Wait for the task that holds the address now. Returns its outcome; TimeoutError if it does not end in time."""
     label, limit = names.label("address", address), check_timeout(timeout)
-    first: Sought = yield OutcomeOp(runtime, tube, label)
+    first: OutcomeLookup = yield OutcomeOp(runtime, tube, label)
     if first.id is None:
         return Outcome("unknown") if first.ending is None else make_outcome(first.ending)
     id = first.id
@@ -85,7 +85,7 @@ def await_task(runtime: BrokerRuntime, tube: StoredTube, id: int, timeout: Secon
     def look() -> Operation[Outcome | None]:
         nonlocal seen
         # First, so that other processes know that someone waits for its end.
-        found: Sought = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
+        found: OutcomeLookup = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
         if found.ending is not None:
             return make_outcome(found.ending)
         if found.unknown:
@@ -109,7 +109,7 @@ def never_put(tube: StoredTube, id: int) -> NotFound:
 
 def find_outcome(runtime: BrokerRuntime, tube: StoredTube, id: int) -> Operation[Outcome | None]:
     """The outcome of the task with that id; None while it is in its tube."""
-    found: Sought = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
+    found: OutcomeLookup = yield Call(lambda: runtime.store.outcome(tube, id), ("outcome by id", tube.no))
     if found.id is not None:
         return None
     return Outcome("done") if found.ending is None else make_outcome(found.ending)

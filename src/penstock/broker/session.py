@@ -20,13 +20,12 @@ import msgspec
 
 from penstock.broker.tube import Tube, check_max_pri, taken_tasks
 from penstock.broker.tube_factory import find_tube, open_tube
-from penstock.core import numbers
+from penstock.core import values
 from penstock.core.names import name as valid_name
 from penstock.core.names import shown
-from penstock.core.numbers import Seconds
 from penstock.core.results import Blocked, Joined, Presence, Taken
-from penstock.core.shapes import several
 from penstock.core.task import Task
+from penstock.core.values import Seconds, several
 from penstock.errors import BadValue, NoSuchTube, NotFound, OutcomeUnknown, PenstockError, StoreError, StoreUnavailable
 from penstock.operations.operation import Call, Operation, Sleep, blocking
 from penstock.operations.take_op import TakeOp, TakeResult, WaiterGroup
@@ -234,7 +233,7 @@ class SessionHandle:
 
         `stop` is called before and after each sleep, which `wake_blocked` ends; True ends the waiting.
         """
-        limit = numbers.timeout(timeout)
+        limit = values.timeout(timeout)
         op = TakeOp(self, tubes, count, max_pri)
         tasks: list[Task]
         tasks, _ = yield op

@@ -24,13 +24,12 @@ from penstock.core.entry import encode_payload, make_entry, plain_entry
 from penstock.core.kind import kinds_with, must_have, unsupported
 from penstock.core.lease import HandOut
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_SECONDS, Seconds, positive_ms, span_ms, whole
 from penstock.core.options import AlterOptions, PutOptions, TimedOptions, check_changes, refuse_option, with_delay
 from penstock.core.options import Tube as StoredTube
 from penstock.core.select import Find, Sweep
-from penstock.core.shapes import several
 from penstock.core.shards import refuse_sharded
 from penstock.core.task import Entry, Facts, Place, Record, Status, Task, make_task
+from penstock.core.values import MAX_SECONDS, Seconds, positive_ms, several, span_ms, whole
 from penstock.errors import (
     BadValue,
     NotFound,

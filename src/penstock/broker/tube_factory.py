@@ -10,9 +10,9 @@ from penstock.broker.unleased import ReliableTube, UnleasedTube
 from penstock.core import names
 from penstock.core.entry import make_entry
 from penstock.core.kind import DELIVER, find_kind
-from penstock.core.numbers import plain_seconds
 from penstock.core.options import ALTERABLE, DEFAULTS, PutOptions, check_new_tube, check_tube_options, make_tube
 from penstock.core.options import Tube as StoredTube
+from penstock.core.values import plain_seconds
 from penstock.errors import NoSuchTube, TubeMismatch
 from penstock.store.contract import load_tube
 

@@ -12,10 +12,9 @@ from penstock.broker.tube import TaskOrId, Tube, taken_tasks
 from penstock.core.ids import text_id
 from penstock.core.kind import must_have, unsupported
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_WHOLE, Seconds, span_ms, whole
 from penstock.core.select import Deliveries, Sweep
-from penstock.core.shapes import flag
 from penstock.core.task import Facts, Place, Record, Task, make_task
+from penstock.core.values import MAX_WHOLE, Seconds, flag, span_ms, whole
 from penstock.errors import BadValue, NotTaken
 from penstock.operations.operation import Operation, blocking
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.handout import clock_wait
+from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.select import Holders
 from penstock.core.task import NO_UTUBE, Record
@@ -40,7 +40,7 @@ def _unleased(store: Store, tube: Tube, record: Record, now: int) -> str:
         return f"delivered: {since}, delivery {record.attempts}, not acked; recover hands it out again"
     if store.paused(tube):
         return f"ready, but tube {tube.name} is paused: resume lets it go"
-    wait = clock_wait(tube, record.rank1, now)
+    wait = round_wait_ms(tube, record.rank1, now)
     if wait is not None:
         return f"ready, but {since}: it may be handed out again in {_span(wait)}"
     return f"ready: {_turn(store.ahead(tube, record))}"

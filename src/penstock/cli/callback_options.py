@@ -12,7 +12,7 @@ import click
 from penstock.callbacks.allow_list import PER_HOST, Entry, Settings, allow_list, entry
 from penstock.callbacks.signing import key
 from penstock.cli.output import warn_if_readable
-from penstock.core.numbers import whole
+from penstock.core.values import whole
 from penstock.errors import BadValue
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])

@@ -14,8 +14,8 @@ import penstock
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import open_for_put
 from penstock.cli import output, params
-from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions
+from penstock.core.values import timeout as check_timeout
 from penstock.errors import BadValue
 
 # Lines in one step: a commit for many, and a progress that moves.

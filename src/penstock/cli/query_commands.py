@@ -12,8 +12,8 @@ from penstock.broker.stats import TaskCounts
 from penstock.broker.tube import MAX_PAGE
 from penstock.broker.tube_factory import find_tube
 from penstock.cli import output, params
-from penstock.core.numbers import whole
 from penstock.core.task import Status
+from penstock.core.values import whole
 from penstock.errors import BadValue
 
 _COUNTS = ("ready", "taken", "delayed", "buried", "done")

@@ -12,7 +12,7 @@ from penstock.broker.outcome import await_task
 from penstock.cli import output, params
 from penstock.core.lease import lease_text
 from penstock.core.names import task_id
-from penstock.core.numbers import span_ms
+from penstock.core.values import span_ms
 from penstock.errors import BadValue
 from penstock.operations.operation import blocking
 

@@ -14,7 +14,7 @@ import click
 
 import penstock
 from penstock.cli import output, params
-from penstock.core.numbers import span_ms
+from penstock.core.values import span_ms
 from penstock.errors import BadValue
 from penstock.transfer.export_import import Import
 from penstock.transfer.export_import import export_tube as write_out

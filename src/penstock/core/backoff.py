@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.core.names import shown
-from penstock.core.numbers import Seconds, number, plain_seconds, positive_ms, span_ms
+from penstock.core.values import Seconds, number, plain_seconds, positive_ms, span_ms
 from penstock.errors import BadValue
 
 

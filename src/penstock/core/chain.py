@@ -13,9 +13,9 @@ import msgspec
 
 from penstock.core import codec, names
 from penstock.core.entry import entry_of, plain_entry
-from penstock.core.numbers import MAX_SECONDS
 from penstock.core.options import PutOptions, Tube
 from penstock.core.task import Entry
+from penstock.core.values import MAX_SECONDS
 from penstock.errors import BadValue, PenstockError
 
 # Begins the `reply_to` of a task that others follow. No tube has such a name.

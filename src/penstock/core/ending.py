@@ -36,7 +36,7 @@ def kept_under(address: str | None, ending: Ending | None) -> str | None:
     return address or ""
 
 
-class Sought(msgspec.Struct, frozen=True):
+class OutcomeLookup(msgspec.Struct, frozen=True):
     """What is known of a task: it is still there (`id` alone), it ended (`ending`, and `last`, its id), or nothing.
 
     `unknown`: nothing, and its id was never given.

@@ -9,10 +9,10 @@ import msgspec
 
 from penstock.core import codec, names
 from penstock.core.kind import CLOCK
-from penstock.core.numbers import number, positive_ms, pri, span_ms, whole
 from penstock.core.options import PutOptions, Tube, callback_url, refuse_foreign
 from penstock.core.shards import refuse_sharded
 from penstock.core.task import NO_UTUBE, UNSTARTED, Entry, Rank, Record
+from penstock.core.values import number, positive_ms, pri, span_ms, whole
 from penstock.errors import BadValue, PayloadTooLarge
 
 # Ranks last where a task has no such moment: above every clock, still exact in a double.

@@ -6,6 +6,7 @@ import re
 
 from penstock.core import names
 from penstock.core.kind import CLOCK, Kind
+from penstock.core.task import Record
 from penstock.errors import BadValue
 
 # The two numbers of a message id, in the order of puts.
@@ -42,3 +43,9 @@ def read_mark(id: str) -> Mark | None:
 def shown_mark(mark: Mark) -> str:
     """The id as people see it."""
     return f"{mark[0]}-{mark[1]}"
+
+
+def needed_mark(last: Mark, newest: Record | None) -> Mark | None:
+    """The last message id that a tube must know; None where it does."""
+    mark = None if newest is None or newest.address is None else read_mark(newest.address)
+    return mark if mark is not None and mark > last else None

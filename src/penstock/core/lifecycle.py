@@ -12,6 +12,7 @@ import msgspec
 from penstock.core.attempts import LAPSED, SESSION_ENDED, Failure, StoredAttempt, append, entry_of
 from penstock.core.ending import STATUS_OF, Ending
 from penstock.core.lease import next_lease
+from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
 
 # event -> state before -> states it may lead to
@@ -256,3 +257,26 @@ def altered(record: Record, change: Change, state: str) -> Record:
         owner=record.owner if state == "t" else None,
         errors=append(record.errors, change.error),
     )
+
+
+# Kinds without leases. Nobody holds what they hand out, so the end of a session does not touch it.
+
+
+def dispatched(record: Record, now: int) -> Record:
+    """An element of a round tube stays ready, behind all that were handed out before."""
+    return msgspec.structs.replace(record, rank1=now, taken=now, attempts=record.attempts + 1)
+
+
+def round_limit(tube: Tube, now: int) -> int:
+    """The highest first rank that may be handed out now; 0 is that of an element that never was."""
+    return max(0, now - tube.period)
+
+
+def round_wait_ms(tube: Tube, rank: float, now: int) -> int | None:
+    """Milliseconds until the element of that rank may be handed out; None if it may be now."""
+    return None if rank <= round_limit(tube, now) else int(rank) + tube.period - now
+
+
+def delivered(record: Record, now: int, serial: int) -> Record:
+    """A message of a reliable tube is taken by nobody in particular, at the end of the delivered ones."""
+    return msgspec.structs.replace(record, state="t", rank1=serial, taken=now, attempts=record.attempts + 1)

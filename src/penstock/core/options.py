@@ -12,11 +12,10 @@ import msgspec
 from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
-from penstock.core.numbers import Seconds, delay_until, plain_seconds, positive_ms, pri, span_ms, whole
-from penstock.core.shapes import flag
 from penstock.core.shards import check_shards, refuse_with_shards
 from penstock.core.task import Entry
-from penstock.errors import BadValue, UnsupportedOption
+from penstock.core.values import Seconds, delay_until, flag, plain_seconds, positive_ms, pri, span_ms, whole
+from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 
 DEFAULT_MAX_PAYLOAD = 1024 * 1024
 DEFAULT_RETENTION = 7 * 24 * 3600
@@ -278,3 +277,11 @@ def decode_given(stored: bytes | str) -> dict[str, object]:
     if "backoff" in given:
         given["backoff"] = msgspec.convert(given["backoff"], Backoff)
     return given
+
+
+def stored_tube(no: int, name: str, kind: str, given: str) -> Tube:
+    """The tube of a stored row; StoreCorrupt where that says nothing that a tube could be."""
+    try:
+        return make_tube(no, name, msgspec.json.decode(kind, type=Kind), decode_given(given))
+    except (msgspec.MsgspecError, TypeError, ValueError) as error:
+        raise StoreCorrupt(f"the declaration of tube {name} cannot be read ({error}): restore a backup") from error

@@ -21,9 +21,9 @@ from penstock.core.group import HOLD, ON_FAILURE, OPEN, STARTED, Group
 from penstock.core.ids import read_mark, text_id
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lease import CALL_BITS, MAX_NUMBER, number_of
-from penstock.core.numbers import MAX_SECONDS, number
 from penstock.core.options import callback_url
 from penstock.core.task import NO_UTUBE, UNSTARTED, Record
+from penstock.core.values import MAX_SECONDS, number
 from penstock.errors import BadValue
 
 # Far enough below what stores can count that they go on from there: no number of a file stops a tube.

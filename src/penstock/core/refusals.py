@@ -1,9 +1,12 @@
-"""What a store raises where a tube cannot serve a call: the same words in every store."""
+"""What stores raise where a tube cannot serve a call, or where a call was partly applied: the same words everywhere."""
 
 from __future__ import annotations
 
+from collections.abc import Sized
+from types import TracebackType
+
 from penstock.core.options import Tube
-from penstock.errors import NoSuchTube, TubeBusy, TubeExists, TubeFull
+from penstock.errors import NoSuchTube, OutcomeUnknown, StoreError, TubeBusy, TubeExists, TubeFull
 
 
 def tube_missing(tube: Tube) -> NoSuchTube:
@@ -45,3 +48,19 @@ def tube_full(tube: Tube, total: int, wanted: int) -> TubeFull:
         f"tube {tube.name} holds {total} of {tube.capacity} tasks, no room for {wanted} more: "
         "give put a timeout, or take and ack faster"
     )
+
+
+class partly_applied:  # noqa: N801
+    """Around one step of a call that has several: an error after the first step says that something was changed."""
+
+    __slots__ = ("_done",)
+
+    def __init__(self, done: Sized) -> None:
+        self._done = done
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if isinstance(error, StoreError) and not isinstance(error, OutcomeUnknown) and self._done:
+            what = f"the call was partly applied ({len(self._done)} tasks): check before retrying"
+            raise OutcomeUnknown(f"{error}; {what}") from error

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from zlib import crc32
 
-from penstock.core.numbers import whole
+from penstock.core.values import whole
 from penstock.errors import UnsupportedOption
 
 # Whoever finds nothing has asked every shard.

@@ -13,7 +13,7 @@ from penstock.core import codec
 from penstock.core.attempts import read_attempts
 from penstock.core.kind import Kind
 from penstock.core.lease import number_of
-from penstock.core.numbers import Seconds
+from penstock.core.values import Seconds
 from penstock.errors import BadValue, StoreCorrupt
 
 T = TypeVar("T")

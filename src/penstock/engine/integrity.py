@@ -13,13 +13,12 @@ from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.group import Group
-from penstock.core.ids import shown_mark
-from penstock.core.kind import DELIVER
+from penstock.core.ids import needed_mark, shown_mark
+from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.results import Counts, Effects, Finding
-from penstock.core.soundness import mended, needed_mark, stranded
-from penstock.core.task import UNSTARTED
+from penstock.core.task import UNSTARTED, Record
 from penstock.core.transfer import is_hidden
 from penstock.engine.port import Audit, Members, QueueAudit, Step
 from penstock.engine.work import Work
@@ -65,7 +64,7 @@ def _states(step: Step, tube: Tube, audit: Audit, repair: bool) -> Iterator[Told
         if repair:
             step.restore(tube, replace(record, state="r", owner=None, at=record.expires))
     for record in audit.unsound:
-        wrong = mended(tube, record)
+        wrong = repaired(tube, record)
         if wrong is not None:
             yield record.address, wrong[0], "put it right"
             if repair:
@@ -181,3 +180,25 @@ def _last_mark(tube: Tube, audit: Audit) -> Iterator[Told]:
     if mark is not None:
         what = f"the last id is kept as {shown_mark(audit.tally.mark)}, there is {shown_mark(mark)}"
         yield None, what, "keep the newest"
+
+
+def stranded(state: str) -> str:
+    """The finding for a task of a leased kind that can never become ready: its state is unknown, or it waits for a
+    micro-queue, a time or a group that it does not have."""
+    return f"in state {state}, which nothing ends"
+
+
+def repaired(tube: Tube, record: Record) -> tuple[str, Record] | None:
+    """What is wrong with a task of an unleased kind, and the task as it should be; None where nothing is."""
+    clocked = tube.kind.hand_out == CLOCK
+    if record.state == "t" and not clocked:
+        sound = replace(record, owner=None)
+    else:
+        sound = replace(record, state="r", owner=None, rank1=(record.taken or 0) if clocked else 0)
+    if sound == record:
+        return None
+    if sound.state != record.state:
+        return f"is in state {record.state}, which its kind has not", sound
+    if record.owner is not None:
+        return f"is held by session {record.owner}, but its kind has no leases", sound
+    return "is not where its last hand-out put it", sound

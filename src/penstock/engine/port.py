@@ -395,7 +395,7 @@ class Step(Protocol):
         """
 
     def take(self, request: Request) -> Handed:
-        """Lease tasks, or hand them out as the kind says (`core.handout`), and count them."""
+        """Lease tasks, or hand them out as the kind says (`core.lifecycle`), and count them."""
 
     def recover(self, tube: Tube, count: int, elapsed: int) -> list[Record]:
         """Hand out again the first delivered messages, up to one that is younger; none while the tube is paused."""

@@ -19,12 +19,12 @@ from penstock.core import group as rules
 from penstock.core import lifecycle
 from penstock.core.address import linked
 from penstock.core.chain import reply_tube
-from penstock.core.ending import Ending, Sought
+from penstock.core.ending import Ending, OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
-from penstock.core.refusals import name_in_use, refuse_busy, tube_exists, tube_missing
+from penstock.core.refusals import name_in_use, partly_applied, refuse_busy, tube_exists, tube_missing
 from penstock.core.reply import reply_payload
 from penstock.core.results import (
     ADVANCE_STEP,
@@ -47,7 +47,6 @@ from penstock.core.results import (
     Taken,
 )
 from penstock.core.select import Deliveries, Listing, Sweep
-from penstock.core.stepwise import stepwise
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
     Kept,
@@ -467,7 +466,7 @@ class EngineStore:
 
         more = True
         while more:
-            with stepwise(settled):
+            with partly_applied(settled):
                 more = self._run(remove, (tube,), size=2, now=now)
         return Settled(settled, effects)
 
@@ -503,20 +502,20 @@ class EngineStore:
 
     # addresses, outcomes and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
-        def by_address(step: Step) -> Sought:
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
+        def by_address(step: Step) -> OutcomeLookup:
             records = step.load(tube, ByNames([str(key)]), data=False).records
-            return Sought(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
+            return OutcomeLookup(records[0].id) if records else _sought(step.outcome(tube, address=str(key)))
 
-        def by_id(step: Step) -> Sought:
+        def by_id(step: Step) -> OutcomeLookup:
             id = int(key)
             kept = step.outcome(tube, id=id)
             if kept is not None:
                 return _sought(kept)
             if step.load(tube, ByIds([id]), data=False).records:
-                return Sought(id)
+                return OutcomeLookup(id)
             kept = step.outcome(tube, id=id)  # on a server it may have ended between the two looks
-            return _sought(kept) if kept is not None else Sought(unknown=not 0 < id <= step.tally(tube).last_id)
+            return _sought(kept) if kept is not None else OutcomeLookup(unknown=not 0 < id <= step.tally(tube).last_id)
 
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
@@ -698,5 +697,5 @@ def _may_be_hot(moves: Sequence[Move]) -> bool:
     return {move.verb for move in moves} == {"ack"} and len({move.shown for move in moves}) == len(moves)
 
 
-def _sought(kept: Kept | None) -> Sought:
-    return Sought() if kept is None else Sought(ending=kept.ending, last=kept.id)
+def _sought(kept: Kept | None) -> OutcomeLookup:
+    return OutcomeLookup() if kept is None else OutcomeLookup(ending=kept.ending, last=kept.id)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from msgspec.structs import replace
 
-from penstock.core.ending import Sought
+from penstock.core.ending import OutcomeLookup
 from penstock.core.entry import encode_payload, make_entry
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import Seconds
-from penstock.core.numbers import timeout as check_timeout
 from penstock.core.options import PutOptions, TimedOptions, with_delay
 from penstock.core.options import Tube as StoredTube
-from penstock.core.shapes import items as check_items
-from penstock.core.stepwise import stepwise
+from penstock.core.refusals import partly_applied
 from penstock.core.task import Entry, Record
+from penstock.core.values import Seconds
+from penstock.core.values import items as check_items
+from penstock.core.values import timeout as check_timeout
 from penstock.errors import TubeFull
 from penstock.operations.operation import Call, Operation, StoreOp
 
@@ -85,7 +85,7 @@ def put_items(
         if bind is not None:
             entries = [bind(entry) for entry in entries]
         for first in range(0, len(entries), CHUNK):
-            with stepwise(records):
+            with partly_applied(records):
                 records += yield from put_entries(runtime, tube, entries[first : first + CHUNK], timeout)
     return records
 
@@ -198,10 +198,10 @@ class OutcomeOp(StoreOp):
     def key(self) -> tuple[str, int]:
         return "outcome", self._tube.no
 
-    def run(self) -> Sought:
+    def run(self) -> OutcomeLookup:
         return self.run_batch([self])[0]
 
-    def run_batch(self, ops: Sequence[OutcomeOp]) -> list[Sought]:
+    def run_batch(self, ops: Sequence[OutcomeOp]) -> list[OutcomeLookup]:
         self._runtime.reap_if_due()
         self._runtime.apply_due(self._tube)
         return [self._runtime.store.outcome(self._tube, op._address) for op in ops]

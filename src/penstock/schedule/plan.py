@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from cronsim import CronSim, CronSimError
 
 from penstock.core.names import kind_of, shown
-from penstock.core.numbers import Seconds, plain_seconds, positive_ms
+from penstock.core.values import Seconds, plain_seconds, positive_ms
 from penstock.errors import BadValue
 
 # A shorter distance would fill the tube with ticks that are put ahead.

@@ -17,8 +17,8 @@ import msgspec
 from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import find_tube
 from penstock.core.names import shown
-from penstock.core.numbers import MAX_SECONDS
 from penstock.core.task import Status, Task
+from penstock.core.values import MAX_SECONDS
 from penstock.errors import BadValue, NoSuchTube, NotFound
 from penstock.schedule.plan import When, make_plan
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.broker.tube import Tube
 from penstock.core import codec
-from penstock.core.numbers import MAX_SECONDS, plain_seconds
 from penstock.core.options import refuse_option
 from penstock.core.results import Overdue
 from penstock.core.task import Task
+from penstock.core.values import MAX_SECONDS, plain_seconds
 from penstock.errors import NoSuchTube, PenstockError
 from penstock.schedule import schedule_status
 from penstock.schedule.plan import Plan, make_plan

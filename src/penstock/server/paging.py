@@ -12,9 +12,9 @@ import msgspec
 
 from penstock.broker.tube import Tube, find_records, per_call
 from penstock.core import codec
-from penstock.core.numbers import MAX_WHOLE, span_ms, whole
 from penstock.core.select import Deliveries
 from penstock.core.task import Facts, Record, Task, make_task
+from penstock.core.values import MAX_WHOLE, span_ms, whole
 from penstock.errors import PenstockError
 from penstock.operations.operation import Operation
 

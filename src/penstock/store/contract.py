@@ -15,7 +15,7 @@ Promises:
 A store knows no handler, no retry rule and no waiting caller. It reports what became ready (Effects), and the broker
 wakes whoever waits.
 
-Kinds without leases (`core.handout` has their rules):
+Kinds without leases (`core.lifecycle` has their rules):
 - The public id of a task is the text in `Record.address`; `Move.name` and `get` use it. `find` goes by integer id.
 - A hand-out has no owner, lease number or deadline. `take` needs a live handle; the end of a session touches nothing.
 - `round`: a put of an id that is there changes nothing, or only the data. rank1 is the time of the last hand-out.
@@ -28,7 +28,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from penstock.core.ending import Sought
+from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import Kind
 from penstock.core.lifecycle import Move
@@ -145,7 +145,7 @@ class Store(Protocol):
         """The counters, read and not recounted."""
 
     # addresses, outcomes and groups
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         """The live task of an address (str), or how its last one ended; or the same for the addressed task of an id."""
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:

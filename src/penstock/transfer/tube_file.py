@@ -18,7 +18,6 @@ from penstock.core.backoff import Backoff
 from penstock.core.group import Group
 from penstock.core.ids import Mark, read_mark, shown_mark
 from penstock.core.kind import DELIVER, Kind, must_be_known
-from penstock.core.numbers import whole
 from penstock.core.options import check_new_tube
 from penstock.core.portable import (
     MAX_MARK,
@@ -37,6 +36,7 @@ from penstock.core.portable import (
 from penstock.core.results import Counts
 from penstock.core.task import Record
 from penstock.core.transfer import Kept, Tally
+from penstock.core.values import whole
 from penstock.errors import BadValue
 
 VERSION = 1

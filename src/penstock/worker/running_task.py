@@ -13,9 +13,9 @@ from penstock.app.handler import DEFAULT_ATTEMPTS
 from penstock.app.tracing import TRACE
 from penstock.broker.tube import Tube
 from penstock.core import codec
-from penstock.core.numbers import positive_ms
 from penstock.core.options import Tube as StoredTube
 from penstock.core.task import Record, Task
+from penstock.core.values import positive_ms
 from penstock.errors import BadValue
 
 if TYPE_CHECKING:

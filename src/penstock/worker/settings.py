@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.app.app import App
 from penstock.core.names import name, shown
-from penstock.core.numbers import span_ms, whole
+from penstock.core.values import span_ms, whole
 from penstock.errors import BadValue
 
 DEFAULT_CONCURRENCY = 16

@@ -13,7 +13,7 @@ from penstock.core.backoff import Backoff
 from penstock.core.ending import encode_code
 from penstock.core.entry import encode_payload
 from penstock.core.lifecycle import Move
-from penstock.core.numbers import MAX_SECONDS, span_ms
+from penstock.core.values import MAX_SECONDS, span_ms
 from penstock.errors import PenstockError
 from penstock.runtime.failures import failure_of
 

@@ -14,8 +14,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.core.backoff import Backoff
 from penstock.core.names import MAX_ID
-from penstock.core.numbers import MAX_PRI, MAX_SECONDS
 from penstock.core.shards import MAX_SHARDS
+from penstock.core.values import MAX_PRI, MAX_SECONDS
 from penstock.errors import BadValue
 
 Seconds = Annotated[float, Meta(ge=0, le=MAX_SECONDS)]

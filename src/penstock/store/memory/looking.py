@@ -17,7 +17,7 @@ from penstock.store.memory.tube import TubeState
 
 # public status -> stored states
 _STATES = {"r": "rq", "~": "~g"}
-# What a task in these states must have, or nothing ever ends the state: `core.soundness`.
+# What a task in these states must have, or nothing ever ends the state: `engine.integrity`.
 _NEEDED = {QUEUED: "utube", "~": "at", "g": "group_no"}
 
 

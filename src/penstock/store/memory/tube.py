@@ -15,14 +15,12 @@ from penstock.core import group as rules
 from penstock.core.ending import SUPERSEDED_MS, Ending, kept_under
 from penstock.core.entry import new_record
 from penstock.core.group import Group
-from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
-from penstock.core.ids import Mark, next_marks, shown_mark
+from penstock.core.ids import Mark, needed_mark, next_marks, shown_mark
 from penstock.core.kind import CLOCK
 from penstock.core.lane import next_turn
-from penstock.core.lifecycle import Move, expired, handed_out
+from penstock.core.lifecycle import Move, delivered, dispatched, expired, handed_out, round_limit, round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import STATE_COUNTER, Counts
-from penstock.core.soundness import needed_mark
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
 from penstock.core.transfer import Kept, Tally
 from penstock.engine import port
@@ -271,7 +269,7 @@ class TubeState:
 
     def take(self, count: int, session: int, call: int, max_pri: int | None, now: int) -> list[Record]:
         """Hand out up to count tasks, in order."""
-        top = clock_limit(self.tube, now) if self.tube.kind.hand_out == CLOCK else max_pri
+        top = round_limit(self.tube, now) if self.tube.kind.hand_out == CLOCK else max_pri
         # Where each hand-out moves its micro-queue behind the others, the next task is only known after it.
         turns, batch = (count, 1) if self.tube.fair and self.tube.utube_limit > 1 else (1, count)
         handed: list[Record] = []
@@ -310,7 +308,7 @@ class TubeState:
         if self.tube.kind.leased:
             new = handed_out(record, session, call, now)
         elif self.tube.kind.hand_out == CLOCK:
-            new = clocked(record, now)
+            new = dispatched(record, now)
         else:
             new = delivered(record, now, self.counts["take"])
         handed = self.move(record, new, now) or new
@@ -361,7 +359,7 @@ class TubeState:
         """The same, or when the next element may be handed out."""
         moment = self.due_at()
         if self.tube.kind.hand_out == CLOCK and (element := self.by_state["r"].first()) is not None:
-            wait = clock_wait(self.tube, element[0], now)
+            wait = round_wait_ms(self.tube, element[0], now)
             if wait is not None and (moment is None or now + wait < moment):
                 return now + wait
         return moment

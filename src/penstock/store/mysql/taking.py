@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.core.handout import clock_wait
 from penstock.core.kind import CLOCK
+from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import Effects
 from penstock.core.task import Record
@@ -163,7 +163,7 @@ class Taking:
                 handed.tube = tube
                 return
             for (rank,) in ranks:
-                wait = clock_wait(tube, rank, moment)
+                wait = round_wait_ms(tube, rank, moment)
                 moments.append(moment + (_SOON_MS if wait is None else wait))
             handed.next_at = min(moments, default=None)
 

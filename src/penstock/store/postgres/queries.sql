@@ -419,7 +419,7 @@ WITH $lease_heads, left_heads AS MATERIALIZED (SELECT h.pk, queues.turn FROM que
 turned AS (UPDATE penstock_task k SET rank2 = left_heads.turn FROM left_heads WHERE k.pk = ANY (ARRAY[left_heads.pk]))
 SELECT $looked, NULL, got.* FROM ok LEFT JOIN got ON true;
 -- fragment: handed
--- Hand-outs without a lease (core.handout): elements of a clock stay ready, and delivered messages get a serial.
+-- Hand-outs without a lease (core.lifecycle): elements of a clock stay ready, and delivered messages get a serial.
 got AS (UPDATE penstock_task k SET state = CASE WHEN ok.serials IS NULL THEN 'r' ELSE 't' END::"char",
     rank1 = CASE WHEN ok.serials IS NULL THEN ok.clock ELSE found.place END, taken = ok.clock, attempts = k.attempts + 1
     FROM ok, found WHERE k.pk = ANY (ARRAY[found.key]) RETURNING found.place, $brief)

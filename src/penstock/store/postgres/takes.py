@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.core.handout import clock_wait
 from penstock.core.kind import CLOCK
+from penstock.core.lifecycle import round_wait_ms
 from penstock.core.options import Tube
 from penstock.core.results import Blocked, Effects
 from penstock.core.task import Record
@@ -161,7 +161,7 @@ def _handed(step: PostgresStep, request: Request, answers: Sequence[list[Row]]) 
             _raise_bounds(step, tube, handed.records, low)
             break
         if tube.kind.hand_out == CLOCK and first_rank is not None:
-            wait = clock_wait(tube, first_rank, step.now)
+            wait = round_wait_ms(tube, first_rank, step.now)
             nexts.append(step.now + (BUSY_MS if wait is None else wait))
     handed.next_at = min(nexts, default=None)
     return handed

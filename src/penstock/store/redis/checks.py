@@ -14,13 +14,12 @@ from msgspec.structs import replace
 
 from penstock.core import group as rules
 from penstock.core.group import Group
-from penstock.core.ids import Mark, shown_mark
+from penstock.core.ids import Mark, needed_mark, shown_mark
 from penstock.core.kind import CLOCK, DELIVER
 from penstock.core.options import Tube
 from penstock.core.results import ADVANCE_STEP, STATE_COUNTER, Effects, Finding
-from penstock.core.soundness import mended, needed_mark
 from penstock.core.task import UNSTARTED, Record
-from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems
+from penstock.engine.integrity import counter_problems, group_problems, heads_wanted, queue_problems, repaired
 from penstock.engine.port import QueueAudit
 from penstock.errors import StoreCorrupt
 from penstock.store.redis import queries
@@ -182,7 +181,7 @@ class Look:
         return record
 
     def _sound_unleased(self, record: Record) -> Record:
-        wrong = mended(self.tube, record)
+        wrong = repaired(self.tube, record)
         if wrong is not None:
             self._report(record.id, wrong[0], "put it right", shown=record.address)
             record = wrong[1]

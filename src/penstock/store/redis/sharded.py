@@ -12,15 +12,14 @@ from typing import TypeVar, cast
 
 from msgspec.structs import replace
 
-from penstock.core.ending import Sought
+from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
-from penstock.core.refusals import refuse_busy
+from penstock.core.refusals import partly_applied, refuse_busy
 from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Lease, Settled, Stored, Taken
 from penstock.core.select import Deliveries, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
-from penstock.core.stepwise import stepwise
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
 from penstock.store.redis.location import locate
@@ -180,7 +179,7 @@ class ShardedStore(RedisStore):
         """A step in each shard, given how many tasks the shards before it settled."""
         settled = Settled([], Effects())
         for shard in self._shards.of(tube):
-            with stepwise(settled.records):
+            with partly_applied(settled.records):
                 part = step(shard, len(settled.records))
             if part is not None:
                 settled.records.extend(self._shards.public(shard.no, part.records))
@@ -226,23 +225,23 @@ class ShardedStore(RedisStore):
 
     # addresses and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         if isinstance(key, str):
             return self._newest(tube, key, now)
         [(home, own)] = self._locate(tube, [key], "outcomes")
         found = super().outcome(self._shards.of(tube)[home], own, now=now)
-        return replace(found, last=key) if found.id is None else Sought(key)
+        return replace(found, last=key) if found.id is None else OutcomeLookup(key)
 
-    def _newest(self, tube: Tube, address: str, now: int | None) -> Sought:
+    def _newest(self, tube: Tube, address: str, now: int | None) -> OutcomeLookup:
         shards = self._shards.of(tube)
         if not tube.kind.per_utube:  # else its micro-queue is not known
             shards = [shards[shard_of(address, tube.shards)]]
-        ended, last = Sought(), 0
+        ended, last = OutcomeLookup(), 0
         for shard in shards:
             found, own = self._find_outcome(shard, address, now)
             id = self._shards.public_id(shard.no, own)
             if found.id is not None:
-                return Sought(id)
+                return OutcomeLookup(id)
             if found.ending is not None and id > last:  # the outcome of an earlier task may be in another shard
                 ended, last = replace(found, last=id), id
         return ended

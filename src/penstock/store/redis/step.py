@@ -22,9 +22,9 @@ from penstock.core.ending import Ending
 from penstock.core.lease import call_of
 from penstock.core.lifecycle import Move, expired
 from penstock.core.options import Tube
+from penstock.core.refusals import partly_applied
 from penstock.core.results import Effects, Lane
 from penstock.core.select import Deliveries, Find, Holders
-from penstock.core.stepwise import stepwise
 from penstock.core.task import Record
 from penstock.core.transfer import Tally
 from penstock.engine import port
@@ -138,7 +138,7 @@ class RedisStep:
         return [id for id in self._taken if id > after]
 
     def _read(self, tube: Tube, *words: Argument) -> Loaded:
-        with stepwise(self._done):
+        with partly_applied(self._done):
             reply = self._runner.on_tube("read_tasks", tube, *words, idempotent=True, now=self._given)
         now, tasks, groups = cast("tuple[int, list[int | bytes], list[int | bytes]]", tuple(reply))
         self._now = now
@@ -198,7 +198,7 @@ class RedisStep:
         packed = _encode([_packed(row, results) for row in rows])
         if any(row.ending is not None for row in rows) and tube.kind.leased:
             self._runner.keep_outcomes(tube, puts.pack_facts(tube))
-        with stepwise(self._done):
+        with partly_applied(self._done):
             effects, missed = self._apply(tube, packed, results)
         left_out = {rows[place - 1].before.id for place in missed}
         done = [row for row in rows if row.before.id not in left_out] if missed else rows

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from penstock.core import group as rules
 from penstock.core.address import duplicate, linked
-from penstock.core.ending import Sought
+from penstock.core.ending import OutcomeLookup
 from penstock.core.group import Group
 from penstock.core.kind import CLOCK, Kind
 from penstock.core.lifecycle import Move
@@ -407,10 +407,10 @@ class RedisStore(TransferCalls, EngineStore):
 
     # addresses, outcomes and groups
 
-    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> Sought:
+    def outcome(self, tube: Tube, key: int | str, *, now: int | None = None) -> OutcomeLookup:
         return self._find_outcome(tube, key, now)[0]
 
-    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[Sought, int]:
+    def _find_outcome(self, tube: Tube, key: int | str, now: int | None) -> tuple[OutcomeLookup, int]:
         """The same, and the id of the task that has an address or had it last."""
         words: tuple[Argument, Argument] = (key, b"") if isinstance(key, str) else ("", b"")
         if isinstance(key, int):
@@ -419,10 +419,10 @@ class RedisStore(TransferCalls, EngineStore):
         found = self._runner.on_tube("find_outcome", tube, *words, idempotent=True, now=now)
         _, id, there, stored, last = cast("tuple[int, int, int, bytes | None, int]", tuple(found))
         if there:
-            return Sought(id), id
+            return OutcomeLookup(id), id
         if stored is None:
-            return Sought(unknown=isinstance(key, int) and not 0 < key <= last), id
-        return Sought(ending=read_outcome(id, stored).ending, last=id), id
+            return OutcomeLookup(unknown=isinstance(key, int) and not 0 < key <= last), id
+        return OutcomeLookup(ending=read_outcome(id, stored).ending, last=id), id
 
     def open_group(self, tube: Tube, name: str, *, on_failure: str | None = None, now: int | None = None) -> Group:
         letter = next((letter for letter, policy in ON_FAILURE.items() if policy == on_failure), "")

@@ -329,7 +329,7 @@ JOIN penstock_tube t ON t.no = w.tube WHERE h.session = :no ORDER BY t.name;
 SELECT state, count(*) FROM penstock_task WHERE pk > :low AND pk <= :high GROUP BY state;
 
 -- name: stranded
--- core/soundness.py has what this means.
+-- engine/integrity.py has what this means.
 SELECT $record FROM penstock_task WHERE pk > :low AND pk <= :high AND (state NOT IN ('r', 'q', 't', '~', '!', 'g')
 OR (state = 'q' AND utube IS NULL) OR (state = '~' AND $untimed) OR (state = 'g' AND group_no IS NULL)) ORDER BY pk;
 

@@ -15,15 +15,14 @@ from uuid import uuid4
 
 import msgspec
 
-from penstock.core.declared import declared_tube
 from penstock.core.ending import Ending
 from penstock.core.group import Group
+from penstock.core.ids import needed_mark
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.options import Tube, changed_options, encode_given, make_tube
+from penstock.core.options import Tube, changed_options, encode_given, make_tube, stored_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
-from penstock.core.soundness import needed_mark
 from penstock.core.task import Record
 from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
 from penstock.engine import port
@@ -79,13 +78,13 @@ class SqlStep:
 
     def tubes(self, names: Sequence[str] | None = None) -> list[StoredTube]:
         rows = self.rows(self.Q.all_tubes) if names is None else self.rows(self.Q.tubes_named, texts=names)
-        return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in rows]
+        return [StoredTube(stored_tube(*row[:4]), bool(row[4])) for row in rows]
 
     def overdue(self) -> tuple[list[StoredTube], bool, str]:
         found = {row[0]: row for row in self.rows(self.Q.overdue)}
         _, altered, _, now, lapsed = found.pop(0)
         self.now = int(now)
-        return [StoredTube(declared_tube(*row[:4]), bool(row[4])) for row in found.values()], bool(lapsed), altered
+        return [StoredTube(stored_tube(*row[:4]), bool(row[4])) for row in found.values()], bool(lapsed), altered
 
     def add_tube(self, name: str, kind: Kind, given: dict[str, object]) -> Tube | None:
         raise NotImplementedError

@@ -14,10 +14,9 @@ from msgspec.structs import astuple, replace
 
 from penstock.core.ending import STATUS_OF, SUPERSEDED_MS, kept_under
 from penstock.core.entry import new_record
-from penstock.core.handout import clock_limit, clock_wait, clocked, delivered
 from penstock.core.ids import shown_mark
 from penstock.core.kind import CLOCK, Kind
-from penstock.core.lifecycle import Move
+from penstock.core.lifecycle import Move, delivered, dispatched, round_limit, round_wait_ms
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
@@ -251,11 +250,11 @@ class SqliteStep(SqlStep):
 
     def _hand_out_unleased(self, tube: Tube, count: int) -> list[Record]:
         is_clock, now = tube.kind.hand_out == CLOCK, self.now
-        top = clock_limit(tube, now) if is_clock else 0
+        top = round_limit(tube, now) if is_clock else 0
         found = [Record(*row) for row in self.execute(Q.to_hand_out, (tube.no, top, now, count))]
         if not is_clock:
             return self._deliver(tube, found, new=True)
-        handed = [clocked(record, now) for record in found]
+        handed = [dispatched(record, now) for record in found]
         if handed:
             base = first_pk(tube)
             self._write(Q.hand_out, [(base | record.id, "r", now, now) for record in handed])
@@ -285,7 +284,7 @@ class SqliteStep(SqlStep):
     def _next_hand_out(self, tube: Tube) -> int | None:
         """When the first element of a round tube may be handed out; None if there is none, or if it may be now."""
         rank = self.execute(Q.first_rank, (tube.no,)).get if tube.kind.hand_out == CLOCK else None
-        wait = None if rank is None else clock_wait(tube, rank, self.now)
+        wait = None if rank is None else round_wait_ms(tube, rank, self.now)
         return None if wait is None else self.now + wait
 
     def _register(self, request: Request, came: bool) -> None:

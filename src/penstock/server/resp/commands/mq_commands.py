@@ -16,8 +16,8 @@ from penstock.broker.tube import Tube
 from penstock.broker.tube_factory import make_handle, open_tube
 from penstock.core.ids import message_id
 from penstock.core.names import queue_name
-from penstock.core.numbers import MAX_SECONDS, MAX_WHOLE
 from penstock.core.task import Task
+from penstock.core.values import MAX_SECONDS, MAX_WHOLE
 from penstock.errors import BadValue, NoSuchTube
 from penstock.server.auth import Role
 from penstock.server.paging import inspect_tasks, recover_tasks, take_tasks

@@ -9,9 +9,9 @@ from penstock.broker import admin
 from penstock.broker.outcome import Outcome
 from penstock.broker.tube import MAX_PAGE, PAGE, Tube
 from penstock.core import codec
-from penstock.core.numbers import span_ms
-from penstock.core.numbers import whole as bounded
 from penstock.core.task import Facts, Task
+from penstock.core.values import span_ms
+from penstock.core.values import whole as bounded
 from penstock.errors import NotFound
 from penstock.operations.operation import Operation
 from penstock.server.auth import Role

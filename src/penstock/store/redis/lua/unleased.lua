@@ -46,7 +46,7 @@ next_hand_out = function()
 end
 
 -- part: hand_over
--- Hand-outs without a lease, as decided by penstock.core.handout: an element stays ready, behind all that were handed out
+-- Hand-outs without a lease, as decided by penstock.core.lifecycle: an element stays ready, behind all that were handed out
 -- before; a message moves to the end of the delivered ones.
 local serial
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.core.numbers import MAX_SECONDS, number, positive_ms, span_ms, timeout, whole
+from penstock.core.values import MAX_SECONDS, number, positive_ms, span_ms, timeout, whole
 from penstock.errors import BadValue
 
 NAN, INF = float("nan"), float("inf")

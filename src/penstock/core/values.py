@@ -1,12 +1,16 @@
-"""Numbers a caller may give: whole numbers in a range, and seconds that become milliseconds."""
+"""Values that callers give: flags, collections, whole numbers in a range, and seconds that become milliseconds."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from penstock.core.names import kind_of, shown
 from penstock.errors import BadValue
+
+T = TypeVar("T")
 
 # A hundred years: longer than any queue lives, and far below 2**53 when counted in milliseconds.
 MAX_SECONDS = 3_155_760_000
@@ -95,3 +99,26 @@ def _seconds(what: str, value: object, wanted: str, *, above: bool = False) -> f
     if value > MAX_SECONDS:
         raise BadValue(f"{what} {shown(value)} is out of range: at most {MAX_SECONDS} seconds (100 years)")
     return float(value)
+
+
+def flag(what: str, value: object) -> bool:
+    """True or False; other values may be meant as either."""
+    if type(value) is not bool:
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give True or False")
+    return value
+
+
+def several(what: str, value: Iterable[T]) -> Iterable[T]:
+    """Any collection or iterator."""
+    given: object = value
+    if not isinstance(given, Iterable) or isinstance(given, type):
+        raise BadValue(f"{what} {shown(value)} is {kind_of(value)}: give a list")
+    return value
+
+
+def items(value: Iterable[T]) -> Iterable[T]:
+    """What put_many is given. A text or a mapping is one item more often than many."""
+    given: object = value
+    if isinstance(given, (str, bytes, bytearray, memoryview, Mapping)):
+        raise BadValue(f"items {shown(value)} is {kind_of(value)}, which is one item: give a list, such as [item]")
+    return several("items", value)
