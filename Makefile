@@ -1,4 +1,4 @@
-# The commands to know: make demo, make quick, make test, make check, make bench.
+# The commands to know: make demo, make quick, make test, make check, make docs, make bench.
 # Needs Python 3.11 or later; another one than python3: make PYTHON=python3.12 test
 
 PYTHON ?= python3
@@ -8,7 +8,7 @@ READY := $(VENV)/.installed
 PEERS := $(VENV)/peers
 SOURCES := src tests $(wildcard bench examples)
 
-.PHONY: demo quick test check bench clean
+.PHONY: demo quick test check docs docs-serve bench clean
 
 # On another store: make demo URL=redis://localhost/0
 demo: $(READY)
@@ -30,6 +30,14 @@ check: $(READY)
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy $(SOURCES)
+
+# The theme's own announcements are not about our pages.
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: $(READY)
+	$(RUN) -m mkdocs build --strict
+
+docs-serve: $(READY)
+	$(RUN) -m mkdocs serve
 
 bench: $(READY) $(PEERS)/.installed $(PEERS)/bullmq/.installed
 	$(RUN) -m bench
