@@ -1,10 +1,16 @@
-"""Run every python block of the pages as a reader would: in order, in an empty folder."""
+"""Run every python block of the pages as a reader would: in order, in an empty folder.
+
+A comment before a block says more: `<!-- not run: REASON -->`, or `<!-- file: NAME -->` for a block of any language
+that the reader saves. `<!-- the commands of this page are run -->`, anywhere in a page, is for its sh blocks, and for
+the text blocks with their output.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,51 +19,47 @@ from typing import NamedTuple
 import pytest
 
 import penstock
-from tests.docs.pages import PAGES, title
+from tests.docs.pages import PAGES, ROOT, title
 from tests.servers import running
 
 _FENCE = re.compile(r"^```(\w*)")
-_NOT_RUN = re.compile(r"^<!-- not run: (.+) -->$")
-
-# Runs the blocks of one page in one namespace. Leading newlines make tracebacks show the line in the page.
-_RUNNER = """
-import json, sys
-page, blocks = json.loads(sys.stdin.read())
-namespace = {"__name__": "__main__"}
-for line, code in blocks:
-    exec(compile("\\n" * line + code, page, "exec"), namespace)
-"""
+_MARK = re.compile(r"^<!-- (not run|file): (.+) -->$")
+_COMMANDS = "<!-- the commands of this page are run -->"
 
 
 class Block(NamedTuple):
-    """A python block: its page, the line of its fence, its code, and the reason if it is not run."""
+    """A block: its page, the line of its fence, its code, the reason if it is not run, its kind, the file it is for."""
 
     page: str
     line: int
     code: str
     not_run: str | None
+    kind: str = "python"
+    path: str | None = None
 
 
 def blocks_of(page: str, text: str) -> list[Block]:
-    """Returns the python blocks of a page, in order."""
+    """Returns the blocks of a page that are run, and those that are python but not run, in order."""
+    run = {"python", "sh", "text"} if _COMMANDS in text else {"python"}
     found: list[Block] = []
     lines: list[str] = []
     language: str | None = None
-    reason: str | None = None
+    marks: dict[str, str] = {}
     begin = 0
     for number, line in enumerate(text.splitlines(), 1):
         fence = _FENCE.match(line)
         if language is not None and not fence:
             lines.append(line)
         elif language is not None:
-            if language == "python":
-                found.append(Block(page, begin, "\n".join(lines), reason))
-            language, reason = None, None
+            if language in run or "file" in marks:
+                kind = "file" if "file" in marks else language
+                found.append(Block(page, begin, "\n".join(lines), marks.get("not run"), kind, marks.get("file")))
+            language, marks = None, {}
         elif fence:
             language, begin, lines = fence[1], number, []
         elif line.strip():
-            marked = _NOT_RUN.match(line)
-            reason = marked[1] if marked else None
+            marked = _MARK.match(line)
+            marks = {marked[1]: marked[2]} if marked else {}
     assert language is None, f"{page}:{begin} begins a block that never ends"
     return found
 
@@ -71,22 +73,31 @@ def test_the_blocks_of_a_page_run(page: str, tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PENSTOCK_URL"}
     environment["PENSTOCK_LOCKS"] = str(tmp_path / "locks")
     environment["PYTHONPATH"] = str(Path(penstock.__file__).parents[1])  # also where it is not installed
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     if any("REDIS_URL" in block.code for block in RUN[page]):
         environment["REDIS_URL"] = running("redis").url
     folder = tmp_path / "reader"
     folder.mkdir()
-    ran = subprocess.run(
-        [sys.executable, "-W", "error", "-c", _RUNNER],
-        input=json.dumps([page, [(block.line, block.code) for block in RUN[page]]]),
+    reader = subprocess.Popen(
+        [sys.executable, "-W", "error", ROOT / "tests" / "docs" / "reader.py"],
         cwd=folder,
         env=environment,
-        capture_output=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=240,
-        check=False,
+        start_new_session=True,
     )
-    assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == "", "a page's example complains"
+    try:
+        blocks = [(block.kind, block.line, block.code, block.path) for block in RUN[page]]
+        _, complaints = reader.communicate(json.dumps([page, blocks]), timeout=240)
+    finally:
+        try:
+            os.killpg(reader.pid, signal.SIGKILL)  # what a page that failed has left running
+        except ProcessLookupError:
+            pass
+    assert reader.returncode == 0, complaints
+    assert complaints == "", "a page's example complains"
 
 
 def test_the_readme_has_a_short_example_that_runs() -> None:
@@ -109,6 +120,8 @@ def test_blocks_that_are_not_run_are_counted() -> None:
         ("<!-- not run: slow -->\n```python\nx\n```\n```python\ny\n```\n", ["y"], ["slow"]),
         ("<!-- not run: slow -->\n\n```python\nx\n```\n", [], ["slow"]),
         ("<!-- not run: slow -->\ntext\n```python\nx\n```\n", ["x"], []),
+        ("<!-- file: a.toml -->\n```toml\nx\n```\n```sh\ny\n```\n", ["x"], []),
+        ("<!-- the commands of this page are run -->\n```sh\nx\n```\n\n```text\ny\n```\n", ["x", "y"], []),
     ],
 )
 def test_blocks_are_found(text: str, run: list[str], left_out: list[str]) -> None:

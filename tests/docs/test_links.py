@@ -13,6 +13,7 @@ from tests.docs.pages import PAGES, ROOT, title
 _LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _NAMED = re.compile(r"`([\w./-]+(?:\.(?:py|sql|md|toml)|/))`")
+_SAVED = re.compile(r"^<!-- file: (.+) -->$", re.MULTILINE)  # by the reader
 _OUTSIDE = ("http://", "https://", "mailto:")
 # Where a path in the text may begin.
 _STARTS = (ROOT, ROOT / "src" / "penstock")
@@ -39,8 +40,9 @@ def broken_links(page: Path) -> Iterator[str]:
 
 
 def missing_files(page: Path) -> Iterator[str]:
+    saved = _SAVED.findall(page.read_text())
     for name in _NAMED.findall(prose(page)):
-        if name.startswith("/"):
+        if name.startswith("/") or name in saved:
             continue  # a path of the reader's computer
         if "/" in name:
             there = any((start / name).exists() for start in (*_STARTS, page.parent))
