@@ -12,11 +12,12 @@ import apsw
 import pytest
 
 import penstock
+from penstock.store.sqlite.memory import opened
 from penstock.testing import Clock
 from tests.conftest import STORES
 
 # A store joins the suite by its name here.
-SQL_STORES = ("sqlite", "postgres", "mariadb")
+SQL_STORES = ("memory", "sqlite", "postgres", "mariadb")
 
 Damage = Callable[[str], None]
 
@@ -38,6 +39,11 @@ def broker(url: str) -> Iterator[penstock.Broker]:
 def damage(url: str, broker: penstock.Broker) -> Damage:
     """Runs a statement in the broker's store."""
     return partial(_EXECUTE[urlsplit(url).scheme], url)
+
+
+def _in_memory(url: str, statement: str) -> None:
+    with opened[url].step() as step:
+        step.execute(statement)
 
 
 def _in_sqlite(url: str, statement: str) -> None:
@@ -66,4 +72,10 @@ def _in_mysql(url: str, statement: str) -> None:
         connection.cursor().execute(statement)
 
 
-_EXECUTE = {"sqlite": _in_sqlite, "postgresql": _in_postgres, "mysql": _in_mysql, "mariadb": _in_mysql}
+_EXECUTE = {
+    "memory": _in_memory,
+    "sqlite": _in_sqlite,
+    "postgresql": _in_postgres,
+    "mysql": _in_mysql,
+    "mariadb": _in_mysql,
+}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.core import kind
-from penstock.store.memory import database as memory
+from penstock.store.sqlite import memory
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD, signal.SIGUSR1, signal.SIGUSR2)
 _LOGGERS = (logging.getLogger(), logging.getLogger("penstock"), logging.getLogger("penstock.worker"))

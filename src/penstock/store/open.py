@@ -172,7 +172,7 @@ def look_at_schema(url: str) -> Schema:
 
 
 def _open_memory(url: str, clock: Clock | None) -> TransferStore:
-    from penstock.store.memory.database import open_memory
+    from penstock.store.sqlite.memory import open_memory
 
     _parameters(url, {})
     return open_memory(url, clock)

@@ -12,7 +12,7 @@ from penstock.app.running import log_tasks
 from penstock.broker.broker import Broker, connect
 from penstock.core.names import shown
 from penstock.errors import NotFound
-from penstock.store.memory.database import opened
+from penstock.store.sqlite.memory import opened
 from penstock.testing.queued import run_once
 from penstock.worker.running_task import RunningTask, read_call
 

@@ -98,7 +98,7 @@ class Connection:
                 return db
             self._prepare_to_write(db, transaction)
             db.execute("BEGIN IMMEDIATE")
-            self._must_be_there()
+            self.must_be_there()
         except apsw.Error as error:
             self.lock.release()
             raise translated(error, self.path) from error
@@ -116,7 +116,7 @@ class Connection:
         self._busy.pause = transaction.pause
         self.writes += 1
 
-    def _must_be_there(self) -> None:
+    def must_be_there(self) -> None:
         """The file and its log are those that were opened: what is written to others, nobody would ever read."""
         if inode(self.path) != self._file:
             raise StoreUnavailable(f"{self.path} was replaced under this broker: close it and connect again")
@@ -249,7 +249,7 @@ class Connection:
             if self._shared is not None:
                 self._commit_shared()
             self._prepare_to_write(db, transaction)
-            self._must_be_there()
+            self.must_be_there()
             return _row(db, query, values)
         except apsw.Error as error:
             raise translated(error, self.path) from error

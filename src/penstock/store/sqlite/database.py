@@ -126,7 +126,7 @@ def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | N
     connection = Connection(os.path.abspath(path), durable=durable)
     watch = Watch(connection.path, connection.data_version, lambda: connection.writes)
     try:
-        store = EngineStore(SqliteDatabase(connection, f"sqlite:{_migrate(connection)}", clock or wall_clock, watch))
+        store = EngineStore(SqliteDatabase(connection, f"sqlite:{migrate(connection)}", clock or wall_clock, watch))
         store.finish_drops()
     except BaseException:
         connection.close()
@@ -134,7 +134,7 @@ def open_sqlite(path: str, *, durable: bool = True, clock: Callable[[], int] | N
     return store
 
 
-def _migrate(connection: Connection) -> str:
+def migrate(connection: Connection) -> str:
     """Bring the schema up to date. Returns the store's random id."""
     with connection.durable as db:
         stored = _stored_schema(db, connection.path)

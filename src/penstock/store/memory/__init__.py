@@ -1,1 +1,0 @@
-"""The memory store: tasks in the memory of this process, gone with it."""

@@ -1,0 +1,92 @@
+"""The store in memory: SQLite without a file, shared by the brokers of one process that use the same URL.
+
+The lock of its only connection is all that orders steps. Nothing is watched: whoever changes something wakes those who
+wait, in the same process. A forked child must connect again, and finds an empty store.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import apsw
+
+from penstock.core.results import Description
+from penstock.engine.store import EngineStore
+from penstock.errors import StoreUnavailable, UnsupportedOption
+from penstock.store.forks import reset_in_child
+from penstock.store.sqlite.connection import Connection
+from penstock.store.sqlite.database import SqliteDatabase, migrate, wall_clock
+
+
+class MemoryConnection(Connection):
+    """A connection to no file. What is stored is gone when it is closed."""
+
+    def open(self) -> apsw.Connection:
+        if self._db is None:
+            if self._closed:
+                raise StoreUnavailable(f"this broker on {self.path} is closed: connect again")
+            self._db = apsw.Connection(":memory:")
+            self._db.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # as in `open_file`
+        return self._db
+
+    def must_be_there(self) -> None:
+        """No file can be replaced."""
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._closed = True
+
+
+class MemoryDatabase(SqliteDatabase):
+    """Keeps `engine.port.Database` for all openers of one URL."""
+
+    shared = False
+    openers = 0
+
+    def bind(self, connection: object) -> SqliteDatabase:
+        raise UnsupportedOption("memory:// has no transactions to bind to: sqlite:// has")
+
+    def describe(self) -> Description:
+        promise = "nothing outlives the last broker of this process"
+        return Description("memory", "", self.identity, promise, None, [])
+
+    def close(self) -> None:
+        """Close it for one opener. The content goes with the last one."""
+        with _stores.lock:
+            self.openers -= 1
+            if self.openers > 0:
+                return
+            if opened.get(self.identity) is self:
+                del opened[self.identity]
+        super().close()
+
+
+class _Stores:
+    """The open ones of this process, by URL."""
+
+    def __init__(self) -> None:
+        self.opened: dict[str, MemoryDatabase] = {}
+        self.lock = threading.Lock()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """What the parent has open is closed here."""
+        self.opened.clear()
+        self.lock = threading.Lock()
+
+
+_stores = _Stores()
+opened = _stores.opened
+
+
+def open_memory(url: str, clock: Callable[[], int] | None = None) -> EngineStore:
+    """The store of that URL in this process. Its clock is that of the first opener."""
+    with _stores.lock:
+        database = opened.get(url)
+        if database is None:
+            connection = MemoryConnection(url, durable=False)
+            migrate(connection)
+            database = opened[url] = MemoryDatabase(connection, url, clock or wall_clock, None)
+        database.openers += 1
+        return EngineStore(database)
