@@ -31,7 +31,7 @@ def lease(stored: bytes) -> bytes:
 DAMAGE: dict[str, tuple[Callable[[RedisStore], object], str]] = {
     "an element out of its place": (
         lambda store: rewrite(store, FEEDS, FIRST, lambda stored: stored[:9] + bytes(8) + stored[17:]),
-        "does not stand",
+        "is not where",
     ),
     "a buried element": (lambda store: rewrite(store, FEEDS, FIRST, lambda stored: b"!" + stored[1:]), "state !"),
     "a taken element": (lambda store: rewrite(store, FEEDS, FIRST, lambda stored: b"t" + stored[1:]), "state t"),

@@ -231,7 +231,7 @@ UNLEASED: dict[str, tuple[str, str, str]] = {
     "an element out of its place": (
         "UPDATE penstock_task SET rank1 = 7 WHERE address = 'a'",
         "feeds",
-        "does not stand where its last hand-out put it",
+        "is not where its last hand-out put it",
     ),
     "a buried element": ("UPDATE penstock_task SET state = '!' WHERE address = 'a'", "feeds", "is in state !"),
     "a taken element": ("UPDATE penstock_task SET state = 't' WHERE address = 'a'", "feeds", "is in state t"),
