@@ -69,6 +69,10 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         (["shop:app", "--grace", "nan"], "penstock: grace nan is out of range"),
         (["shop:app", "--tubes", "a b"], "penstock: tube 'a b' is not a name"),
         (["shop:app", "--url", "gopher://x"], "penstock: "),
+        (["shop:app", "--listen", "9000"], "penstock: --listen '9000' is no address"),
+        (["shop:app", "--listen", "0.0.0.0:0"], "can be reached from other hosts, and no token is asked for"),
+        (["shop:app", "--token-file", "tokens"], "penstock: --token-file is for /metrics: give --listen as well"),
+        (["shop:app", "--max-tasks", "0"], "penstock: max_tasks 0 is out of range"),
         ([], "penstock: there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks"),
     ],
 )
@@ -79,11 +83,31 @@ def test_what_cannot_be_is_one_clear_line(folder: Path, arguments: list[str], me
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_an_error_in_the_program_itself_is_shown_whole(folder: Path) -> None:
-    (folder / "broken.py").write_text("import nothing_of_that_name\n")
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("import nothing_of_that_name", "ModuleNotFoundError: No module named 'nothing_of_that_name'"),
+        ("int('x')", "ValueError: invalid literal for int() with base 10: 'x'"),
+        ("import penstock; penstock.Backoff(base=-1)", "BadValue: "),
+    ],
+)
+def test_an_error_in_the_program_itself_is_shown_whole(folder: Path, line: str, error: str) -> None:
+    (folder / "broken.py").write_text(f"{line}\n")
     done = run("broken:app")
-    assert done.returncode == 1
-    assert "ModuleNotFoundError: No module named 'nothing_of_that_name'" in done.stderr
+    first, *_, last = done.stderr.splitlines()
+    assert (done.returncode, first) == (1, "Traceback (most recent call last):")
+    assert f'broken.py", line 1, in <module>\n    {line}' in done.stderr
+    assert f"\n{error}" in done.stderr.replace("penstock.errors.", "")
+    assert last.startswith(f"penstock: module 'broken' cannot be imported: {error}")
+
+
+def test_a_size_and_a_warning_of_a_tube_that_nobody_uses(folder: Path) -> None:
+    assert "'1T' is no size: give bytes, or a number with K, M or G" in run("shop:app", "--max-memory", "1T").stderr
+    with Program(f"sqlite:///{folder}/own.db", "--tubes", "mail,mial", target="shop:app") as worker:
+        worker.await_log("worker on")
+        assert worker.stop() == 0
+    assert "tube mial is new and no handler here uses it; check the name in --tubes" in worker.log
+    assert "tube mail" not in worker.log
 
 
 @pytest.mark.parametrize("how", ["own", "option", "environment"])

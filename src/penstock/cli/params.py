@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 import msgspec
@@ -41,6 +41,20 @@ class Seconds(click.FloatRange):
         if math.isnan(seconds):
             self.fail(f"{value!r} is not a number.", param, ctx)
         return seconds
+
+
+class Bytes(click.ParamType[int]):
+    """A number of bytes, or one with K, M or G for multiples of 1024."""
+
+    name = "size"
+    _FACTORS: ClassVar = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a usage error where it is none."""
+        match = re.fullmatch(r"([0-9]{1,15})([kmg]?)", str(value).lower())
+        if match is None:
+            self.fail(f"{value!r} is no size: give bytes, or a number with K, M or G, such as 512M.", param, ctx)
+        return int(match[1]) * self._FACTORS[match[2]]
 
 
 @contextmanager

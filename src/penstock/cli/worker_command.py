@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
@@ -21,11 +24,19 @@ from penstock.app.app import App
 from penstock.callbacks.callback_runner import calls_by
 from penstock.cli import output
 from penstock.cli.callback_options import callback_options, callback_settings
+from penstock.cli.params import Bytes
 from penstock.errors import BadValue, PenstockError
+from penstock.server.auth import Tokens
+from penstock.server.sockets import Address
 from penstock.worker.console import Status, configure_logging
 from penstock.worker.reload import run_reloading
-from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, load_app, make_settings
+from penstock.worker.settings import DEFAULT_CONCURRENCY, DEFAULT_GRACE, ImportFailed, load_app, make_settings
 from penstock.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from penstock.worker.monitor import Monitor
+
+log = logging.getLogger("penstock.worker")
 
 
 @click.command()
@@ -47,6 +58,12 @@ from penstock.worker.worker import Worker
     metavar="S",
     help="Seconds to finish when stopping.",
 )
+@click.option("--listen", metavar="HOST:PORT", help="Serve /health, /live and /metrics here, such as 127.0.0.1:9000.")
+@click.option(
+    "--token-file", type=click.Path(path_type=Path), help="Tokens for /metrics; needed where other hosts reach it."
+)
+@click.option("--max-tasks", type=int, metavar="N", help="Stop after this many tasks, for a supervisor to restart it.")
+@click.option("--max-memory", type=Bytes(), metavar="SIZE", help="Stop when it uses more memory, such as 512M or 2G.")
 @click.option("--reload", is_flag=True, help="Restart when a .py file below this folder changes.")
 @callback_options
 @click.option("--json-logs", is_flag=True, help="Log one JSON object per line.")
@@ -54,7 +71,8 @@ from penstock.worker.worker import Worker
 @click.pass_context
 def worker(
     context: click.Context, target: str | None, own_url: str | None, tubes: str | None, concurrency: int | None,
-    processes: int | None, limits: tuple[str, ...], grace: float, reload: bool, callbacks: bool,
+    processes: int | None, limits: tuple[str, ...], grace: float, listen: str | None, token_file: Path | None,
+    max_tasks: int | None, max_memory: int | None, reload: bool, callbacks: bool,
     allowed: tuple[str, ...], secret_file: Path | None, per_host: int, json_logs: bool, as_json: bool,
 ) -> None:  # fmt: skip
     """Run the handlers of an app until SIGTERM or Ctrl-C.
@@ -63,6 +81,7 @@ def worker(
     penstock worker shop:app
     penstock worker shop:app --tubes urgent,mail --concurrency 8
     penstock worker shop:app --limit 0=16 --limit 5=4     room for urgent work
+    penstock worker shop:app --listen 127.0.0.1:9000      /health and /metrics
     penstock worker --callbacks --callback-allow hooks.example.org
 
     The first signal stops taking and gives running handlers --grace seconds; the second releases them at once. --json
@@ -75,6 +94,8 @@ def worker(
         processes=processes,
         limits=_limits(limits),
         grace=grace,
+        max_tasks=max_tasks,
+        max_memory=max_memory,
     )
     url = own_url or _given_url(context)
     if reload:
@@ -82,15 +103,47 @@ def worker(
     signals = Signals()
     console = Console(stderr=True)
     configure_logging(console, json=json_logs)
+    if token_file is not None and listen is None:
+        raise BadValue("--token-file is for /metrics: give --listen as well")
+    address = None if listen is None else _Listen(listen, token_file)
     app = _app(target, url)
     running = Worker(app, settings, signals.hurry, None if calling is None else calls_by(calling))
-    running.state.on_crash = signals.crash
+    running.state.on_crash, running.state.on_limit = signals.crash, signals.finish
+    monitor = None if address is None else address.monitor(running)
     status = Status(running, console, live=console.is_terminal and not json_logs)
     run(running, signals, status, output.as_json if as_json else lambda facts: None)
+    if monitor is not None:
+        monitor.stop()
     with suppress(PenstockError):  # a store that is away is left as it is
         app.close()
     if signals.crashed:
         sys.exit(1)
+
+
+class _Listen:
+    """Where health and metrics are served; refused before anything is started."""
+
+    def __init__(self, text: str, token_file: Path | None) -> None:
+        try:
+            from penstock.worker.monitor import Monitor
+        except ImportError as error:
+            raise BadValue(f"--listen needs an extra package ({error}): pip install 'penstock[server]'") from error
+        self._make = Monitor
+        self._tokens = Tokens(token_file, os.environ.get("PENSTOCK_TOKEN"))
+        self._address = Address("--listen", text)
+        self._address.must_be_guarded(self._tokens.required)
+        self._socket = self._address.bind()
+
+    def monitor(self, worker: Worker) -> Monitor:
+        """Serve this worker, from now on."""
+        monitor = self._make(worker, self._socket, self._may_read if self._tokens.required else None)
+        monitor.start()
+        where = self._address.shown(self._socket.getsockname()[1])
+        log.info("health and metrics are at http://%s", where)
+        return monitor
+
+    def _may_read(self, token: str) -> bool:
+        return self._tokens.check(token) is not None
 
 
 class Signals:
@@ -108,8 +161,12 @@ class Signals:
             signal.signal(number, self._signalled)
 
     def crash(self) -> None:
-        """The worker itself has to stop."""
+        """The worker cannot continue: stop, and exit with an error."""
         self.crashed = True
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop, as after a first signal."""
         self.stop.set()
         self._waking.send(b"\0")
 
@@ -142,7 +199,11 @@ def run(worker: Worker, signals: Signals, status: Status, say: Callable[[object]
 
 
 def _app(target: str | None, url: str | None) -> App:
-    app = App() if target is None else load_app(target)
+    try:
+        app = App() if target is None else load_app(target)
+    except ImportFailed as failed:
+        traceback.print_exception(failed.__cause__)
+        raise BadValue(str(failed)) from None
     if url is not None:
         app.connection.use(url)
     return app

@@ -1,4 +1,4 @@
-"""TakeOp tasks: as many as can be started at once, and a little ahead where handlers are fast."""
+"""Take tasks: as many as can be started at once, and a little ahead where handlers are fast."""
 
 from __future__ import annotations
 
@@ -80,7 +80,9 @@ class Fetcher:
         self._room = threading.Event()
         self._restricted = False  # blocked in a take that must begin again when there is more room
         self._changed = False
-        self._stopping = False
+        #: When its loop last went round, by the monotonic clock. A blocked take is woken every second.
+        self.went_round = time.monotonic()
+        self.stopping = False
         self._threads: ThreadExecutor | None = None  # that take by turns
         self._ended = threading.Event()
         self.on_taken: Callable[[], None] = lambda: None
@@ -100,7 +102,7 @@ class Fetcher:
 
     def stop(self) -> None:
         """Stop taking. What was taken last is in flight when this returns."""
-        self._stopping = True
+        self.stopping = True
         self._room.set()
         self.session_handle.wake_blocked()
         self._ended.wait()
@@ -135,7 +137,8 @@ class Fetcher:
     def _run(self) -> bool:
         """Take until stopped. Returns True if another thread continues."""
         pause = FIRST_PAUSE
-        while not self._stopping:
+        while not self.stopping:
+            self.went_round = time.monotonic()
             self._room.clear()
             if self._wanted:
                 self._sources = list(self._wanted.popleft())
@@ -202,7 +205,8 @@ class Fetcher:
         self._sources = sources
 
     def _over(self) -> bool:
-        return self._stopping or self._changed or bool(self._wanted)
+        self.went_round = time.monotonic()
+        return self.stopping or self._changed or bool(self._wanted)
 
     def _count(self) -> tuple[int, int | None]:
         """How many to take, and up to which priority."""

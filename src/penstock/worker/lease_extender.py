@@ -199,7 +199,7 @@ class LeaseExtender:
             return
         if not _is_settled(item):  # else it was settled just now
             log.warning("lost the lease of %r (%s); stopping its handler", item, cause, extra={"item": item})
-            self._state.stats.lost += 1
+            self._state.stats.count("lost", item)
             item.lose(cause)
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 import msgspec
 
 from penstock.app.app import App
-from penstock.core.names import name, shown
+from penstock.core.names import failure, name, shown
 from penstock.core.values import span_ms, whole
 from penstock.errors import BadValue
 
@@ -27,11 +27,14 @@ class Settings(msgspec.Struct, frozen=True):
     processes: int = os.cpu_count() or 1
     limits: tuple[tuple[int, int], ...] = ()
     grace: float = DEFAULT_GRACE
+    max_tasks: int | None = None  # stop after so many
+    max_memory: int | None = None  # stop when more bytes are resident
 
 
 def make_settings(
     *, tubes: tuple[str, ...] = (), concurrency: int | None = None, processes: int | None = None,
-    limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE,
+    limits: Mapping[int, int] | None = None, grace: float = DEFAULT_GRACE, max_tasks: int | None = None,
+    max_memory: int | None = None,
 ) -> Settings:  # fmt: skip
     """The settings, everything checked. Without a concurrency, there is room for the largest limit."""
     ordered = check_limits(limits or {})
@@ -43,6 +46,8 @@ def make_settings(
         whole("processes", Settings().processes if processes is None else processes, 1, 1000),
         ordered,
         span_ms("grace", grace) / 1000,
+        None if max_tasks is None else whole("max_tasks", max_tasks),
+        None if max_memory is None else whole("max_memory", max_memory),
     )
 
 
@@ -58,20 +63,27 @@ def check_limits(limits: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
     return ordered
 
 
+class ImportFailed(Exception):
+    """The module of the app raised while it was imported; `__cause__` is what it raised."""
+
+
 def load_app(target: str) -> App:
-    """Import the module, as if from the current folder, and give its app; BadValue when it is not there."""
+    """Import the module, as if from the current folder, and give its app; BadValue when it is not there.
+
+    What the module itself raises is wrapped in ImportFailed.
+    """
     module_name, _, attribute = target.partition(":")
     attribute = attribute or "app"
+    if not all(module_name.split(".")):
+        raise BadValue(f"{shown(target)} names no module: give module:app")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module_name + ".").startswith(error.name + "."):
-            raise  # a module that the app's own module asks for
-        raise BadValue(f"module {shown(module_name)} is not found from {os.getcwd()}: give module:app") from None
-    except ValueError:
-        raise BadValue(f"{shown(target)} names no module: give module:app") from None
+    except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module_name}.".startswith(f"{error.name}."):
+            raise BadValue(f"module {shown(module_name)} is not found from {os.getcwd()}: give module:app") from None
+        raise ImportFailed(f"module {shown(module_name)} cannot be imported: {failure(error)}") from error
     found = getattr(module, attribute, None)
     if not isinstance(found, App):
         apps = [f"{module_name}:{name}" for name, value in vars(module).items() if isinstance(value, App)]

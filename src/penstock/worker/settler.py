@@ -133,10 +133,10 @@ class Settler:
         for (item, settlement), record in zip(pairs, records, strict=True):
             self._in_flight.held.discard(item)
             if record is None:
-                self._stats.lost += 1
+                self._stats.count("lost", item)
                 log.warning("lost the lease of %r before it was %s; its result is dropped", item, settlement.what)
             else:
-                self._stats.count("buried" if record.state == "!" else settlement.what)
+                self._stats.count("buried" if record.state == "!" else settlement.what, item)
 
 
 def applied_before(tube: Tube, moves: Sequence[Move], records: Sequence[Record | None]) -> list[Record | None]:

@@ -47,12 +47,15 @@ class WorkerState:
         self.stats = WorkerStats()
         self.slots = Slots(settings.concurrency, settings.limits)
         self._concurrency = settings.concurrency
+        self._tasks_left = settings.max_tasks
         self.settler = Settler(self.in_flight, self.stats, self.thread)
         self.throughput = Throughput()
         #: Runs batches of tasks that are claimed already.
         self.run_again: Callable[[Sequence[RunningTask]], None] = lambda batches: None
         #: Called when a thread of the worker itself has crashed.
         self.on_crash: Callable[[], object] = lambda: None
+        #: Called when the worker has reached a limit (`max_tasks`, `max_memory`) and is to stop.
+        self.on_limit: Callable[[], object] = lambda: None
         #: When at most this many tasks wait to be started, `on_low` is called, once.
         self.low = -1
         self.on_low: Callable[[], None] = lambda: None
@@ -207,6 +210,11 @@ class WorkerState:
         if has_slot:
             self.slots.release()
 
+    def reached_limit(self, why: str) -> None:
+        """Stop as after a signal: a supervisor starts a new worker."""
+        log.info("%s; stopping", why)
+        self.on_limit()
+
     @property
     def exhausted(self) -> bool:
         """Whether as many threads are stuck as handlers may run at once: a new process has to continue."""
@@ -216,6 +224,12 @@ class WorkerState:
         item.ended = True
         self.in_flight.running.pop(item.key, None)
         self.throughput.note(seconds)
+        if self.stats.meter is not None:
+            self.stats.meter.ran(item, seconds)
+        if self._tasks_left is not None:
+            self._tasks_left -= 1
+            if self._tasks_left == 0:
+                self.reached_limit("it has run as many tasks as --max-tasks allows")
         if self.hooks.end:
             self.hooks.ended(item.task, error, seconds)
         if self.on_ended is not None:

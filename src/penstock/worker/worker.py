@@ -22,6 +22,7 @@ from penstock.worker import settlement
 from penstock.worker.async_executor import AsyncExecutor
 from penstock.worker.fetcher import Fetcher, Source
 from penstock.worker.lease_extender import LeaseExtender
+from penstock.worker.memory_limit import MemoryLimit
 from penstock.worker.process_executor import ProcessExecutor, importable_module
 from penstock.worker.settings import Settings
 from penstock.worker.state import Executor, WorkerState
@@ -53,14 +54,15 @@ class Worker:
         self._loop: AsyncExecutor | None = None
         self._executors: dict[str, Executor] = {"thread": self._threads, **self._make_executors()}
         turns = not self.settings.tubes
-        self._fetcher = Fetcher(
+        self.fetcher = Fetcher(
             self.state, self.session_handle, self.sources, self._executors, app.handlers, turns=turns
         )
         self._scheduler = Scheduler(app.broker, declared(app.schedules), self.state.thread)
         self.state.on_ended = self._scheduler.ended
         self._lease_extender = LeaseExtender(self.state, self.session_handle, self._threads.wake)
-        self._fetcher.on_taken = self._lease_extender.poke
-        self._fetcher.on_suspect = self._lease_extender.check_soon
+        self.fetcher.on_taken = self._lease_extender.poke
+        self.fetcher.on_suspect = self._lease_extender.check_soon
+        self._memory = MemoryLimit(self.state, self.settings.max_memory) if self.settings.max_memory else None
         found = callbacks is not None and not self.settings.tubes
         self._finder = Finder(app.broker, self._follow, self.state.thread) if found else None
 
@@ -70,6 +72,9 @@ class Worker:
         if not names and self._callbacks is None:
             raise BadValue("there is nothing to take: give an app that has tasks (module:app), --tubes or --callbacks")
         runtime = self._app.broker.runtime
+        unknown = set(self.settings.tubes) - {handler.rules.tube for handler in handlers}
+        for name in sorted(unknown - {tube.name for tube in runtime.store.load_tubes()}) if unknown else ():
+            log.warning("tube %s is new and no handler here uses it; check the name in --tubes", name)
         return [self._source(open_tube(runtime, self.session_handle, name, None, {})) for name in names]
 
     def _source(self, tube: Tube, *, found: bool = False) -> Source:
@@ -90,7 +95,7 @@ class Worker:
         others = set(names) - {source.tube.name for source in own}
         tubes = [find_tube(self._app.broker.runtime, self.session_handle, name) for name in sorted(others)]
         self.sources = own + [self._source(tube, found=True) for tube in tubes]
-        self._fetcher.follow(self.sources)
+        self.fetcher.follow(self.sources)
 
     def _make_executors(self) -> dict[str, Executor]:
         """Those that the handlers need, beside threads."""
@@ -112,6 +117,10 @@ class Worker:
         """The store that it works on, without passwords."""
         return self._app.broker.runtime.store.describe().where
 
+    def ask_store(self) -> None:
+        """Return once the store has answered; StoreError if it does not."""
+        self._app.broker.runtime.store.overdue()
+
     @property
     def handler_names(self) -> list[str]:
         """The tasks that it can run."""
@@ -124,10 +133,11 @@ class Worker:
         self._app.broker.runtime.start_background()
         self.state.settler.start()
         self._lease_extender.start()
-        self._fetcher.start(self._threads)
+        self.fetcher.start(self._threads)
         self._scheduler.start()
-        if self._finder is not None:
-            self._finder.start()
+        for part in (self._finder, self._memory):
+            if part is not None:
+                part.start()
 
     def stop(self, grace: float | None = None) -> None:
         """Take no more, give back what was not started, wait for the rest within the grace, then give that back."""
@@ -135,9 +145,10 @@ class Worker:
         ends = time.monotonic() + grace
         log.info("stopping: nothing more is taken, what runs has %g s", grace)
         self._scheduler.stop()
-        if self._finder is not None:
-            self._finder.stop()
-        self._fetcher.stop()
+        for part in (self._finder, self._memory):
+            if part is not None:
+                part.stop()
+        self.fetcher.stop()
         for item in self.state.in_flight.claim_all():
             self.state.settler.add(item, settlement.unstarted(item))
         slots = self.state.slots

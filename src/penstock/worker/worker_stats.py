@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.worker.metrics import Meter
+    from penstock.worker.running_task import RunningTask
 
 # Slower handlers are believed at once, faster ones only gradually: prefetching too much starves other workers.
 _SLOWER = 0.5
@@ -13,7 +17,6 @@ class WorkerStats:
     """Counters for display. When two threads count at once, one may be missed."""
 
     def __init__(self) -> None:
-        self.began = time.monotonic()
         self.taken = 0
         self.done = 0
         self.failed = 0
@@ -23,14 +26,18 @@ class WorkerStats:
         self.dropped = 0
         self.lost = 0
         self.stuck = 0
+        #: Counts the same by handler and tube, where metrics are served.
+        self.meter: Meter | None = None
 
-    def count(self, what: str) -> None:
-        """Increment a counter."""
+    def count(self, what: str, item: RunningTask) -> None:
+        """Increment the counter of how a task ended."""
         setattr(self, what, getattr(self, what) + 1)
+        if self.meter is not None:
+            self.meter.count(what, item)
 
     def facts(self) -> dict[str, int]:
         """The counters by name."""
-        return {name: value for name, value in vars(self).items() if name != "began"}
+        return {name: value for name, value in vars(self).items() if name != "meter"}
 
 
 class Throughput:

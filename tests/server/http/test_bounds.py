@@ -50,7 +50,7 @@ def test_a_stream_of_one_tube_tells_of_no_other(record: Record) -> None:
 
 def test_labels_of_metrics_are_bounded() -> None:
     counts = {f"t{number:04}": Counts(ready=1) for number in range(metrics.MAX_TUBES + 30)}
-    text = metrics.exposition(Sample(1.0, {}, counts), 0, metrics.Meter()).decode()
+    text = metrics.exposition(Sample(1.0, {}, counts), {}, 0, metrics.Meter()).decode()
     assert 'penstock_tasks{state="ready",tube="(other)"} 30.0' in text
     assert text.count('state="ready"') == metrics.MAX_TUBES + 1
     assert f"penstock_tubes {metrics.MAX_TUBES + 30}.0" in text

@@ -215,6 +215,7 @@ def test_metrics(server: Serving, beside: penstock.Broker) -> None:
     assert 'penstock_put_to_take_seconds_count{tube="mail"} 1.0' in text
     assert 'penstock_take_to_ack_seconds_bucket{le="60.0",tube="mail"} 1.0' in text
     assert "penstock_sessions 1.0" in text
+    assert 'penstock_oldest_ready_seconds{tube="mail"} ' in text
 
 
 def test_health_and_readiness(server: Serving) -> None:

@@ -73,8 +73,10 @@ class App:
         async def prometheus(call: Call) -> Response:
             """Metrics for Prometheus."""
             sample = await self.sampler.read()
+            oldest = await self.access.call(metrics.read_oldest, self.access.broker.sync.runtime.store, sample)
             sessions = len(await call.access.broker.sessions())
-            return Response(metrics.exposition(sample, sessions, self.meter), media_type=metrics.CONTENT_TYPE)
+            text = metrics.exposition(sample, oldest, sessions, self.meter)
+            return Response(text, media_type=metrics.CONTENT_TYPE)
 
         async def describe(call: Call) -> Response:
             """This document."""

@@ -12,9 +12,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.broker.admin import oldest_ready
 from penstock.core.results import Counts, Event
-from penstock.errors import StoreError
+from penstock.errors import NoSuchTube, StoreError
 from penstock.server.http.sampler import STATES, Sample, total
+from penstock.store.contract import Store
+from penstock.worker.metrics import oldest_ready_family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_TUBES = 500
@@ -92,8 +95,9 @@ class Meter:
 
 
 class _Snapshot(Collector):
-    def __init__(self, sample: Sample, sessions: int, meter: Meter) -> None:
+    def __init__(self, sample: Sample, oldest: dict[str, float], sessions: int, meter: Meter) -> None:
         self._sample = sample
+        self._oldest = oldest
         self._sessions = sessions
         self._meter = meter
 
@@ -108,7 +112,10 @@ class _Snapshot(Collector):
             done.add_metric([name], each.done)
             for call in CALLS:
                 calls.add_metric([name, call], getattr(each, call))
-        yield from (tasks, done, calls)
+        oldest = oldest_ready_family()
+        for name, seconds in self._oldest.items():
+            oldest.add_metric([name], seconds)
+        yield from (tasks, done, calls, oldest)
         yield GaugeMetricFamily("penstock_tubes", "Tubes of the store.", len(self._sample.counts))
         yield GaugeMetricFamily("penstock_sessions", "Live sessions of the store.", self._sessions)
         failures = CounterMetricFamily("penstock_store_errors", "Calls that failed at the store.", labels=["error"])
@@ -130,8 +137,19 @@ def _bounded(counts: dict[str, Counts]) -> dict[str, Counts]:
     return kept
 
 
-def exposition(sample: Sample, sessions: int, meter: Meter) -> bytes:
+def read_oldest(store: Store, sample: Sample) -> dict[str, float]:
+    """How long the oldest ready task of each tube has waited; a tube dropped meanwhile is left out."""
+    oldest: dict[str, float] = {}
+    for name in list(sample.counts)[:MAX_TUBES]:
+        try:
+            oldest[name] = oldest_ready(store, sample.tubes[name], sample.counts[name])
+        except NoSuchTube:
+            continue
+    return oldest
+
+
+def exposition(sample: Sample, oldest: dict[str, float], sessions: int, meter: Meter) -> bytes:
     """The text that Prometheus reads."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Snapshot(sample, sessions, meter))
+    registry.register(_Snapshot(sample, oldest, sessions, meter))
     return generate_latest(registry)

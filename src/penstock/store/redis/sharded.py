@@ -18,7 +18,7 @@ from penstock.core.lifecycle import Move
 from penstock.core.options import Tube
 from penstock.core.refusals import partly_applied, refuse_busy
 from penstock.core.results import ADVANCE_STEP, Advanced, Blocked, Effects, Finding, Lane, Lease, Settled, Stored, Taken
-from penstock.core.select import Deliveries, Holders, Listing, Sweep
+from penstock.core.select import Find, Holders, Listing, Sweep
 from penstock.core.shards import last_up_to, shard_of
 from penstock.core.task import NO_UTUBE, Entry, Record
 from penstock.errors import DuplicateAddress, OutcomeUnknown, StoreError, TubeBusy
@@ -212,15 +212,17 @@ class ShardedStore(RedisStore):
         return [records_at[place] for place in range(len(ids))]
 
     def find(self, tube: Tube, listing: Listing, *, now: int | None = None) -> list[Record]:
-        if tube.shards == 1 or isinstance(listing, Deliveries):
+        if tube.shards == 1:
             return super().find(tube, listing, now=now)
         if isinstance(listing, Holders):
             shard = self._shards.of(tube)[shard_of(listing.utube, tube.shards)]
             return self._shards.public(shard.no, super().find(shard, listing, now=now))
         records: list[Record] = []
         for home, shard in enumerate(self._shards.of(tube)):
-            own = last_up_to(listing.after, home, tube.shards, self._shards.floor(tube))
-            records += self._public(tube, home, super().find(shard, replace(listing, after=own), now=now))
+            own: Listing = listing
+            if isinstance(listing, Find):
+                own = replace(listing, after=last_up_to(listing.after, home, tube.shards, self._shards.floor(tube)))
+            records += self._public(tube, home, super().find(shard, own, now=now))
         return sorted(records, key=lambda record: record.id)[: listing.limit]
 
     # addresses and groups

@@ -1,0 +1,81 @@
+"""Prometheus metrics of one worker, by handler and tube. Needs prometheus-client, of the extra `server`."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.broker.admin import oldest_ready
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.worker.running_task import RunningTask
+    from penstock.worker.worker import Worker
+
+BUCKETS = (0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0, 300.0, 3600.0)
+
+
+class Meter(Collector):
+    """Counts what a worker reports, and looks at the rest when it is asked."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._registry = registry = CollectorRegistry()
+        labels = ["handler", "tube"]
+        self._seconds = Histogram(
+            "penstock_handler_seconds", "How long handlers ran.", labels, buckets=BUCKETS, registry=registry
+        )
+        self._results = Counter(
+            "penstock_handler_results", "Tasks by how their hand-out ended.", [*labels, "result"], registry=registry
+        )
+        registry.register(self)
+        ProcessCollector(registry=registry)
+        worker.state.stats.meter = self
+
+    def ran(self, item: RunningTask, seconds: float) -> None:
+        """A handler ended, whatever becomes of its task."""
+        self._seconds.labels(*_labels(item)).observe(seconds)
+
+    def count(self, result: str, item: RunningTask) -> None:
+        """A task was settled, or its lease was lost."""
+        self._results.labels(*_labels(item), result).inc()
+
+    def exposition(self) -> bytes:
+        """The text that Prometheus reads."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """What is read at the moment of the question; without the store's part while the store is unavailable."""
+        state = self._worker.state
+        running = Tally(_labels(item) for item in list(state.in_flight.running.values()))
+        flight = GaugeMetricFamily("penstock_handler_in_flight", "Handlers that run now.", labels=["handler", "tube"])
+        for labels, count in running.items():
+            flight.add_metric(labels, count)
+        yield flight
+        slots = self._worker.settings.concurrency
+        yield GaugeMetricFamily("penstock_worker_slots", "Handlers that may run at once.", slots)
+        yield GaugeMetricFamily("penstock_worker_stuck_threads", "Threads past their time limit.", state.stats.stuck)
+        oldest = oldest_ready_family()
+        for source in self._worker.sources:
+            try:
+                oldest.add_metric([source.tube.name], oldest_ready(source.tube.runtime.store, source.tube.stored))
+            except PenstockError:
+                continue
+        yield oldest
+
+
+def oldest_ready_family() -> GaugeMetricFamily:
+    """The gauge that workers and servers have in common."""
+    text = "Seconds that the oldest ready task of a tube has waited since it was put or last taken."
+    return GaugeMetricFamily("penstock_oldest_ready_seconds", text, labels=["tube"])
+
+
+def _labels(item: RunningTask) -> tuple[str, str]:
+    if item.handler is not None:
+        return item.handler.name, item.tube.name
+    return "(unknown)" if item.task._record.callback is None else "(callback)", item.tube.name

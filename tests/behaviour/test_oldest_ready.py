@@ -1,0 +1,58 @@
+"""How long the oldest ready task of a tube has waited."""
+
+from __future__ import annotations
+
+import pytest
+
+import penstock
+from penstock.broker import admin
+from penstock.testing import Clock
+from tests.behaviour.verbs import take
+
+
+def oldest(tube: penstock.Tube) -> float:
+    return admin.oldest_ready(tube.runtime.store, tube.stored)
+
+
+def test_it_counts_from_put_and_from_the_last_take(broker: penstock.Broker, clock: Clock) -> None:
+    tube = broker.tube("t")
+    assert oldest(tube) == 0
+    tube.put("a")
+    tube.put("later", delay=60)
+    clock.advance(2)
+    tube.put("b")
+    assert oldest(tube) == 2
+    task = take(tube)
+    assert oldest(tube) == 0
+    clock.advance(1)
+    task.release()
+    assert oldest(tube) == 1
+
+
+def test_a_task_behind_more_urgent_ones_counts(
+    broker: penstock.Broker, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tube = broker.tube("t")
+    tube.put("patient", pri=9)
+    clock.advance(3)
+    tube.put("urgent", pri=1)
+    assert oldest(tube) == 3
+    monkeypatch.setattr(admin, "FEW", 1)  # of a large tube only the next one is read
+    assert oldest(tube) == 0
+
+
+def test_what_cannot_be_taken_does_not_wait(broker: penstock.Broker, clock: Clock) -> None:
+    lanes, ring = broker.tube("lanes", kind="utube"), broker.tube("ring", kind="round", period=1)
+    lanes.put_many([("a", {"utube": "x"}), ("b", {"utube": "x"})])
+    ring.put("e", id="1")
+    take(lanes)
+    clock.advance(2)
+    assert (oldest(lanes), oldest(ring)) == (0, 0)
+
+
+def test_messages_and_shards(broker: penstock.Broker, clock: Clock) -> None:
+    messages, parts = broker.tube("messages", kind="reliable"), broker.tube("parts", shards=4)
+    messages.put("m")
+    parts.put_many(["a", "b", "c"])
+    clock.advance(2)
+    assert (oldest(messages), oldest(parts)) == (2, 2)

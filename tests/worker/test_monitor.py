@@ -1,0 +1,183 @@
+"""`penstock worker --listen`: health, metrics and tokens; and the limits after which a worker stops."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.app.app import App
+from penstock.errors import StoreUnavailable
+from penstock.server.auth import Role, make_token, token_line
+from penstock.worker import monitor as monitoring
+from penstock.worker.monitor import Monitor
+from penstock.worker.settings import Settings
+from penstock.worker.worker import Worker
+from tests.support.threads import begin, until
+from tests.worker import jobs
+from tests.worker.conftest import Run, Start
+from tests.worker.program import Program
+
+LABELS = ("handler", "tube", "result")
+
+
+@contextmanager
+def served(worker: Worker) -> Iterator[str]:
+    """Its address."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    monitor = Monitor(worker, listener, None)
+    monitor.start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        monitor.stop()
+
+
+def get(url: str, token: str | None = None, method: str = "GET") -> tuple[int, str]:
+    """The status and the body."""
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(urllib.request.Request(url, headers=headers, method=method), timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read().decode()
+
+
+def samples(url: str) -> dict[tuple[str, ...], float]:
+    """Name and values of labels -> value."""
+    status, text = get(f"{url}/metrics")
+    assert status == 200
+    found = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    return {
+        (sample.name, *(sample.labels[each] for each in LABELS if each in sample.labels)): sample.value
+        for sample in found
+    }
+
+
+def health(url: str, path: str = "health") -> tuple[int, dict[str, str]]:
+    status, body = get(f"{url}/{path}")
+    return status, json.loads(body)
+
+
+def test_metrics_by_handler_and_tube(app: App, heard: Callable[[], object], tell: Callable[[str], None]) -> None:
+    worker = Worker(app, Settings(tubes=("default", "slow"), concurrency=4))
+    worker.start()
+    try:
+        with served(worker) as url:
+            jobs.echo.put(1)
+            jobs.retry_until.put(2)
+            lost, held = jobs.hold.put("a"), jobs.hold.put("b")
+            heard(), heard()
+            until(lambda: samples(url).get(("penstock_handler_results_total", "retry_until", "default", "done")) == 1)
+            found = samples(url)
+            assert found["penstock_handler_results_total", "retry_until", "default", "retried"] == 1
+            assert found["penstock_handler_seconds_count", "retry_until", "default"] == 2
+            assert found["penstock_handler_results_total", "echo", "default", "done"] == 1
+            assert found["penstock_handler_in_flight", "hold", "slow"] == 2
+            assert found["penstock_worker_slots",] == 4
+            assert found["penstock_worker_stuck_threads",] == 0
+            assert found["penstock_oldest_ready_seconds", "slow"] == 0
+            assert found["process_resident_memory_bytes",] > 0
+            lost.cancel()
+            until(lambda: samples(url).get(("penstock_handler_results_total", "hold", "slow", "lost")) == 1)
+            tell("a")
+            tell("b")
+            assert held.result(30) == "b"
+            until(lambda: ("penstock_handler_in_flight", "hold", "slow") not in samples(url))
+    finally:
+        worker.stop(0)
+
+
+def test_health_of_the_loop_and_of_the_store(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = run("default")
+    with served(worker) as url:
+        status, facts = health(url)
+        assert (status, facts["status"], facts["store"]) == (200, "ok", "answers")
+        monkeypatch.setattr(monitoring, "ROUND_SECONDS", -1.0)
+        assert health(url, "live")[0] == health(url)[0] == 503
+        monkeypatch.setattr(monitoring, "ROUND_SECONDS", 15.0)
+
+        def away() -> None:
+            raise StoreUnavailable("it is away")
+
+        monkeypatch.setattr(worker, "ask_store", away)
+        until(lambda: health(url)[0] == 503)  # an answer counts for a second
+        assert health(url)[1]["store"] == "it is away"
+        assert health(url, "live")[0] == 200
+
+
+def test_an_idle_loop_goes_round(run: Run) -> None:
+    worker = run("default")
+    before = worker.fetcher.went_round
+    until(lambda: worker.fetcher.went_round > before)
+
+
+def test_a_store_that_hangs_is_reported_by_the_others(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, asked, back = run("default"), threading.Event(), threading.Event()
+
+    def hang() -> None:
+        asked.set()
+        back.wait(60)
+
+    monkeypatch.setattr(worker, "ask_store", hang)
+    monkeypatch.setattr(monitoring, "STORE_SECONDS", 0.1)
+    with served(worker) as url:
+        first = begin(lambda: get(f"{url}/health"))
+        asked.wait(30)
+        status, facts = health(url)
+        assert (status, facts["store"]) == (503, "it has not answered for 0.1 s")
+        back.set()
+        assert first.result(30)[0] == 200
+
+
+def test_what_is_no_question(run: Run) -> None:
+    with served(run("default")) as url:
+        assert get(f"{url}/")[0] == 404
+        assert get(f"{url}/metrics", method="POST")[0] == 405
+        assert get(f"{url}/health", method="HEAD") == (200, "")
+        host, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port))) as raw:
+            raw.sendall(b"nonsense\r\n\r\n")
+            assert raw.recv(100).startswith(b"HTTP/1.1 400")
+        with socket.create_connection((host, int(port))):
+            pass  # says nothing
+        assert get(f"{url}/health")[0] == 200
+
+
+def address(program: Program) -> str:
+    program.await_log("health and metrics are at")
+    match = re.search(r"are at (http://\S+)", program.log)
+    assert match is not None
+    return match[1]
+
+
+def test_a_token_for_metrics_and_none_for_health(start: Start, tmp_path: Path) -> None:
+    token = make_token()
+    (tmp_path / "tokens").write_text(token_line(Role.READ, token))
+    program = start("--listen", "0.0.0.0:0", "--token-file", str(tmp_path / "tokens"))
+    url = address(program).replace("0.0.0.0", "127.0.0.1")
+    assert get(f"{url}/metrics")[0] == get(f"{url}/metrics", "wrong")[0] == 401
+    assert get(f"{url}/metrics", token)[0] == 200
+    assert get(f"{url}/health")[0] == 200
+    assert program.stop() == 0
+
+
+@pytest.mark.parametrize("option", [("--max-tasks", "3"), ("--max-memory", "1M")])
+def test_a_limit_ends_the_worker_well(app: App, url: str, option: tuple[str, str]) -> None:
+    handles = [jobs.echo.put(number) for number in range(3)]
+    with Program(url, "--tubes", "default", *option) as program:
+        assert program.wait() == 0
+    assert f"{option[0]} " in program.log
+    if option[0] == "--max-tasks":
+        assert [handle.result(0) for handle in handles] == [0, 1, 2]
+    assert app.broker.tube("default").stats().tasks.taken == 0
