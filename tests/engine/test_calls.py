@@ -30,7 +30,7 @@ def test_a_waiting_take_counts_in_every_tube_though_something_is_due_in_one(stor
     store.put(first, [make_entry(first, "later", {"delay": 0.05})], now=0)
     store.put(second, [make_entry(second, "gone", {"ttl": 0.01})], now=0)
     store.join(Presence("h", "host", 1, "here"), None, 0, now=0)
-    taken = store.take([first, second], 1, "h", blocked="enter", now=20)
+    taken = store.take([first, second], 1, "h", blocked="register", now=20)
     assert (taken.records, taken.wait_ms) == ([], 30)
     assert [session.waits for session in store.sessions(now=20)] == [["first", "second"]]
 

@@ -91,7 +91,7 @@ class Side:
         for tube in self.store.load_tubes():
             seen[tube.name] = {
                 "tasks": self.store.read_tasks(tube, 0, 10_000),
-                "tally": self.store.tally(tube),
+                "counters": self.store.counters(tube),
                 "outcomes": self.store.read_outcomes(tube, 0, 10_000),
                 "groups": [self.store.groups(tube, no=no, now=now) for no in range(1, 20)],
                 "micro-queues": [self.store.lane(tube, label) for label in (*UTUBES, "")],
@@ -232,7 +232,7 @@ def test_an_ack_just_before_the_lease_ends_and_at_its_end(
     pair.wait(5000 if late else 4999, advance=False)
     pair.ack(pair.ack_of(pair.held[0]))
     pair.ack(*map(pair.ack_of, pair.held))
-    assert pair.sides[0].store.tally(pair.tube).counts.ack == (0 if late else 2)
+    assert pair.sides[0].store.counters(pair.tube).counts.ack == (0 if late else 2)
 
 
 @pytest.mark.parametrize("seed", range(2))

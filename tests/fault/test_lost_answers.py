@@ -41,22 +41,22 @@ def lose(proxy: Proxy, tube: penstock.Tube, blocked: Blocked) -> None:
 
 def test_a_take_that_enters_twice_is_counted_once(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
-    lose(proxy, tube, "enter")
+    lose(proxy, tube, "register")
     with pytest.raises(penstock.TubeBusy):
         tube.drop()
-    ask(tube, "stay")
-    ask(tube, "leave")
+    ask(tube, "unregister_if_found")
+    ask(tube, "unregister")
     tube.drop()
     assert broker.check() == []
 
 
 def test_a_take_that_leaves_twice_leaves_the_others_waiting(broker: penstock.Broker, proxy: Proxy) -> None:
     tube = broker.tube("t")
-    ask(tube, "enter")
-    ask(tube, "enter")
-    lose(proxy, tube, "leave")
+    ask(tube, "register")
+    ask(tube, "register")
+    lose(proxy, tube, "unregister")
     with pytest.raises(penstock.TubeBusy):
         tube.drop()
-    ask(tube, "leave")
+    ask(tube, "unregister")
     tube.drop()
     assert broker.check() == []

@@ -92,7 +92,7 @@ def test_a_tube_leaves_a_pool_and_comes_back(front: str, database: str, server: 
 
 
 def test_what_was_put_before_the_seal_goes_along(connect: Connect) -> None:
-    """The step of a put is made, the tube is sealed, then the put writes its commit."""
+    """The step of a put is made, the tube is frozen, then the put writes its commit."""
     one, other = connect(), connect()
     tube, store = one.tube("t").stored, store_of(one)
     epoch = str(store._runner.epoch)

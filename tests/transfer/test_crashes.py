@@ -111,8 +111,8 @@ def test_a_tube_that_is_dropped_or_moved_elsewhere_meanwhile_keeps_no_other(cloc
         def drop(tube: Tube, *, paused: bool | None = None, changes: Mapping[str, object] | None = None) -> Tube:
             if tube.name == "a" and paused:
                 tubes["b"].drop()
-                old.runtime.store.seal_tube(tubes["d"].stored, "sqlite:///other.db")
-                old.runtime.store.seal_tube(tubes["e"].stored, shown_url("sqlite:///new.db"))
+                old.runtime.store.freeze_tube(tubes["d"].stored, "sqlite:///other.db")
+                old.runtime.store.freeze_tube(tubes["e"].stored, shown_url("sqlite:///new.db"))
             return pause(tube, paused=paused)
 
         old.runtime.store.write_tube = drop  # type: ignore[method-assign]

@@ -232,7 +232,7 @@ def test_who_resumes_a_tube_that_was_half_sealed_has_all_of_it(store_url: str, c
         with pytest.raises(penstock.NoSuchTube, match="has moved to"):
             tube.stats()
         [found] = broker.check()
-        assert (found.tube, found.what) == ("split", "a move that was broken off has sealed a part of it")
+        assert (found.tube, found.what) == ("split", "a move that was broken off has frozen a part of it")
         tube.resume()
         assert seen(broker, "split") == before
         with pytest.raises(penstock.TubeBusy, match="was paused or resumed during the move"):

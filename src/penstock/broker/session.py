@@ -319,7 +319,7 @@ class SessionHandle:
         """Tell the store that no take of this session is blocked on these tubes any more."""
         if not self._closed and not self._lost:
             with contextlib.suppress(PenstockError):  # then the registration goes with the session
-                self.runtime.store.take([tube.stored for tube in tubes], 0, self.handle, blocked="leave")
+                self.runtime.store.take([tube.stored for tube in tubes], 0, self.handle, blocked="unregister")
 
     def take_now(self, tubes: Sequence[Tube], count: int, max_pri: int | None, blocked: Blocked) -> TakeResult:
         """Take in one store call, repeated if the session had lapsed or nothing that came can be decoded."""
@@ -340,8 +340,8 @@ class SessionHandle:
                 self._mark_lost(handle)
                 if not self._implicit:
                     return [], taken
-            if blocked == "stay":  # unregistered with the task that came, or with the old session
-                blocked = "enter"
+            if blocked == "unregister_if_found":  # unregistered with the task that came, or with the old session
+                blocked = "register"
 
 
 def _tasks(tubes: Sequence[Tube], taken: Taken) -> list[Task]:

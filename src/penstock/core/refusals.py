@@ -20,7 +20,7 @@ def tube_exists(name: str) -> TubeExists:
 
 
 def name_in_use(name: str) -> TubeExists:
-    """The error of a tube that cannot land, because another has its name."""
+    """The error of a tube that cannot be activated, because another has its name."""
     return TubeExists(f"tube {name} exists already: drop it, or choose another name")
 
 

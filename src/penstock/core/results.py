@@ -14,7 +14,7 @@ from penstock.errors import NotFound
 ADVANCE_STEP = 1000
 
 
-Blocked = Literal["enter", "stay", "leave"] | None
+Blocked = Literal["register", "unregister_if_found", "unregister"] | None
 
 
 class Event(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """A tube on its way from one store to another, or into a file and out of it: the values that travel, and names.
 
-A tube arrives under a name that nobody can give (`arriving`), so that no taker finds it, and lands under its own in one
-step. One that leaves is sealed: its name becomes `gone`, and its row says where the tube went.
+A tube is imported under a name that nobody can give (`importing`), so that no taker finds it, and is activated
+under its own in one step. One that leaves is frozen: its name becomes `moved`, and its row says where the tube went.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from penstock.errors import NoSuchTube, TubeBusy
 # Tasks in one step: a commit for many, and no store is held up for long.
 MOVE_STEP = 1000
 # No name that people give begins with these.
-_ARRIVING, _GONE, _DROPPED = "<", ">", "!"
-# Among the options of a sealed tube: where it went; and that nothing of it is left. Of a dropped one: its name.
-_MOVED, _ERASED, _NAMED = "moved", "erased", "named"
+_IMPORTING, _MOVED, _DROPPED = "<", ">", "!"
+# Among the options of a frozen tube: where it went; and that nothing of it is left. Of a dropped one: its name.
+_MOVED_TO, _ERASED, _NAMED = "moved", "erased", "named"
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -35,7 +35,7 @@ class Kept(msgspec.Struct, frozen=True):
     until: int
 
 
-class Tally(msgspec.Struct, frozen=True):
+class TubeCounters(msgspec.Struct, frozen=True):
     """What a tube knows beside its tasks: the last ids, and its counters.
 
     In a tube that delivers, `counts.take` is at least the serial of the last delivery.
@@ -46,9 +46,9 @@ class Tally(msgspec.Struct, frozen=True):
     counts: Counts
 
 
-class Parcel(msgspec.Struct, frozen=True):
+class ImportBatch(msgspec.Struct, frozen=True):
     """Tasks, in the order of their ids, and outcomes on their way in. It has all tasks with ids up to `upto` that the
-    parcels before it had not.
+    batches before it had not.
 
     None is taken by a session; in micro-queue kinds none is ready, but `~` with its time over, which `advance` sees to.
     `group_no` is that of the new store.
@@ -76,58 +76,58 @@ class Parcel(msgspec.Struct, frozen=True):
                 found[record.group_no] = found.get(record.group_no, 0) + 1
         return found
 
-    def above(self, last_id: int) -> Parcel:
+    def above(self, last_id: int) -> ImportBatch:
         """Without the tasks that are there."""
         return replace(self, records=[record for record in self.records if record.id > last_id])
 
 
-def arriving(name: str) -> str:
+def importing(name: str) -> str:
     """What a tube is called until all of it is there."""
-    return _ARRIVING + name
+    return _IMPORTING + name
 
 
-def gone(name: str) -> str:
+def moved(name: str) -> str:
     """What a tube is called that was moved away."""
-    return _GONE + name
+    return _MOVED + name
 
 
-def is_arriving(name: str) -> bool:
+def is_importing(name: str) -> bool:
     """Whether that is what a tube is called before all of it is there."""
-    return name.startswith(_ARRIVING)
+    return name.startswith(_IMPORTING)
 
 
 def is_hidden(name: str) -> bool:
     """Whether a stored name is none that people see."""
-    return name.startswith((_ARRIVING, _GONE, _DROPPED))
+    return name.startswith((_IMPORTING, _MOVED, _DROPPED))
 
 
 def plain_name(name: str) -> str:
     """The name that people know, of a hidden one too."""
-    return name.lstrip(_ARRIVING + _GONE)
+    return name.lstrip(_IMPORTING + _MOVED)
 
 
-def sealed_options(given: Mapping[str, object], to: str) -> dict[str, object]:
+def frozen_options(given: Mapping[str, object], to: str) -> dict[str, object]:
     """The options of a tube that was moved."""
-    return {**given, _MOVED: to}
+    return {**given, _MOVED_TO: to}
 
 
 def moved_to(tube: Tube) -> str:
-    """Where a sealed tube went."""
-    return str(tube.given[_MOVED])
+    """Where a frozen tube went."""
+    return str(tube.given[_MOVED_TO])
 
 
-def is_sealed(tube: Tube) -> bool:
+def is_frozen(tube: Tube) -> bool:
     """Whether it was moved away."""
-    return _MOVED in tube.given
+    return _MOVED_TO in tube.given
 
 
 def erased_options(tube: Tube) -> dict[str, object]:
-    """The options of a sealed tube of which nothing is left."""
+    """The options of a frozen tube of which nothing is left."""
     return {**tube.given, _ERASED: True}
 
 
 def is_erased(tube: Tube) -> bool:
-    """Whether nothing of a sealed tube is left."""
+    """Whether nothing of a frozen tube is left."""
     return _ERASED in tube.given
 
 
@@ -152,14 +152,14 @@ def dropped_name(tube: Tube) -> str:
 
 
 def own_options(tube: Tube) -> dict[str, object]:
-    """The options that a tube was created with, also when it is sealed."""
-    return {option: value for option, value in tube.given.items() if option not in (_MOVED, _ERASED)}
+    """The options that a tube was created with, also when it is frozen."""
+    return {option: value for option, value in tube.given.items() if option not in (_MOVED_TO, _ERASED)}
 
 
 def hidden(tube: Tube) -> NoSuchTube:
-    """The error of whoever asks for a tube that is arriving or gone."""
+    """The error of whoever asks for a tube that is imported or moved away."""
     name = plain_name(tube.name)
-    if is_sealed(tube):
+    if is_frozen(tube):
         return NoSuchTube(f"tube {name} has moved to {moved_to(tube)}: connect there")
     return NoSuchTube(f"tube {name} is on its way into this store: wait until penstock move or import has finished")
 
@@ -173,12 +173,12 @@ def named(found: Sequence[Tube], name: str) -> Tube | None:
     return found[0]
 
 
-def seal_refused(tube: Tube, leased: object) -> TubeBusy:
-    """The error of whoever would seal a tube that is not at rest."""
+def freeze_refused(tube: Tube, leased: object) -> TubeBusy:
+    """The error of whoever would freeze a tube that is not at rest."""
     what = "has taken tasks" if leased else "has groups whose tasks follow a start or a cancel"
     return TubeBusy(f"tube {tube.name} {what}: wait until they are settled")
 
 
 def stands_for_ready(record: Record) -> bool:
-    """Whether an arriving task was ready: its delay is over since it was put."""
+    """Whether an imported task was ready: its delay is over since it was put."""
     return record.state == "~" and record.at is not None and record.at <= record.created

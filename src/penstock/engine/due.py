@@ -33,7 +33,7 @@ def turn_group(work: Work, no: int, to: str) -> Group | None:
         return None
     tube = work.tube
     if tube.capacity is not None and rules.needs_room(group, to):
-        stored = work.step.tally(tube).counts.stored
+        stored = work.step.counters(tube).counts.stored
         if stored >= tube.capacity:
             raise tube_full(tube, stored, 1)
     if rules.turn(group, to):

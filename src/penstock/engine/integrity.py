@@ -48,7 +48,7 @@ def check_tube(step: Step, tube: Tube, *, repair: bool) -> list[Finding]:
     ]
     if found and repair:
         audit = step.audit(tube)
-    counted = counter_problems(audit.tally.counts, Counter(audit.states))
+    counted = counter_problems(audit.counters.counts, Counter(audit.states))
     derived = [*queue_problems(tube, audit.queues), *counted, *_last_mark(tube, audit)]
     if repair and (derived or found):
         step.rebuild(tube, audit)
@@ -176,9 +176,9 @@ def counter_problems(counts: Counts, states: Counter[str]) -> Iterator[Told]:
 
 
 def _last_mark(tube: Tube, audit: Audit) -> Iterator[Told]:
-    mark = needed_mark(audit.tally.mark, audit.newest) if tube.kind.hand_out == DELIVER else None
+    mark = needed_mark(audit.counters.mark, audit.newest) if tube.kind.hand_out == DELIVER else None
     if mark is not None:
-        what = f"the last id is kept as {shown_mark(audit.tally.mark)}, there is {shown_mark(mark)}"
+        what = f"the last id is kept as {shown_mark(audit.counters.mark)}, there is {shown_mark(mark)}"
         yield None, what, "keep the newest"
 
 

@@ -40,7 +40,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Blocked, Description, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Listing
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept, Parcel, Tally
+from penstock.core.transfer import ImportBatch, Kept, TubeCounters
 
 if TYPE_CHECKING:
     from penstock.engine.lost_takes import LostTakes
@@ -298,7 +298,7 @@ class Audit(msgspec.Struct, frozen=True):
     strays: list[Record]
     early: list[int]
     newest: Record | None
-    tally: Tally
+    counters: TubeCounters
 
 
 class QueueAudit(msgspec.Struct, frozen=True):
@@ -371,7 +371,7 @@ class Step(Protocol):
     def outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         """Outcomes of tasks above an id, in id order."""
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         """The last ids and the counters; NoSuchTube."""
 
     def queue(self, tube: Tube, utube: str) -> Lane:
@@ -423,11 +423,11 @@ class Step(Protocol):
     def sweep(self, tube: Tube, limit: int) -> None:
         """Forget some outcomes and groups past their retention, and micro-queues that are empty and had their turn."""
 
-    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store tasks under their own ids, groups' numbers and outcomes from elsewhere, as `core.transfer` says."""
 
-    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
-        """Rename an importing tube and add the calls of the tally; False where the name is in use."""
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+        """Rename an importing tube and add the calls of the counters; False where the name is in use."""
 
     # sessions
     def find_session(self, *, id: str | None = None, no: int | None = None) -> SessionRow | None:
@@ -474,7 +474,7 @@ class Step(Protocol):
         """Write a task as it should be, without counting it; micro-queues are rebuilt afterwards."""
 
     def rebuild(self, tube: Tube, audit: Audit) -> None:
-        """Set the counters (`audit.states`, `audit.tally`), the micro-queues and their heads to what the tasks say."""
+        """Set the counters (from `audit`), the micro-queues and their heads to what the tasks say."""
 
     def drop_outcomes(self, tube: Tube, ids: Sequence[int]) -> None:
         """Forget outcomes of tasks that are still there."""

@@ -89,6 +89,6 @@ def _must_hold(work: Work, more: int, leaving: Sequence[Record]) -> None:
     """TubeFull where there is no room; the flush of a server looks again, under its lock."""
     capacity = work.tube.capacity
     if capacity is not None and more > 0:
-        stored = work.step.tally(work.tube).counts.stored - len(leaving)
+        stored = work.step.counters(work.tube).counts.stored - len(leaving)
         if stored + more > capacity:
             raise tube_full(work.tube, stored, more)

@@ -49,21 +49,21 @@ from penstock.core.results import (
 from penstock.core.select import Deliveries, Listing, Sweep
 from penstock.core.task import Entry, Record
 from penstock.core.transfer import (
+    ImportBatch,
     Kept,
-    Parcel,
-    Tally,
-    arriving,
+    TubeCounters,
     dropped,
     dropped_name,
     dropped_options,
     erased_options,
-    gone,
+    freeze_refused,
+    frozen_options,
     hidden,
+    importing,
     is_dropped,
+    is_frozen,
     is_hidden,
-    is_sealed,
-    seal_refused,
-    sealed_options,
+    moved,
 )
 from penstock.engine import due, integrity, puts, sessions
 from penstock.engine import port as ports
@@ -159,12 +159,12 @@ class EngineStore:
 
         return self._read(load)
 
-    def load_sealed(self) -> list[Tube]:
-        return self._read(lambda step: [stored.tube for stored in step.tubes() if is_sealed(stored.tube)])
+    def load_frozen(self) -> list[Tube]:
+        return self._read(lambda step: [stored.tube for stored in step.tubes() if is_frozen(stored.tube)])
 
     def _find_tube(self, step: Step, name: str) -> Tube | None:
         """The tube of a name; NoSuchTube where it is on its way, here or away from here."""
-        found = {stored.tube.name: stored.tube for stored in step.tubes([name, arriving(name), gone(name)])}
+        found = {stored.tube.name: stored.tube for stored in step.tubes([name, importing(name), moved(name)])}
         if name not in found and found:
             raise hidden(next(iter(found.values())))
         return found.get(name)
@@ -452,7 +452,7 @@ class EngineStore:
 
     def _truncate(self, tube: Tube, now: int | None) -> Settled:
         # A task put meanwhile has a higher id than the last one at the start.
-        last = self._read(lambda step: step.tally(tube).last_id, tube)
+        last = self._read(lambda step: step.counters(tube).last_id, tube)
         effects = Effects()
         settled: list[Record | None] = []
 
@@ -488,7 +488,7 @@ class EngineStore:
         def find(step: Step) -> list[Record]:
             select = listing
             if isinstance(listing, Deliveries) and listing.start < 0:
-                counts = step.tally(tube).counts
+                counts = step.counters(tube).counts
                 there = counts.taken if listing.delivered else counts.ready
                 select = replace(listing, start=listing.start + there, there=there)
                 if select.start < 0:
@@ -498,7 +498,7 @@ class EngineStore:
         return self._read(find, tube, now=now)
 
     def count(self, tube: Tube) -> Counts:
-        return self._read(lambda step: step.tally(tube).counts, tube)
+        return self._read(lambda step: step.counters(tube).counts, tube)
 
     # addresses, outcomes and groups
 
@@ -515,7 +515,9 @@ class EngineStore:
             if step.load(tube, ByIds([id]), data=False).records:
                 return OutcomeLookup(id)
             kept = step.outcome(tube, id=id)  # on a server it may have ended between the two looks
-            return _sought(kept) if kept is not None else OutcomeLookup(unknown=not 0 < id <= step.tally(tube).last_id)
+            return (
+                _sought(kept) if kept is not None else OutcomeLookup(unknown=not 0 < id <= step.counters(tube).last_id)
+            )
 
         return self._read(by_address if isinstance(key, str) else by_id, tube, now=now)
 
@@ -626,11 +628,11 @@ class EngineStore:
 
     # transfer
 
-    def seal_tube(self, tube: Tube, to: str) -> None:
-        name, given = gone(tube.name), sealed_options(tube.given, to)
+    def freeze_tube(self, tube: Tube, to: str) -> None:
+        name, given = moved(tube.name), frozen_options(tube.given, to)
         busy = self._run(lambda step, _: step.hide_tube(tube, name, given, waiting=False), (tube,))
         if busy is not None:
-            raise seal_refused(tube, busy[0])
+            raise freeze_refused(tube, busy[0])
 
     def erase_tube(self, tube: Tube) -> None:
         def erase(step: Step, _: bool) -> bool:
@@ -639,7 +641,7 @@ class EngineStore:
                 Work(step, tube, Effects()).flush(erase_upto=records[-1].id)
                 return True
             step.clear_tube(tube)
-            if is_sealed(tube):
+            if is_frozen(tube):
                 step.write_tube(tube, given=erased_options(tube))
             return False
 
@@ -649,8 +651,8 @@ class EngineStore:
     def forget_tube(self, tube: Tube) -> None:
         self._run(lambda step, _: step.forget_tube(tube), (tube,))
 
-    def tally(self, tube: Tube) -> Tally:
-        return self._read(lambda step: step.tally(tube), tube)
+    def counters(self, tube: Tube) -> TubeCounters:
+        return self._read(lambda step: step.counters(tube), tube)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
         return self._read(lambda step: step.load(tube, Page(after, limit)).records, tube)
@@ -661,11 +663,11 @@ class EngineStore:
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         return self._read(lambda step: step.outcomes(tube, after, limit), tube)
 
-    def adopt(self, tube: Tube, parcel: Parcel) -> None:
-        self._run(lambda step, _: step.import_batch(tube, parcel), (tube,))
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+        self._run(lambda step, _: step.import_batch(tube, batch), (tube,))
 
-    def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
-        if not self._run(lambda step, _: step.activate(tube, name, tally, totals), (tube,)):
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+        if not self._run(lambda step, _: step.activate(tube, name, counters, totals), (tube,)):
             raise name_in_use(name)
 
 

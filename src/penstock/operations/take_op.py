@@ -149,9 +149,9 @@ def _blocked_mode(group: WaiterGroup, unserved: Sequence[TakeOp]) -> Blocked:
     if not blocked:
         return None
     if group.handle != blocked[0].session.handle:
-        return "enter"
+        return "register"
     alone = group.waiting == len(blocked) == 1 and blocked[0].registered
-    return "stay" if alone else None
+    return "unregister_if_found" if alone else None
 
 
 def _distribute(tasks: Sequence[Task], taken: Taken, unserved: Sequence[TakeOp], answers: Answers) -> list[TakeOp]:

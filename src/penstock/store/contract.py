@@ -53,7 +53,7 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Kept, Parcel, Tally
+from penstock.core.transfer import ImportBatch, Kept, TubeCounters
 from penstock.engine.lost_takes import LostTakes
 
 
@@ -112,8 +112,8 @@ class Store(Protocol):
     ) -> Taken:  # fmt: skip
         """Advance the tubes, then lease up to count tasks of the first tube that has any, in its order.
 
-        `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "enter" registers it
-        if nothing came, "stay" removes it if something came, "leave" always removes it.
+        `blocked` registers a caller that waits on these tubes, so that drop and sessions see it: "register"
+        does so if nothing came, "unregister_if_found" removes it if something came, "unregister" always removes it.
         """
 
     def settle(self, tube: Tube, moves: Sequence[Move], *, brief: bool = False, now: int | None = None) -> Settled:
@@ -218,31 +218,31 @@ class WorkerStore(Store, Protocol):
 class TransferStore(Store, Protocol):
     """What moving a tube to another store, export, import and `penstock doctor` need besides. Brokers do not use it.
 
-    A tube arrives under a name that nobody can give (`arriving`), so that no taker finds it, and gets its own name in
-    one step. One that leaves is sealed: in one step its name becomes `gone`, no handle finds it any more, and nothing
-    in it changes again. The sealed row stays when its tasks are erased, and says where the tube went. The `read_…`
-    calls and `tally` also work on a sealed tube. Each call may be repeated after a crash.
+    A tube is imported under a name that nobody can give (`importing`), so that no taker finds it, and gets its own
+    name in one step. One that leaves is frozen: in one step its name becomes `moved`, no handle finds it any more, and
+    nothing in it changes again. The frozen row stays when its tasks are erased, and says where the tube went. The
+    `read_…` calls and `counters` also work on a frozen tube. Each call may be repeated after a crash.
     """
 
     def describe(self) -> Description:
         """What it is and what it promises, read from its current settings; never a password."""
 
-    def seal_tube(self, tube: Tube, to: str) -> None:
+    def freeze_tube(self, tube: Tube, to: str) -> None:
         """Hide the tube; whoever looks for it is told `to`. TubeBusy while a task is leased or a group's tasks move."""
 
     def erase_tube(self, tube: Tube) -> None:
-        """Remove everything in a sealed or arriving tube, in bounded steps, without outcomes and replies.
+        """Remove everything in a frozen or importing tube, in bounded steps, without outcomes and replies.
 
-        The row of a sealed one stays, and says so at the end (`is_erased`).
+        The row of a frozen one stays, and says so at the end (`is_erased`).
         """
 
-    def load_sealed(self) -> list[Tube]:
-        """All sealed tubes, by name."""
+    def load_frozen(self) -> list[Tube]:
+        """All frozen tubes, by name."""
 
     def forget_tube(self, tube: Tube) -> None:
         """Forget an erased tube and where it went: its name is free again."""
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         """Its last ids and its counters."""
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
@@ -254,16 +254,16 @@ class TransferStore(Store, Protocol):
     def read_outcomes(self, tube: Tube, after: int, limit: int) -> list[Kept]:
         """Up to limit outcomes of tasks above an id, in id order."""
 
-    def adopt(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """Store what comes from elsewhere, tasks under their own ids; those up to the last id are there already.
 
         Ids up to `upto` that none has were put and are done. Nothing else is counted, nobody is woken.
         """
 
-    def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
-        """Give an arriving tube its name; TubeExists if that is in use.
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+        """Give an importing tube its name; TubeExists if that is in use.
 
-        The same step adds the calls of the tally to its counters, and sets the last message id and how many tasks its
+        The same step adds the calls to its counters, and sets the last message id and how many tasks its
         groups ever had.
         """
 

@@ -8,7 +8,7 @@ from penstock.core import names
 from penstock.core.group import Group
 from penstock.core.options import Tube
 from penstock.core.task import Record
-from penstock.core.transfer import MOVE_STEP, Kept, arriving
+from penstock.core.transfer import MOVE_STEP, Kept, importing
 from penstock.errors import BadValue, NoSuchTube, TubeExists, TubeMismatch
 from penstock.store.contract import TransferStore, load_tube
 from penstock.transfer.importer import (
@@ -45,7 +45,7 @@ def export_tube(store: TransferStore, tube: Tube, file: BinaryIO, tell: Tell) ->
     _write_groups(store, tube, writer, groups)
     for outcomes in read_outcomes(store, tube):
         writer.outcomes(outcomes)
-    writer.end(store.tally(tube))
+    writer.end(store.counters(tube))
     return count
 
 
@@ -72,11 +72,11 @@ class Import:
         _must_not_arrive(self._store, self.name, anew=anew)
         self._empty_one()
         header = self._reader.header
-        tube = self._store.save_tube(arriving(self.name), header.kind, header.options, exist_ok=False)
+        tube = self._store.save_tube(importing(self.name), header.kind, header.options, exist_ok=False)
         try:
             return self._read_in(Arrival(self._store, tube), tell)
         except BaseException:
-            if load_tube(self._store, tube.name) is not None:  # else it has landed
+            if load_tube(self._store, tube.name) is not None:  # else it is activated
                 discard(self._store, tube)
             raise
 
@@ -100,7 +100,7 @@ class Import:
             elif isinstance(item, End):
                 arrival.take_in([], item.last_id)
                 self._make_way()
-                arrival.land(self.name, item.tally)
+                arrival.activate(self.name, item.counters)
         return count
 
     def _make_way(self) -> None:
@@ -130,7 +130,7 @@ class Import:
 
 
 def _must_not_arrive(store: TransferStore, name: str, *, anew: bool) -> None:
-    left = load_tube(store, arriving(name))
+    left = load_tube(store, importing(name))
     if left is not None and anew:
         discard(store, left)
     elif left is not None:
@@ -141,10 +141,10 @@ def _must_not_arrive(store: TransferStore, name: str, *, anew: bool) -> None:
 
 
 def _find(store: TransferStore, name: str) -> Tube | None:
-    """The tube of that name; one that is arriving under it is ours."""
+    """The tube of that name; one that is imported under it is ours."""
     try:
         return load_tube(store, name)
     except NoSuchTube as error:
-        if load_tube(store, arriving(name)) is not None:
+        if load_tube(store, importing(name)) is not None:
             return None
         raise NoSuchTube(f"{error}, or import under another name with --tube") from None

@@ -1,7 +1,7 @@
-"""A tube comes into a store: created where nobody sees it, filled in bounded steps, landed under its name at the end.
+"""A tube comes into a store: created where nobody sees it, filled in bounded steps, then activated under its name.
 
-Ready tasks of a micro-queue kind come in as delayed ones whose time is over. So adopting is plain storing on every
-store, and the store's own `advance` finds the heads of micro-queues and their turns, before the tube lands.
+Ready tasks of a micro-queue kind come in as delayed ones whose time is over. So an import is plain storing on every
+store, and the store's own `advance` finds the heads of micro-queues and their turns, before the tube is activated.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from penstock.core.group import LIVE, OPEN, STARTED, Group
 from penstock.core.lifecycle import came_back
 from penstock.core.options import Tube
 from penstock.core.task import UNSTARTED, Record
-from penstock.core.transfer import MOVE_STEP, Kept, Parcel, Tally
+from penstock.core.transfer import MOVE_STEP, ImportBatch, Kept, TubeCounters
 from penstock.store.contract import TransferStore
 
 Part = TypeVar("Part", Record, Kept)
@@ -39,7 +39,7 @@ class Arrival:
     @property
     def last_id(self) -> int:
         """All up to this one are here."""
-        return self._store.tally(self.tube).last_id
+        return self._store.counters(self.tube).last_id
 
     def begin_group(self, group: Group) -> None:
         """Tasks of this group will come."""
@@ -55,20 +55,20 @@ class Arrival:
 
     def take_in(self, records: Sequence[Record], upto: int) -> None:
         """The next tasks, in the order of their ids, all there are up to an id."""
-        adopted = [self._adopted(record) for record in records]
+        imported = [self._imported(record) for record in records]
         if self.tube.shards > 1 and self.tube.kind.per_utube:
-            adopted = self._told_apart(adopted)
-        for batch in _batches(adopted):
-            self._store.adopt(self.tube, Parcel(batch, batch[-1].id))
+            imported = self._told_apart(imported)
+        for batch in _batches(imported):
+            self._store.import_batch(self.tube, ImportBatch(batch, batch[-1].id))
         if not records or upto > records[-1].id:
-            self._store.adopt(self.tube, Parcel(upto=upto))
+            self._store.import_batch(self.tube, ImportBatch(upto=upto))
 
     def keep(self, outcomes: Sequence[Kept]) -> None:
         """Outcomes that are kept here from now on."""
         for batch in _batches(outcomes):
-            self._store.adopt(self.tube, Parcel(outcomes=batch))
+            self._store.import_batch(self.tube, ImportBatch(outcomes=batch))
 
-    def land(self, name: str, tally: Tally) -> None:
+    def activate(self, name: str, counters: TubeCounters) -> None:
         """All is here: groups start, each task finds its place, and the tube is there for everyone."""
         for no, group in self._groups.values():
             if group.state == STARTED:
@@ -76,9 +76,9 @@ class Arrival:
         while self._store.advance(self.tube).more:
             pass
         totals = {no: group.total for no, group in self._groups.values()}
-        self._store.land_tube(self.tube, name, tally, totals)
+        self._store.activate_tube(self.tube, name, counters, totals)
 
-    def _adopted(self, record: Record) -> Record:
+    def _imported(self, record: Record) -> Record:
         """The task as it comes in. Nobody here holds it: what was taken comes back as at the end of its session."""
         if not self.tube.kind.leased:
             return replace(record, owner=None, progress=None)
@@ -114,7 +114,7 @@ class Arrival:
 
 
 def discard(store: TransferStore, tube: Tube) -> None:
-    """Remove an arriving tube without events: its tasks are elsewhere, or never came."""
+    """Remove an importing tube without events: its tasks are elsewhere, or never came."""
     store.erase_tube(tube)
     store.drop_tube(tube)
 
@@ -130,7 +130,7 @@ def live_groups(store: TransferStore, tube: Tube) -> Iterator[Group]:
 
 
 def read_groups(store: TransferStore, tube: Tube, after: int = 0) -> Iterator[Group]:
-    """Every group that is not over, by number, also of a sealed tube."""
+    """Every group that is not over, by number, also of a frozen tube."""
     more = True
     while more:
         page = store.read_groups(tube, after, MOVE_STEP)

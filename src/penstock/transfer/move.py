@@ -1,11 +1,11 @@
 """`move`: tubes go from one store to another while programs use them. Started again after a crash, it goes on.
 
 Of each tube, one step after the other, each of which may be made again:
-1. It is created in the target where nobody sees it (`arriving`), paused if it is.
-2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is sealed: from that one step
+1. It is created in the target where nobody sees it (`importing`), paused if it is.
+2. In the source it is paused, so that takes end; then, once nothing of it is leased, it is frozen: from that one step
    on everybody is told where it went, and nothing in it changes.
 3. All of it is copied, tasks by id from the last that is there on.
-4. It lands in the target, in one step: from there on it is used there.
+4. It is activated in the target, in one step: from there on it is used there.
 5. What is left in the source is erased, all but the word where it went.
 Its content is live in at most one store: in the source until 2, in the target from 4 on.
 """
@@ -23,7 +23,7 @@ import msgspec
 from penstock.core import names
 from penstock.core.chain import reply_tube
 from penstock.core.options import Tube
-from penstock.core.transfer import arriving, gone, is_erased, moved_to, own_options, plain_name
+from penstock.core.transfer import importing, is_erased, moved, moved_to, own_options, plain_name
 from penstock.errors import BadValue, NoSuchTube, PenstockError, StoreBusy, TubeBusy, TubeExists
 from penstock.runtime.runtime import BrokerRuntime
 from penstock.store.contract import TransferStore, load_tube
@@ -55,70 +55,70 @@ class Move:
         self._tell = tell
 
     def run(self, tubes: Sequence[str]) -> list[Moved]:
-        """Move these tubes. All are sealed before the first is copied, so that what replies to another goes with it.
+        """Move these tubes. All are frozen before the first is copied, so that what replies to another goes with it.
 
         TubeBusy where one does not come to rest, which goes on where it is, and NoSuchTube where one is dropped
         meanwhile: the others are moved.
         """
         for name in tubes:
             self._must_be_movable(name)
-        fresh = [name for name in tubes if self._sealed(name) is None]
+        fresh = [name for name in tubes if self._frozen(name) is None]
         failures = self._seal_all([self._begin(name) for name in fresh])
-        # One that another move has sealed since is that one's to copy.
-        sealed = [tube for name in tubes if name not in failures and (tube := self._sealed(name)) is not None]
-        copied = [(tube, *self._copy(tube)) for tube in sealed]
-        # Those that others reply to land first: else a reply would find no tube of that name, and make one.
+        # One that another move has frozen since is that one's to copy.
+        frozen = [tube for name in tubes if name not in failures and (tube := self._frozen(name)) is not None]
+        copied = [(tube, *self._copy(tube)) for tube in frozen]
+        # Those that others reply to are activated first: else a reply would find no tube of that name, and make one.
         awaited = {name for _, _, replies in copied for name in replies}
         copied.sort(key=lambda found: plain_name(found[0].name) not in awaited)
-        moved = [self._land(tube, count) for tube, count, _ in copied]
+        moved = [self._activate(tube, count) for tube, count, _ in copied]
         if failures:
             raise next(iter(failures.values()))
         return moved
 
     def _must_be_movable(self, name: str) -> None:
         """Refuse before anything has changed."""
-        sealed = self._sealed(name)
-        if sealed is not None and moved_to(sealed) != self._to:
-            raise BadValue(f"tube {name} went to {moved_to(sealed)}, or is on its way there: go on with that URL")
-        if sealed is not None:
+        frozen = self._frozen(name)
+        if frozen is not None and moved_to(frozen) != self._to:
+            raise BadValue(f"tube {name} went to {moved_to(frozen)}, or is on its way there: go on with that URL")
+        if frozen is not None:
             return
         tube = _visible(self._source, name)
         if tube is None:
             raise NoSuchTube(f"tube {name} is not in the store to move from: penstock tubes lists those that are")
         if _visible(self._target, name) is not None:
             raise TubeExists(f"tube {name} is in the store to move to already: drop it there, or leave it out")
-        left = load_tube(self._target, gone(name))
+        left = load_tube(self._target, moved(name))
         if left is not None and not is_erased(left):
             raise TubeExists(f"tube {name} is still on its way from there to {moved_to(left)}: finish that move first")
-        coming = load_tube(self._target, arriving(name))
-        if coming is not None and self._target.tally(coming).last_id:  # ours is empty until the tube is sealed
+        coming = load_tube(self._target, importing(name))
+        if coming is not None and self._target.counters(coming).last_id:  # ours is empty until the tube is frozen
             raise TubeExists(
                 f"tube {name} is on its way into the store to move to by an import or another move that is under way, "
                 "or was broken off: go on with that one, or begin the import again with --anew"
             )
 
-    def _sealed(self, name: str) -> Tube | None:
-        return load_tube(self._source, gone(name))
+    def _frozen(self, name: str) -> Tube | None:
+        return load_tube(self._source, moved(name))
 
     def _begin(self, name: str) -> tuple[Tube, Tube]:
         """Step 1; the tube, and the one that it becomes, which remembers whether the tube was paused."""
         tube = load_tube(self._source, name)
         assert tube is not None, "it was there a moment ago"
-        coming = load_tube(self._target, arriving(name))
+        coming = load_tube(self._target, importing(name))
         if coming is not None and (coming.kind, coming.given) != (tube.kind, tube.given):
             discard(self._target, coming)  # it was begun for another tube of that name
             coming = None
         if coming is None:
-            left = load_tube(self._target, gone(name))
+            left = load_tube(self._target, moved(name))
             if left is not None:  # it comes back
                 self._target.forget_tube(left)
             paused = self._source.paused(tube)
-            coming = self._target.save_tube(arriving(name), tube.kind, dict(tube.given), exist_ok=True)
+            coming = self._target.save_tube(importing(name), tube.kind, dict(tube.given), exist_ok=True)
             self._target.write_tube(coming, paused=paused)
         return tube, coming
 
     def _seal_all(self, tubes: Sequence[tuple[Tube, Tube]]) -> dict[str, PenstockError]:
-        """Step 2; why those were not sealed that were not, by name. Who holds a task has time to finish it."""
+        """Step 2; why those were not frozen that were not, by name. Who holds a task has time to finish it."""
         ends, failures = time.monotonic() + self._wait, dict[str, PenstockError]()
         try:
             for step in (self._pause, self._come_to_rest, self._seal):
@@ -146,17 +146,17 @@ class Move:
         while True:
             self.runtime.apply_due(tube)
             try:
-                return self._source.seal_tube(tube, self._to)
+                return self._source.freeze_tube(tube, self._to)
             except (TubeBusy, StoreBusy) as error:
                 if time.monotonic() >= ends:
                     raise TubeBusy(f"{error}; it was not moved, and stays here (--wait sets how long to try)") from None
             time.sleep(_LOOK_SECONDS)
 
     def _undo(self, tubes: Sequence[tuple[Tube, Tube]]) -> None:
-        """Resume the tubes that are not sealed."""
+        """Resume the tubes that are not frozen."""
         for tube, coming in tubes:
-            sealed = self._sealed(tube.name)
-            if sealed is None or moved_to(sealed) != self._to:
+            frozen = self._frozen(tube.name)
+            if frozen is None or moved_to(frozen) != self._to:
                 with suppress(NoSuchTube):
                     self._source.write_tube(tube, paused=self._target.paused(coming))
                 discard(self._target, coming)
@@ -164,14 +164,14 @@ class Move:
     def _copy(self, tube: Tube) -> tuple[int, set[str]]:
         """Step 3; how many tasks were copied now, and the tubes that they reply to."""
         name, count, replies = plain_name(tube.name), 0, set[str]()
-        coming = load_tube(self._target, arriving(name))
+        coming = load_tube(self._target, importing(name))
         if coming is None:
-            if is_erased(tube) or self._has_landed(tube):
+            if is_erased(tube) or self._has_activated(tube):
                 return count, replies
             # Somebody removed what had come; the source has all of it.
-            coming = self._target.save_tube(arriving(name), tube.kind, own_options(tube), exist_ok=True)
+            coming = self._target.save_tube(importing(name), tube.kind, own_options(tube), exist_ok=True)
         arrival = Arrival(self._target, coming)
-        last, there = self._source.tally(tube).last_id, arrival.last_id
+        last, there = self._source.counters(tube).last_id, arrival.last_id
         if there < last or last == 0:
             for group in read_groups(self._source, tube):
                 arrival.begin_group(group)
@@ -186,37 +186,37 @@ class Move:
             arrival.keep(outcomes)
         return count, replies
 
-    def _has_landed(self, tube: Tube) -> bool:
+    def _has_activated(self, tube: Tube) -> bool:
         """Whether the tube of that name in the target is this one; TubeExists where it cannot be."""
         there = _visible(self._target, plain_name(tube.name))
-        if there is not None and self._target.tally(there).last_id < self._source.tally(tube).last_id:
+        if there is not None and self._target.counters(there).last_id < self._source.counters(tube).last_id:
             raise TubeExists(f"tube {there.name} was made anew in the store to move to: drop it there, and go on")
         return there is not None
 
-    def _land(self, tube: Tube, count: int) -> Moved:
+    def _activate(self, tube: Tube, count: int) -> Moved:
         """Steps 4 and 5."""
         name = plain_name(tube.name)
-        coming = load_tube(self._target, arriving(name))
+        coming = load_tube(self._target, importing(name))
         if coming is not None:
             arrival = Arrival(self._target, coming)
             arrival.find_groups(list(read_groups(self._source, tube)))
-            arrival.land(name, self._source.tally(tube))
+            arrival.activate(name, self._source.counters(tube))
         if not is_erased(tube):
             self._source.erase_tube(tube)
-        landed = _visible(self._target, name)
-        return Moved(name, count, landed is not None and self._target.paused(landed))
+        activated = _visible(self._target, name)
+        return Moved(name, count, activated is not None and self._target.paused(activated))
 
 
 def all_tubes(source: TransferStore, to: str) -> list[str]:
     """The names of all tubes of a store, and of those that are on their way to that target and not there yet."""
-    sealed = (tube for tube in source.load_sealed() if not is_erased(tube) and moved_to(tube) == shown_url(to))
-    return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *sealed)})
+    frozen = (tube for tube in source.load_frozen() if not is_erased(tube) and moved_to(tube) == shown_url(to))
+    return sorted({plain_name(tube.name) for tube in (*source.load_tubes(), *frozen)})
 
 
 def task_count(source: TransferStore, tubes: Iterable[str]) -> int:
     """How many tasks these tubes have; a name that is none has none."""
-    found = (load_tube(source, gone(name)) or _visible(source, name) for name in tubes)
-    return sum(source.tally(tube).counts.stored for tube in found if tube is not None)
+    found = (load_tube(source, moved(name)) or _visible(source, name) for name in tubes)
+    return sum(source.counters(tube).counts.stored for tube in found if tube is not None)
 
 
 def shown_url(url: str) -> str:

@@ -35,7 +35,7 @@ from penstock.core.portable import (
 )
 from penstock.core.results import Counts
 from penstock.core.task import Record
-from penstock.core.transfer import Kept, Tally
+from penstock.core.transfer import Kept, TubeCounters
 from penstock.core.values import whole
 from penstock.errors import BadValue
 
@@ -66,9 +66,9 @@ class End(Struct, kw_only=True, forbid_unknown_fields=True):
     lines: int
 
     @property
-    def tally(self) -> Tally:
+    def counters(self) -> TubeCounters:
         """As stores know it."""
-        return Tally(self.last_id, self.mark, self.counts)
+        return TubeCounters(self.last_id, self.mark, self.counts)
 
 
 class _Line(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -132,9 +132,11 @@ class Writer:
             )  # fmt: skip
             self._write(_Line(outcome=line))
 
-    def end(self, tally: Tally) -> None:
+    def end(self, counters: TubeCounters) -> None:
         """The last line."""
-        self._write(_Line(end=End(last_id=tally.last_id, mark=tally.mark, counts=tally.counts, lines=self._lines)))
+        self._write(
+            _Line(end=End(last_id=counters.last_id, mark=counters.mark, counts=counters.counts, lines=self._lines))
+        )
         self._file.flush()
 
     def _write(self, line: _Line) -> None:

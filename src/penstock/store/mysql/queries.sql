@@ -63,7 +63,7 @@ DELETE c, d FROM penstock_counter c LEFT JOIN penstock_delta d ON d.tube = c.tub
 DELETE t, i FROM penstock_tube t LEFT JOIN penstock_id i ON i.tube = t.no WHERE t.no = :tube;
 -- name: add_counts
 INSERT INTO penstock_delta (tube, :columns) VALUES (:tube, :numbers);
--- name: tally
+-- name: counters
 SELECT i.last, i.last_ms, i.last_seq, $summed FROM penstock_id i JOIN penstock_counter c ON c.tube = ABS(i.tube)
 LEFT JOIN (SELECT $sums FROM penstock_delta WHERE tube = :counted) d ON TRUE WHERE i.tube = :tube;
 -- name: stored

@@ -20,7 +20,7 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import Counts, Effects, Presence
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Parcel, Tally
+from penstock.core.transfer import ImportBatch, TubeCounters
 from penstock.engine.lapse import LAPSE_MS
 from penstock.engine.port import Acked, Audit, Conflict, Delta, Flushed, Handed, HandleRow, Request
 from penstock.errors import PenstockError
@@ -142,7 +142,7 @@ class MysqlStep(SqlStep):
             if refused.code != faults.DUPLICATE_KEY:
                 self.must_live(tube)
                 if new and tube.capacity is not None:
-                    stored = self.tally(tube).counts.stored
+                    stored = self.counters(tube).counts.stored
                     if stored + new > tube.capacity:
                         raise tube_full(tube, stored, new) from None
             raise Conflict from None
@@ -184,19 +184,19 @@ class MysqlStep(SqlStep):
     def lock_alone(self, tube: Tube) -> None:
         self.rows(Q.lock_tube, tube=tube.no)
 
-    def tally(self, tube: Tube) -> Tally:
-        found = self.rows(Q.tally, tube=tube.no, counted=abs(tube.no))
+    def counters(self, tube: Tube) -> TubeCounters:
+        found = self.rows(Q.counters, tube=tube.no, counted=abs(tube.no))
         if not found:
             raise self.no_such_tube(tube)
         last, ms, seq, *numbers = (int(value) for value in found[0])
         counts = dict(zip(COUNTED, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
-        return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
+        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        stored, tally = count_states(states), self.tally(tube)
-        stored["done"] = tally.last_id - sum(states.values())
-        wrong = {name: stored[name] - getattr(tally.counts, name) for name in STORED}
+        stored, counters = count_states(states), self.counters(tube)
+        stored["done"] = counters.last_id - sum(states.values())
+        wrong = {name: stored[name] - getattr(counters.counts, name) for name in STORED}
         if any(wrong.values()):
             self._add_counts(tube, wrong)
 
@@ -402,13 +402,13 @@ class MysqlStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         base, none = first_pk(tube), {"taken": 0, "at": NEVER, "owner": 0}
         with self._refusals(tube), self.together():
             self.lock_alone(tube)
-            last = self.tally(tube).last_id
-            new = parcel.above(last)
-            upto = max([parcel.upto, last, *(record.id for record in new.records)])
+            last = self.counters(tube).last_id
+            new = batch.above(last)
+            upto = max([batch.upto, last, *(record.id for record in new.records)])
             tasks = (
                 literal((base | record.id, tube.no, *(
                     none.get(field) if value is None else value
@@ -420,7 +420,7 @@ class MysqlStep(SqlStep):
                 self.send(f"INSERT INTO penstock_task (pk, tube, {_IMPORTED}) VALUES {part}")
             outcomes = (
                 literal((base | kept.id, tube.no, kept.address, *astuple(kept.ending), kept.until))
-                for kept in parcel.outcomes
+                for kept in batch.outcomes
             )
             for part in joined(outcomes):
                 columns = "pk, tube, address, status, result, error, code, errors, until"
@@ -431,16 +431,16 @@ class MysqlStep(SqlStep):
             counts = imported_counts(new, last, upto)
             self._add_counts(tube, {name: counts[name] for name in COUNTED if name in counts})
 
-    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
-        ms, seq = tally.mark
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
+        ms, seq = counters.mark
         with self._refusals(tube), self.together():
             if not self.rows(Q.lock_tube, tube=tube.no):
                 raise self.no_such_tube(tube)
             if self.tubes([name]):
                 return False
-            self._add_counts(tube, {call: getattr(tally.counts, call) for call in CALLS})
+            self._add_counts(tube, {call: getattr(counters.counts, call) for call in CALLS})
             self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
-            self.change(Q.raise_serial, tube=tube.no, serial=tally.counts.take)
+            self.change(Q.raise_serial, tube=tube.no, serial=counters.counts.take)
             for no, total in sorted(totals.items()):
                 self.change(Q.set_group_total, no=no, total=total)
             return self.write_tube(tube, name=name)

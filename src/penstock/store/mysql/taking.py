@@ -54,7 +54,7 @@ class Taking:
         while not self._sent(handed):
             pass
         waits = handed.due is not None or not handed.records
-        if request.blocked in ("enter", "stay") and waits and handed.alive:
+        if request.blocked in ("register", "unregister_if_found") and waits and handed.alive:
             counted = self._waiter.counted or handed.due is None
             self._database.waiters.keep(*self._place, self._waiter, counted)
         if handed.records:
@@ -93,10 +93,10 @@ class Taking:
             statements += self._from(tube, request.wanted(place), forced=place < request.forced)
             statements.append(Q.stop)
         values = {"handle": request.handle, "number": number}
-        if blocked in ("enter", "stay"):
+        if blocked in ("register", "unregister_if_found"):
             statements.append(fill(Q.add_waiter, ids=[tube.no for tube in request.tubes], **values))
-        if blocked in ("stay", "leave"):
-            condition = f"(@p_all > 0 OR {int(blocked == 'leave')}) AND NOT @p_due"
+        if blocked in ("unregister_if_found", "unregister"):
+            condition = f"(@p_all > 0 OR {int(blocked == 'unregister')}) AND NOT @p_due"
             statements.append(fill(Q.remove_waiter, condition=Raw(condition), **values))
         return statements
 

@@ -16,9 +16,9 @@ import msgspec
 
 from penstock.core.options import Tube
 from penstock.core.results import Finding
-from penstock.core.transfer import is_sealed
+from penstock.core.transfer import is_frozen
 from penstock.errors import BadValue
-from penstock.store.pool.mirror import PAGE, epoch_of, is_closed, is_sealed_in, read_beside, was_sealed
+from penstock.store.pool.mirror import PAGE, epoch_of, is_closed, is_frozen_in, read_beside, was_sealed
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.server import Interrupted, WatchedServer
 from penstock.store.pool.vault import Shelf, Vault
@@ -99,11 +99,11 @@ class Index:
         """Make a tube's index whole; False if there is no such tube, or it was moved away meanwhile."""
         self.ensure()
         shelf, epoch = self._vault.tube(tube.no), self._runner.epoch
-        if shelf is None or is_sealed_in(shelf) != is_sealed(tube):
+        if shelf is None or is_frozen_in(shelf) != is_frozen(tube):
             return False
         if shelf.beside is None:
             self._runner.on_tag("begin_index", tube.no, epoch, idempotent=True)
-        if not is_sealed(tube) and is_closed(self._runner, tube, epoch):
+        if not is_frozen(tube) and is_closed(self._runner, tube, epoch):
             return not was_sealed(self._runner, self._vault, tube, epoch)
         if not self.is_open(tube, epoch):  # it was lost alone: by another program, or a drop that was cut off
             log.warning("the index of tube %s is lost; rebuilding the whole index", tube.name)

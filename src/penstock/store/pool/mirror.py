@@ -4,9 +4,9 @@ Scripts mark what they change. Whoever made a change, or finds one left behind, 
 what is marked and writes it in one commit; then the marks go, and so does the data in Redis. Of callers that come
 together, the first writes what all of them marked: their commits are one.
 
-A tube that leaves the pool is closed in the index, then sealed in the vault, both under the lock of its row. A closed
+A tube that leaves the pool is closed in the index, then frozen in the vault, both under the lock of its row. A closed
 tube has an epoch of its own, so that no call finds it; whoever reads it knows that epoch. If it is closed and not
-sealed, and nobody has the lock, a crash left it so, and the next caller opens it again.
+frozen, and nobody has the lock, a crash left it so, and the next caller opens it again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import cast
 import msgspec
 
 from penstock.core.options import Tube
-from penstock.core.transfer import is_sealed
+from penstock.core.transfer import is_frozen
 from penstock.errors import OutcomeUnknown, PenstockError, StoreCorrupt, StoreError
 from penstock.store.pool.runner import Dirty, PoolRunner
 from penstock.store.pool.server import Interrupted
@@ -97,7 +97,7 @@ class Mirror:
                     if before is not None or not is_closed(self._runner, tube, epoch):
                         raise
                     if was_sealed(self._runner, self._vault, tube, epoch):
-                        return None  # the process that seals a tube writes what is marked
+                        return None  # the process that freezes a tube writes what is marked
 
     def _write(self, tube: Tube, epoch: str, whole: bool, before: Before | None) -> None:
         version, found = 0, False
@@ -178,7 +178,7 @@ def closed(epoch: int | str) -> str:
 
 def epoch_of(tube: Tube, epoch: int) -> str:
     """The epoch of a tube that is whole in this one."""
-    return closed(epoch) if is_sealed(tube) else str(epoch)
+    return closed(epoch) if is_frozen(tube) else str(epoch)
 
 
 def is_closed(runner: PoolRunner, tube: Tube, epoch: int | str) -> bool:
@@ -188,17 +188,17 @@ def is_closed(runner: PoolRunner, tube: Tube, epoch: int | str) -> bool:
 
 
 def was_sealed(runner: PoolRunner, vault: Vault, tube: Tube, epoch: int | str) -> bool:
-    """Whether a closed tube was sealed, once the process that closed it has ended; if not, open it again."""
+    """Whether a closed tube was frozen, once the process that closed it has ended; if not, open it again."""
 
     def open_again(shelf: Shelf) -> None:
-        if not is_sealed_in(shelf):
+        if not is_frozen_in(shelf):
             with runner.servers.strictly():
                 runner.on_tag("reopen_index", shelf.no, closed(epoch), epoch, idempotent=True)
 
     shelf = vault.settle_down(tube.no, open_again)
-    return shelf is None or is_sealed_in(shelf)
+    return shelf is None or is_frozen_in(shelf)
 
 
-def is_sealed_in(shelf: Shelf) -> bool:
+def is_frozen_in(shelf: Shelf) -> bool:
     """Whether the vault says that a tube was moved away."""
-    return is_sealed(make_declared(shelf.no, shelf.declared))
+    return is_frozen(make_declared(shelf.no, shelf.declared))

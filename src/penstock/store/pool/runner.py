@@ -38,7 +38,7 @@ class PoolRunner(Runner):
         self.sealed_as: Callable[[Tube], Tube | None] | None = None
         self._thread = threading.local()
 
-    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
+    def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
         """As of every store; the vault tells, but nobody who is inside one of its transactions."""
         return None if self.sealed_as is None or self.servers.strict else self.sealed_as(tube)
 

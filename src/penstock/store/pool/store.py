@@ -32,7 +32,15 @@ from penstock.core.results import (
 )
 from penstock.core.select import Listing, Sweep
 from penstock.core.task import Entry, Record
-from penstock.core.transfer import Parcel, Tally, erased_options, gone, is_sealed, seal_refused, sealed_options
+from penstock.core.transfer import (
+    ImportBatch,
+    TubeCounters,
+    erased_options,
+    freeze_refused,
+    frozen_options,
+    is_frozen,
+    moved,
+)
 from penstock.errors import (
     NoSuchTube,
     OutcomeUnknown,
@@ -426,7 +434,7 @@ class PoolStore(RedisStore):
 
     # transfer: each call is over when the vault has it, which alone knows the names of tubes
 
-    tally = _whole(RedisStore.tally)
+    counters = _whole(RedisStore.counters)
     read_groups = _whole(RedisStore.read_groups)
     read_outcomes = _whole(RedisStore.read_outcomes)
 
@@ -434,32 +442,32 @@ class PoolStore(RedisStore):
         found = self.look(tube, partial(super().read_tasks, tube, after, limit))
         return cast("list[Record]", self._data.complete(tube.no, found))
 
-    def seal_tube(self, tube: Tube, to: str) -> None:
-        declared = declaration(gone(tube.name), tube.kind, sealed_options(tube.given, to))
+    def freeze_tube(self, tube: Tube, to: str) -> None:
+        declared = declaration(moved(tube.name), tube.kind, frozen_options(tube.given, to))
 
-        def seal(epoch: int) -> None:
+        def freeze(epoch: int) -> None:
             done: list[bool] = []
 
             def before(session: Session) -> None:
                 if not done:  # else the transaction is begun again
                     self._close_index(tube, epoch)
                     done.append(True)
-                self._vault.rename(session, tube.no, gone(tube.name), declared)
+                self._vault.rename(session, tube.no, moved(tube.name), declared)
 
             self._mirror.write(tube, closed(epoch), whole=True, before=before)
 
-        self._persist(tube, seal)
+        self._persist(tube, freeze)
 
     def _close_index(self, tube: Tube, epoch: int) -> None:
         with self._servers.strictly():
             refused = self._runner.in_epoch(str(epoch), "close_index", tube, closed(epoch))[1]
         if refused:
-            raise seal_refused(tube, refused == 1)
+            raise freeze_refused(tube, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
         self._runner.on_tag("erase_tube", tube.no, idempotent=True)
         self._vault.erase_tube(tube.no, PAGE)
-        if is_sealed(tube):
+        if is_frozen(tube):
             declared = declaration(tube.name, tube.kind, erased_options(tube))
             self._vault.write(tube.no, lambda session: self._rename(session, tube, tube.name, declared))
 
@@ -467,21 +475,21 @@ class PoolStore(RedisStore):
         meta = self._keys.name(tube.no, "meta")
         self._vault.drop_tube(tube.no, lambda: self._servers.command(meta, b"DEL", meta))
 
-    def adopt(self, tube: Tube, parcel: Parcel) -> None:
-        self._must_fit(*(record.payload for record in parcel.records))
-        self._must_fit(*(kept.ending.result for kept in parcel.outcomes))
-        self._step(partial(super().adopt, tube, parcel), tube)
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
+        self._must_fit(*(record.payload for record in batch.records))
+        self._must_fit(*(kept.ending.result for kept in batch.outcomes))
+        self._step(partial(super().import_batch, tube, batch), tube)
 
-    def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
         declared = declaration(name, tube.kind, tube.given)
 
-        def land(epoch: int) -> None:
-            self._land(tube, name, tally, totals)
+        def activate(epoch: int) -> None:
+            self._activate(tube, name, counters, totals)
             self._mirror.write(
                 tube, str(epoch), whole=True, before=lambda session: self._rename(session, tube, name, declared)
             )
 
-        self._persist(tube, land)
+        self._persist(tube, activate)
         self._tubes.note_altered()
 
     def _rename(self, session: Session, tube: Tube, name: str, declared: bytes) -> tuple[()]:

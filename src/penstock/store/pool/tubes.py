@@ -8,7 +8,7 @@ from penstock.core.kind import Kind
 from penstock.core.options import Tube, changed_options, encode_given, make_tube
 from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects, Finding
-from penstock.core.transfer import arriving, gone, is_hidden, is_sealed, named, plain_name
+from penstock.core.transfer import importing, is_frozen, is_hidden, moved, named, plain_name
 from penstock.store.pool.mirror import Mirror
 from penstock.store.pool.runner import PoolRunner
 from penstock.store.pool.vault import Shelf, Vault
@@ -65,7 +65,7 @@ class PoolTubes(Tubes):
 
     def find(self, name: str) -> Tube | None:
         known = name == plain_name(name)
-        for stored in (name, arriving(name), gone(name)) if known else (name,):
+        for stored in (name, importing(name), moved(name)) if known else (name,):
             shelf = self._vault.find_tube(stored)
             if shelf is not None:
                 return named([_tube(shelf)], name)
@@ -75,17 +75,17 @@ class PoolTubes(Tubes):
         return [tube for tube in self.stored_tubes() if not is_hidden(tube.name)]
 
     def stored_tubes(self) -> list[Tube]:
-        """All tubes by name, also those that are arriving or gone."""
+        """All tubes by name, also those that are imported or moved away."""
         return sorted((_tube(shelf) for shelf in self._vault.tubes()), key=lambda tube: tube.name)
 
-    def sealed(self) -> list[Tube]:
-        return [tube for tube in self.stored_tubes() if is_sealed(tube)]
+    def frozen(self) -> list[Tube]:
+        return [tube for tube in self.stored_tubes() if is_frozen(tube)]
 
     def sealed_as(self, tube: Tube) -> Tube | None:
         """The tube as one that was moved, if it was."""
         shelf = self._vault.tube(tube.no)
         found = None if shelf is None else _tube(shelf)
-        return found if found is not None and is_sealed(found) else None
+        return found if found is not None and is_frozen(found) else None
 
     def forget(self, tube: Tube) -> None:
         """A dropped tube loses its name with its row."""

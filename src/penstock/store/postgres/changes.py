@@ -48,7 +48,7 @@ def insert(step: PostgresStep, tube: Tube, entries: Sequence[Entry]) -> list[Rec
     try:
         found = step.run([*opening, *_put_calls(step, tube, entries, tube.capacity)])[len(opening)]
     except Conflict:
-        stored = 0 if tube.capacity is None else step.tally(tube).counts.stored
+        stored = 0 if tube.capacity is None else step.counters(tube).counts.stored
         if tube.capacity is not None and stored + len(entries) > tube.capacity:
             raise tube_full(tube, stored, len(entries)) from None
         raise

@@ -121,7 +121,7 @@ SELECT setval(ids, coalesce(pg_sequence_last_value(ids), 0) + 1048576) FROM pens
 
 -- counters
 
--- name: tally
+-- name: counters
 -- The last id is that of the sequence or, while the tube is imported, of what has come; and the last delivery's serial.
 SELECT greatest(c.last_id, coalesce(pg_sequence_last_value(t.ids), 0)), c.last_ms, c.last_seq,
 coalesce(pg_sequence_last_value(t.serials), 0), n.* FROM penstock_counter c LEFT JOIN penstock_tube t ON t.no = c.tube

@@ -19,7 +19,7 @@ from penstock.core.group import Group
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.results import Counts, Presence
-from penstock.core.transfer import Kept, Parcel, Tally
+from penstock.core.transfer import ImportBatch, Kept, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Audit, Conflict, HandleRow
 from penstock.store.postgres import changes, takes
@@ -193,16 +193,16 @@ class PostgresStep(SqlStep):
         if calls and self.run(calls, twice=True)[0]:
             self.db.notifier.sent()
 
-    def tally(self, tube: Tube) -> Tally:
-        found = self.rows(self.Q.tally, tube=tube.no)
+    def counters(self, tube: Tube) -> TubeCounters:
+        found = self.rows(self.Q.counters, tube=tube.no)
         if not found:
             raise self.no_such_tube(tube)
         last, ms, seq, serial, *numbers = found[0]
         counts = Counts(*numbers)
-        return Tally(last, (ms, seq), replace(counts, take=max(counts.take, serial)))
+        return TubeCounters(last, (ms, seq), replace(counts, take=max(counts.take, serial)))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        counts, wanted = self.tally(tube).counts, count_states(states) | {"done": done}
+        counts, wanted = self.counters(tube).counts, count_states(states) | {"done": done}
         names = ("ready", "taken", "delayed", "buried", "done")
         self._add_counts(tube, {name: wanted.get(name, 0) - getattr(counts, name) for name in names})
 
@@ -309,7 +309,7 @@ class PostgresStep(SqlStep):
     def rebuild(self, tube: Tube, audit: Audit) -> None:
         with self.together():
             super().rebuild(tube, audit)
-            self.rows(self.Q.set_sequences, tube=tube.no, serial=audit.tally.counts.take)
+            self.rows(self.Q.set_sequences, tube=tube.no, serial=audit.counters.counts.take)
 
     # hot calls and changes
 
@@ -318,16 +318,16 @@ class PostgresStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         with self.together():
             self.lock_alone(tube)
-            last = self.tally(tube).last_id
-            new = parcel.above(last)
-            last_id = max([parcel.upto, last, *(record.id for record in new.records)])
+            last = self.counters(tube).last_id
+            new = batch.above(last)
+            last_id = max([batch.upto, last, *(record.id for record in new.records)])
             names = {field: "id" if field == "id" else column for field, column in COLUMNS.items()}
             columns = {name: [getattr(record, field) for record in new.records] for field, name in names.items()}
             self.change(self.Q.import_tasks, tube=tube.no, **columns)
-            members, kept = new.members, parcel.outcomes
+            members, kept = new.members, batch.outcomes
             self.change(self.Q.import_members, no=list(members), members=list(members.values()))
             outcomes: dict[str, list[object]] = {
                 name: [getattr(one, name) for one in kept] for name in ("id", "address", "until")
@@ -337,16 +337,16 @@ class PostgresStep(SqlStep):
             self.change(self.Q.import_outcomes, tube=tube.no, **outcomes)
             self._add_counts(tube, imported_counts(new, last, last_id), last_id)
 
-    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
         try:
             with self.together():
                 self.lock_alone(tube)
                 self.must_live(tube)
                 if self.tubes([name]):
                     return False
-                self._add_counts(tube, {call: getattr(tally.counts, call) for call in _CALLS})
-                self.change(self.Q.set_mark, tube=tube.no, ms=tally.mark[0], seq=tally.mark[1])
-                self.rows(self.Q.set_sequences, tube=tube.no, serial=tally.counts.take)
+                self._add_counts(tube, {call: getattr(counters.counts, call) for call in _CALLS})
+                self.change(self.Q.set_mark, tube=tube.no, ms=counters.mark[0], seq=counters.mark[1])
+                self.rows(self.Q.set_sequences, tube=tube.no, serial=counters.counts.take)
                 self.change(self.Q.set_group_totals, no=list(totals), total=list(totals.values()))
                 return self.write_tube(tube, name=name)
         except Conflict:

@@ -58,7 +58,7 @@ def take(step: PostgresStep, request: Request) -> Handed:
     try:
         handed = _take_surely(step, request, waiter, before)
     except StoreUnavailable as error:
-        if blocked != "stay":
+        if blocked != "unregister_if_found":
             raise
         waiters.keep(request.handle, numbers, waiter, waiter.counted)
         # The call keeps waiting: the server may be restarting. The next look finds out whether its session lives.
@@ -67,19 +67,19 @@ def take(step: PostgresStep, request: Request) -> Handed:
         return Handed(next_at=step.now + int(AWAY_SECONDS * 1000), before=before)
     handed.before = before
     if handed.due is not None:
-        if blocked in ("stay", "leave"):
+        if blocked in ("unregister_if_found", "unregister"):
             waiters.keep(request.handle, numbers, waiter, waiter.counted)
     elif handed.records:
         step.count_changes()
-    elif handed.alive and blocked in ("enter", "stay"):
+    elif handed.alive and blocked in ("register", "unregister_if_found"):
         waiters.keep(request.handle, numbers, waiter)
-    if blocked == "enter" and handed.due is None and not handed.records:
+    if blocked == "register" and handed.due is None and not handed.records:
         handed.next_at = min(step.now + _SETTLING_MS, handed.next_at or _HIGHEST)
     return handed
 
 
 def _take_surely(step: PostgresStep, request: Request, waiter: Waiter, before: Effects) -> Handed:
-    patience = AWAY_SECONDS if request.blocked == "stay" else None
+    patience = AWAY_SECONDS if request.blocked == "unregister_if_found" else None
     while True:
         undo_lost(step, before, patience=patience)
         call, number = new_call(), waiter.number
@@ -98,10 +98,10 @@ def _take(
     first = len(calls)
     calls += [_take_call(step, request, place, tube, mark, call) for place, tube in enumerate(tubes)]
     waits = {"tubes": [tube.no for tube in tubes], "handle": handle, "number": number, "mark": mark}
-    if word == "enter":
+    if word == "register":
         calls.append(step.call(step.Q.enter, process=PROCESS.name, **waits))
     elif word is not None:
-        calls.append(step.call(step.Q.leave, always=word == "leave", **waits))
+        calls.append(step.call(step.Q.leave, always=word == "unregister", **waits))
     handed = _handed(step, request, step.run(calls, patience=patience)[first : first + len(tubes)])
     if handed.tube is not None and _singly(handed.tube):
         _take_more(step, request, handed, handed.tube, call, patience)

@@ -120,7 +120,7 @@ class Look:
             index: {name: float(score) for name, score in queries.scan(runner, tube, index)} for index in _INDEXES
         }
         self._values = dict(queries.scan(runner, tube, "tasks"))  # a scan may return a field twice
-        self._tally = queries.tally(runner, tube)
+        self._counters = queries.counters(runner, tube)
         known = set(cast("list[bytes]", runner.command(tube.no, "handles", b"HKEYS")))
         waiting = cast("list[bytes]", runner.command(tube.no, "waits", b"HKEYS"))
         self._waits = [handle for handle in waiting if handle not in known]
@@ -139,7 +139,7 @@ class Look:
         self._states = Counter(record.state for record in self._records.values())
         self._needed_mark: Mark | None = None
         if tube.kind.hand_out == DELIVER and self._records:
-            self._needed_mark = needed_mark(self._tally.mark, self._records[max(self._records)])
+            self._needed_mark = needed_mark(self._counters.mark, self._records[max(self._records)])
         self._found: list[Problem] = []
         self._writes: defaultdict[int, list[Write]] = defaultdict(list)  # by the task that they rest on
         for id in self.changed:
@@ -188,7 +188,7 @@ class Look:
         if record.address is None and self.tube.kind.hand_out == CLOCK:
             return replace(record, address=f"reply-{record.id}")
         if record.address is None:
-            ms, seq = self._tally.mark
+            ms, seq = self._counters.mark
             return replace(record, address=shown_mark((max(ms, self._now), seq + record.id)))
         return record
 
@@ -281,13 +281,13 @@ class Look:
             yield from found
         yield from self._found
         yield from queue_problems(self.tube, self._queues)
-        yield from counter_problems(self._tally.counts, self._states)
+        yield from counter_problems(self._counters.counts, self._states)
         for id, owner in self.orphans:
             yield id, f"taken by session {owner}, which is not there", "release it"
         for handle in self._waits:
             yield None, f"handle {handle.decode()} is registered as waiting, but is not there", "forget it"
         if (mark := self._needed_mark) is not None:
-            kept = shown_mark(self._tally.mark)
+            kept = shown_mark(self._counters.mark)
             yield None, f"the last id is kept as {kept}, there is {shown_mark(mark)}", "keep the newest"
         for address in self._dangling:
             yield None, f"address {address} leads to no task and to no outcome", "forget it"
@@ -336,7 +336,7 @@ class Look:
                 yield [("lanes", utube, stored), *map(self._is, ids[utube])], writes
 
     def _counter_writes(self) -> Iterable[Write]:
-        counts, there = self._tally.counts, Counter[str]()
+        counts, there = self._counters.counts, Counter[str]()
         for state, number in self._states.items():
             there[STATE_COUNTER[state]] += number
         for name in ("taken", "delayed", "buried"):

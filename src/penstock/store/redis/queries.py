@@ -14,7 +14,7 @@ from penstock.core.options import Tube
 from penstock.core.results import Counts
 from penstock.core.shards import own_in
 from penstock.core.task import Record
-from penstock.core.transfer import Tally
+from penstock.core.transfer import TubeCounters
 from penstock.store.redis.encoding import read_group, task_id, task_key
 from penstock.store.redis.runner import Runner
 from penstock.store.redis.tubes import Shards
@@ -54,18 +54,18 @@ def groups(runner: Runner, tube: Tube) -> dict[int, Group]:
     return found
 
 
-def count(runner: Runner, tubes: Sequence[Tube], *, sealed: bool = False) -> Counts:
-    """The counters of a tube, or of all its shards together; `sealed`: also of a tube that was moved away."""
+def count(runner: Runner, tubes: Sequence[Tube], *, frozen: bool = False) -> Counts:
+    """The counters of a tube, or of all its shards together; `frozen`: also of a tube that was moved away."""
     names = [b"last", b"sealed", b"skipped", b"unput", *(name.encode() for name in Counts.__struct_fields__)]
     replies = runner.command_each(tubes, "meta", b"HMGET", *names)
     found = zip(tubes, cast("list[list[bytes | None]]", replies), strict=True)
-    counts = [_counted(runner, tube, reply, sealed=sealed) for tube, reply in found]
+    counts = [_counted(runner, tube, reply, frozen=frozen) for tube, reply in found]
     return Counts(*map(sum, zip(*map(astuple, counts), strict=True)))
 
 
-def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: bool) -> Counts:
+def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, frozen: bool) -> Counts:
     """The counters of one stored tube. `put` is the last id less those never given; `ready` and `done` are computed."""
-    last = found[1] if sealed and found[0] is None else found[0]
+    last = found[1] if frozen and found[0] is None else found[0]
     runner.known(tube, [-1 if last is None else 0])
     skipped, unput, *numbers = (int(number or 0) for number in found[2:])
     counts = dict(zip(Counts.__struct_fields__, numbers, strict=True))
@@ -75,11 +75,11 @@ def _counted(runner: Runner, tube: Tube, found: list[bytes | None], *, sealed: b
     return Counts(**counts)
 
 
-def tally(runner: Runner, tube: Tube) -> Tally:
+def counters(runner: Runner, tube: Tube) -> TubeCounters:
     """The last ids and the counters of a stored tube, also of one that was moved away."""
     words = cast("list[bytes | None]", runner.command(tube.no, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq"))
-    last, sealed, ms, seq = (int(word or 0) for word in words)
-    return Tally(last or sealed, (ms, seq), count(runner, [tube], sealed=True))
+    last, frozen, ms, seq = (int(word or 0) for word in words)
+    return TubeCounters(last or frozen, (ms, seq), count(runner, [tube], frozen=True))
 
 
 class Found(NamedTuple):

@@ -11,7 +11,7 @@ from penstock.core.options import Tube, make_tube
 from penstock.core.refusals import tube_missing
 from penstock.core.results import Effects, Event
 from penstock.core.task import Record
-from penstock.core.transfer import erased_options, gone, hidden, sealed_options
+from penstock.core.transfer import erased_options, frozen_options, hidden, moved
 from penstock.errors import NoSuchTube
 from penstock.store.redis.connection import Argument, Reply
 from penstock.store.redis.encoding import decode
@@ -114,18 +114,18 @@ class Runner:
 
     def missing(self, tube: Tube) -> NoSuchTube:
         """The error for a tube that is gone: it says where it was moved."""
-        if (sealed := self.sealed(tube)) is not None:
-            return hidden(sealed)
+        if (frozen := self.frozen(tube)) is not None:
+            return hidden(frozen)
         return tube_missing(tube)
 
-    def sealed(self, tube: Tube, no: int | None = None) -> Tube | None:
+    def frozen(self, tube: Tube, no: int | None = None) -> Tube | None:
         """The tube as one that was moved away, or None; the stored tube with that number tells, by default its own."""
         reply = self.command(tube.no if no is None else no, "meta", b"HMGET", b"moved", b"erased")
         to, erased = cast("list[bytes | None]", reply)
         if to is None:
             return None
-        sealed = make_tube(tube.no, gone(tube.name), tube.kind, sealed_options(tube.given, to.decode()))
-        return sealed if erased is None else make_tube(tube.no, sealed.name, tube.kind, erased_options(sealed))
+        frozen = make_tube(tube.no, moved(tube.name), tube.kind, frozen_options(tube.given, to.decode()))
+        return frozen if erased is None else make_tube(tube.no, frozen.name, tube.kind, erased_options(frozen))
 
     def on_tubes(
         self, name: str, tubes: Sequence[Tube], *arguments: Argument, now: int | None = None

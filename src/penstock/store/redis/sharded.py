@@ -59,7 +59,7 @@ class ShardedStore(RedisStore):
         return self._translate(effects)
 
     def _pause(self, tube: Tube, paused: bool) -> int:
-        """As of one stored tube; also unseals shards that an interrupted move has sealed."""
+        """As of one stored tube; also unfreezes shards that an interrupted move has frozen."""
         first, *others = self._shards.of(tube)
         turn = super()._pause(first, paused)
         for shard in others:
@@ -70,9 +70,9 @@ class ShardedStore(RedisStore):
     def paused(self, tube: Tube) -> bool:
         return super().paused(self._shards.of(tube)[0])
 
-    def seal_tube(self, tube: Tube, to: str) -> None:
+    def freeze_tube(self, tube: Tube, to: str) -> None:
         try:
-            super().seal_tube(tube, to)
+            super().freeze_tube(tube, to)
         except TubeBusy:
             if tube.shards > 1:
                 self.write_tube(tube, paused=self.paused(tube))
@@ -284,8 +284,8 @@ class ShardedStore(RedisStore):
     def _check_tube(self, tube: Tube, repair: bool, now: int | None) -> list[Finding]:
         found: list[Finding] = []
         if tube.shards > 1 and not all(self._tubes.live(self._shards.of(tube))):
-            what = "a move that was broken off has sealed a part of it"
-            found.append(Finding(tube.name, None, what, "repair unseals it, and so does resume"))
+            what = "a move that was broken off has frozen a part of it"
+            found.append(Finding(tube.name, None, what, "repair unfreezes it, and so does resume"))
             if not repair:
                 return found
             self.write_tube(tube, paused=self.paused(tube))

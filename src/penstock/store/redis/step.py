@@ -26,7 +26,7 @@ from penstock.core.refusals import partly_applied
 from penstock.core.results import Effects, Lane
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Record
-from penstock.core.transfer import Tally
+from penstock.core.transfer import TubeCounters
 from penstock.engine import port
 from penstock.engine.port import Acked, ByIds, Delta, Flushed, Loaded, Row, Select, Step
 from penstock.errors import StoreCorrupt
@@ -171,9 +171,9 @@ class RedisStep:
     def _with_errors(self, tube: Tube, records: list[Record]) -> list[Record]:
         return queries.with_errors(self._runner, [(tube, record.id, record) for record in records])
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         """As the port says."""
-        return queries.tally(self._runner, tube)
+        return queries.counters(self._runner, tube)
 
     def queue(self, tube: Tube, utube: str) -> Lane:
         """As the port says."""

@@ -272,7 +272,7 @@ class RedisStore(TransferCalls, EngineStore):
         blocked: Blocked = None, now: int | None = None,
     ) -> Taken:  # fmt: skip
         wanted = Wanted(handle, count, "" if max_pri is None else max_pri, blocked or "", new_call())
-        if blocked == "enter":  # before it finds nothing: the next put notifies it once
+        if blocked == "register":  # before it finds nothing: the next put notifies it once
             self._subscriber.interests.update(tube.no for tube in tubes)
         effects = Effects()
         if self.lost:
@@ -350,13 +350,13 @@ class RedisStore(TransferCalls, EngineStore):
     ) -> None:
         """One of several tubes had work: unregister the caller from the others that registered it as waiting."""
         blocked, others = wanted.blocked, list[Tube]()
-        if blocked in ("enter", "stay"):
+        if blocked in ("register", "unregister_if_found"):
             others += tubes[:found]
-        if blocked in ("leave", "stay"):
+        if blocked in ("unregister", "unregister_if_found"):
             others += tubes[found + 1 :]
         for tube in others:
             try:
-                self._steps.run("take", tube, effects, wanted.handle, 0, "", "leave", 0, ADVANCE_STEP, now=now)
+                self._steps.run("take", tube, effects, wanted.handle, 0, "", "unregister", 0, ADVANCE_STEP, now=now)
             except StoreError:
                 pass  # the caller must get its tasks; there it seems to wait until its next take, or its end
 
@@ -523,7 +523,9 @@ class RedisStore(TransferCalls, EngineStore):
 
 def _retry_of(wanted: Wanted) -> Wanted:
     """The retry after unreadable bytes were buried: tasks behind them may be taken now, and the wait is registered."""
-    return wanted._replace(blocked="stay" if wanted.blocked in ("enter", "stay") else "")
+    return wanted._replace(
+        blocked="unregister_if_found" if wanted.blocked in ("register", "unregister_if_found") else ""
+    )
 
 
 def _taken(tube: Tube, pairs: list[Reply], waits: list[int], effects: Effects) -> Taken:

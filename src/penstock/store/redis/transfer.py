@@ -1,6 +1,6 @@
 """The store's calls for moving tubes between stores.
 
-A sealed tube keeps its name and its keys, but not `last` of meta, so that no script finds it.
+A frozen tube keeps its name and its keys, but not `last` of meta, so that no script finds it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from penstock.core.options import Tube
 from penstock.core.refusals import name_in_use
 from penstock.core.shards import home_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import Kept, Parcel, Tally, is_arriving, plain_name, seal_refused
+from penstock.core.transfer import ImportBatch, Kept, TubeCounters, freeze_refused, is_importing, plain_name
 from penstock.errors import StoreCorrupt, TubeBusy
 from penstock.store.redis import puts, queries
 from penstock.store.redis.checks import unreadable
@@ -44,11 +44,11 @@ class TransferCalls:
     _shards: Shards
     _listing: Pages
 
-    def seal_tube(self, tube: Tube, to: str) -> None:
-        """As the contract says; the first shard is sealed last, which seals the tube.
+    def freeze_tube(self, tube: Tube, to: str) -> None:
+        """As the contract says; the first shard is frozen last, which freezes the tube.
 
-        A client that dies on the way leaves some shards sealed: the next pause or resume of the tube unseals them. That
-        begins a new turn, and a call that tries to seal the tube in an earlier turn is refused.
+        A client that dies on the way leaves some shards frozen: the next pause or resume of the tube unfreezes them.
+        That begins a new turn, and a call that tries to freeze the tube in an earlier turn is refused.
         """
         first, *others = self._shards.of(tube)
         turn = self._at_rest(tube) if others else 0
@@ -57,10 +57,10 @@ class TransferCalls:
         self._seal(first, to, turn, checked=bool(others))
 
     def _at_rest(self, tube: Tube) -> int:
-        """The turn of a sharded tube without leases; checked first, so that shards are rarely sealed for nothing."""
+        """The turn of a sharded tube without leases; checked first, so that shards are rarely frozen for nothing."""
         shards = self._shards.of(tube)
         if any(self._runner.command_each(shards, "taken", b"EXISTS")):
-            raise seal_refused(tube, True)
+            raise freeze_refused(tube, True)
         return int(cast("bytes | None", self._runner.command(shards[0].no, "meta", b"HGET", b"turn")) or 0)
 
     def _seal(self, stored: Tube, to: str, turn: int, *, checked: bool = False) -> None:
@@ -69,32 +69,32 @@ class TransferCalls:
         if refused == _OTHER_TURN:
             raise TubeBusy(f"tube {stored.name} was paused or resumed during the move: move it again")
         if refused:
-            raise seal_refused(stored, refused == 1)
+            raise freeze_refused(stored, refused == 1)
 
     def erase_tube(self, tube: Tube) -> None:
         for stored in reversed(self._shards.of(tube)):
             self._runner.on_tag("erase_tube", stored.no, idempotent=True)
 
-    def load_sealed(self) -> list[Tube]:
-        return self._tubes.sealed()
+    def load_frozen(self) -> list[Tube]:
+        return self._tubes.frozen()
 
     def forget_tube(self, tube: Tube) -> None:
         self._tubes.forget(msgspec.structs.replace(tube, name=plain_name(tube.name)))
         for stored in self._shards.of(tube):
             self._runner.command(stored.no, "meta", b"DEL")
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         """As the contract says; while a sharded tube is imported, the last id up to which every shard is complete."""
         shards = self._shards.of(tube)
         replies = self._runner.command_each(shards, "meta", b"HMGET", b"last", b"sealed", b"ms", b"seq")
-        counts = queries.count(self._runner, shards, sealed=True)
+        counts = queries.count(self._runner, shards, frozen=True)
         found = cast("list[list[bytes | None]]", replies)
         ids = [
-            self._shards.public_id(stored.no, int(last or sealed or 0))
-            for stored, (last, sealed, *_) in zip(shards, found, strict=True)
+            self._shards.public_id(stored.no, int(last or frozen or 0))
+            for stored, (last, frozen, *_) in zip(shards, found, strict=True)
         ]
         mark = cast(Mark, tuple(int(number or 0) for number in found[0][2:]))
-        return Tally(min(ids) if is_arriving(tube.name) else max(ids), mark, counts)
+        return TubeCounters(min(ids) if is_importing(tube.name) else max(ids), mark, counts)
 
     def read_tasks(self, tube: Tube, after: int, limit: int) -> list[Record]:
         """As the contract says; unreadable tasks are buried with their bytes, or left out if the kind has no leases."""
@@ -114,10 +114,10 @@ class TransferCalls:
                 return [read_outcome(found.id, found.value) for found in page]
         return []
 
-    def adopt(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         """As the contract says; each shard of a sharded tube gets its part, and the id up to which all is imported."""
         shards = self._shards.of(tube)
-        for stored, part in zip(shards, [parcel] if len(shards) == 1 else _parts(tube, parcel), strict=True):
+        for stored, part in zip(shards, [batch] if len(shards) == 1 else _parts(tube, batch), strict=True):
             if any(record.reply_to is not None for record in part.records):
                 self._outbox.register(stored)
             words = [word for kept in part.outcomes for word in (b"o" + task_key(kept.id), pack_outcome(kept))]
@@ -127,24 +127,24 @@ class TransferCalls:
             words += [word for record in part.records for word in (task_key(record.id), encode(record))]
             self._runner.on_tube("import", stored, *head, *words, idempotent=True)
 
-    def land_tube(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
+    def activate_tube(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
         """As the contract says; the counters of a sharded tube go to its first shard."""
-        self._land(tube, name, tally, totals)
-        if not self._tubes.rename(tube, name, tally.last_id if tube.shards > 1 else 0):
+        self._activate(tube, name, counters, totals)
+        if not self._tubes.rename(tube, name, counters.last_id if tube.shards > 1 else 0):
             raise name_in_use(name)
 
-    def _land(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> None:
-        self._shards.learn(tube.no, tally.last_id)
+    def _activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> None:
+        self._shards.learn(tube.no, counters.last_id)
         first, *others = self._shards.of(msgspec.structs.replace(tube, name=name))
         for shard in others:
-            self._land_stored(shard, "", (0, 0), {}, {})
+            self._activate_stored(shard, "", (0, 0), {}, {})
         here = queries.count(self._runner, others).put if others else 0
-        calls = {call: getattr(tally.counts, call) for call in _CALLS}
+        calls = {call: getattr(counters.counts, call) for call in _CALLS}
         # Tasks that were done in the other store are counted by its counters from now on.
         calls["skipped"] = -sum(calls[call] for call in _CALLS[:4])
-        self._land_stored(first, tally.last_id - tally.counts.put + here, tally.mark, calls, totals)
+        self._activate_stored(first, counters.last_id - counters.counts.put + here, counters.mark, calls, totals)
 
-    def _land_stored(
+    def _activate_stored(
         self, stored: Tube, unput: int | str, mark: Mark, calls: Mapping[str, int], totals: Mapping[int, int]
     ) -> None:
         packed = msgspec.msgpack.encode(calls), msgspec.msgpack.encode(list(totals.items()))
@@ -161,15 +161,15 @@ def _read(tube: Tube, id: int, value: bytes) -> Record | None:
     return msgspec.structs.replace(unreadable(id, value, 0), utube="" if tube.kind.per_utube else None)
 
 
-def _parts(tube: Tube, parcel: Parcel) -> list[Parcel]:
-    """The part of a parcel that goes to each shard of a tube."""
+def _parts(tube: Tube, batch: ImportBatch) -> list[ImportBatch]:
+    """The part of a batch that goes to each shard of a tube."""
     count, laned = tube.shards, tube.kind.per_utube
     records: list[list[Record]] = [[] for _ in range(count)]
     outcomes: list[list[Kept]] = [[] for _ in range(count)]
-    for record in parcel.records:
+    for record in batch.records:
         utube = (record.utube or NO_UTUBE) if laned else None
         records[home_of(record.id, utube, record.address, count)].append(record)
-    for kept in parcel.outcomes:
+    for kept in batch.outcomes:
         # With micro-queues, an address is looked up in all shards.
         outcomes[home_of(kept.id, None, None if laned else kept.address, count)].append(kept)
-    return [Parcel(own, parcel.upto, ends) for own, ends in zip(records, outcomes, strict=True)]
+    return [ImportBatch(own, batch.upto, ends) for own, ends in zip(records, outcomes, strict=True)]

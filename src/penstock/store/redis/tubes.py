@@ -22,7 +22,7 @@ from penstock.core.refusals import tube_exists
 from penstock.core.results import Effects, Event, Finding, Overdue
 from penstock.core.shards import own_id, public_id, shard_of
 from penstock.core.task import NO_UTUBE, Record
-from penstock.core.transfer import hidden, is_arriving, is_hidden, named, plain_name
+from penstock.core.transfer import hidden, is_hidden, is_importing, named, plain_name
 from penstock.store.redis.connection import Reply
 from penstock.store.redis.encoding import MAX_ID, task_key
 from penstock.store.redis.runner import TUBES, Runner
@@ -61,7 +61,7 @@ class Shards:
 
     def floor(self, tube: Tube) -> int:
         """The last id that came from another store; in a tube that is being imported, all did."""
-        return MAX_ID if is_arriving(tube.name) else self._floors.get(tube.no, 0)
+        return MAX_ID if is_importing(tube.name) else self._floors.get(tube.no, 0)
 
     def of(self, tube: Tube) -> Sequence[Tube]:
         """The stored tubes of a tube: itself, unless it is sharded."""
@@ -221,8 +221,8 @@ class Tubes:
             return None
         if self._lives(tube):
             return named([tube], name)
-        if (sealed := self._sealed(tube)) is not None:
-            raise hidden(sealed)
+        if (frozen := self._frozen(tube)) is not None:
+            raise hidden(frozen)
         self.forget(tube)  # the client that dropped it died before it could
         return None
 
@@ -232,8 +232,8 @@ class Tubes:
         if tube is not None:
             return tube if self._lives(tube) else None
         tube = self._lookup(plain_name(name))
-        sealed = None if tube is None else self._sealed(tube)
-        return sealed if sealed is not None and sealed.name == name else None
+        frozen = None if tube is None else self._frozen(tube)
+        return frozen if frozen is not None and frozen.name == name else None
 
     def _lookup(self, name: str) -> Tube | None:
         """The tube of a name, or the one that is being imported under it."""
@@ -264,14 +264,14 @@ class Tubes:
         words = before, tube.name, tube.no, declared, uuid4().hex
         return bool(self._runner.on_tag("rename_tube", TUBES, *words, idempotent=True))
 
-    def sealed(self) -> list[Tube]:
+    def frozen(self) -> list[Tube]:
         """All tubes that were moved away, by name."""
-        found = (self._sealed(tube) for tube in self._declared())
+        found = (self._frozen(tube) for tube in self._declared())
         return sorted((tube for tube in found if tube is not None), key=lambda tube: tube.name)
 
-    def _sealed(self, tube: Tube) -> Tube | None:
-        """The tube as one that was moved away, or None: its first shard tells, which is sealed last and erased last."""
-        return self._runner.sealed(tube, self.shards.of(tube)[0].no)
+    def _frozen(self, tube: Tube) -> Tube | None:
+        """The tube as one that was moved away, or None: its first shard tells, which is frozen last and erased last."""
+        return self._runner.frozen(tube, self.shards.of(tube)[0].no)
 
     def _declared(self) -> list[Tube]:
         pairs = cast("list[bytes]", self._runner.command(TUBES, "tubes", b"HGETALL"))
@@ -325,7 +325,7 @@ class Tubes:
         return all(self.live(self.shards.of(tube)[:1]))
 
     def live(self, tubes: Sequence[Tube]) -> list[bool]:
-        """Which of these stored tubes exist, and are not sealed."""
+        """Which of these stored tubes exist, and are not frozen."""
         return [reply == 1 for reply in self._runner.command_each(tubes, "meta", b"HEXISTS", b"last")]
 
     def _known(self, no: int, stored: bytes) -> Tube:

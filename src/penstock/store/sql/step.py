@@ -24,7 +24,7 @@ from penstock.core.refusals import tube_missing
 from penstock.core.results import STATE_COUNTER, Effects, Lane, Lease, Presence, SessionRecord
 from penstock.core.select import Deliveries, Find, Holders
 from penstock.core.task import Record
-from penstock.core.transfer import Kept, Parcel, Tally, arriving, gone, hidden
+from penstock.core.transfer import ImportBatch, Kept, TubeCounters, hidden, importing, moved
 from penstock.engine import port
 from penstock.engine.integrity import heads_wanted
 from penstock.engine.port import Audit, Conflict, HandleRow, Loaded, QueueAudit, SessionRow, StoredTube
@@ -154,7 +154,7 @@ class SqlStep:
 
     def no_such_tube(self, tube: Tube) -> NoSuchTube:
         """The error for a handle whose tube was dropped or moved."""
-        found = self.tubes([arriving(tube.name), gone(tube.name)])
+        found = self.tubes([importing(tube.name), moved(tube.name)])
         return hidden(found[0].tube) if found else tube_missing(tube)
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
@@ -386,7 +386,7 @@ class SqlStep:
             strays=self._records(Q.strays, **ids),
             early=[row[0] & ID_MASK for row in self.rows(Q.early_outcomes, tube=no)],
             newest=newest[0] if newest else None,
-            tally=self.tally(tube),
+            counters=self.counters(tube),
         )
 
     def _records(self, query: str, **values: object) -> list[Record]:
@@ -419,7 +419,7 @@ class SqlStep:
             for label, queue in audit.queues.items():
                 self._rebuild_queue(tube, label, queue)
         states = Counter(audit.states)
-        self.set_counts(tube, states, done=audit.tally.counts.put - states.total())
+        self.set_counts(tube, states, done=audit.counters.counts.put - states.total())
         if tube.kind.hand_out != CLOCK and not tube.kind.leased:
             self.set_mark(tube, audit)
 
@@ -437,7 +437,7 @@ class SqlStep:
 
     def set_mark(self, tube: Tube, audit: Audit) -> None:
         """Keep the newest message id, where the stored one is older."""
-        mark = needed_mark(audit.tally.mark, audit.newest)
+        mark = needed_mark(audit.counters.mark, audit.newest)
         if mark is not None:
             self.change(self.Q.set_mark, tube=tube.no, ms=mark[0], seq=mark[1])
 
@@ -451,7 +451,7 @@ class SqlStep:
             self.change(self.Q.forget_handle_waiters, id=handle)
         return [(names.get(no, ""), handle) for no, handle in rows]
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         """The last ids and the counters."""
         raise NotImplementedError
 
@@ -464,7 +464,7 @@ def count_states(states: Mapping[str, int]) -> Counter[str]:
     return stored
 
 
-def imported_counts(new: Parcel, last: int, last_id: int) -> dict[str, int]:
+def imported_counts(new: ImportBatch, last: int, last_id: int) -> dict[str, int]:
     """What the counters get by tasks from elsewhere, where the last id before was `last`."""
     stored, put = count_states(Counter(record.state for record in new.records)), last_id - last
     return {**stored, "put": put, "done": put - len(new.records), "delay": -new.due}

@@ -19,9 +19,9 @@ class Waiter:
 
     def word(self, blocked: Blocked) -> Blocked:
         """What a take that is sent now has to do to it."""
-        if blocked == "leave":
-            return "leave" if self.counted else None
-        return blocked and ("stay" if self.counted else "enter")
+        if blocked == "unregister":
+            return "unregister" if self.counted else None
+        return blocked and ("unregister_if_found" if self.counted else "register")
 
     def undo(self, number: int) -> None:
         """The server was told to count that number out, whether it was in or not."""
@@ -39,7 +39,7 @@ class Waiters:
         """Whom a take is about."""
         place = (handle, tuple(tubes))
         waiting = self._waiting.get(place)
-        if not waiting or blocked not in ("stay", "leave"):
+        if not waiting or blocked not in ("unregister_if_found", "unregister"):
             return Waiter()
         waiter = waiting.pop()
         if not waiting:

@@ -21,7 +21,7 @@ from penstock.core.options import Tube, encode_given, make_tube
 from penstock.core.refusals import tube_full
 from penstock.core.results import STATE_COUNTER, Counts
 from penstock.core.task import NO_UTUBE, QUEUED, Entry, Record
-from penstock.core.transfer import Parcel, Tally
+from penstock.core.transfer import ImportBatch, TubeCounters
 from penstock.engine import port
 from penstock.engine.port import CHANGED, MUTABLE, Acked, Flushed, Handed, Request, Row
 from penstock.errors import StoreFull
@@ -97,15 +97,15 @@ class SqliteStep(SqlStep):
             raise self.no_such_tube(tube)
         return int(max(row[0], (row[1] or 0) - base))
 
-    def tally(self, tube: Tube) -> Tally:
+    def counters(self, tube: Tube) -> TubeCounters:
         last = self.last_id(tube)
         ms, seq, *numbers = self.execute(Q.counts, (tube.no,)).get
         counts = dict(zip(COUNTERS, numbers, strict=True))
         ready = last - sum(counts[name] for name in STORED)
-        return Tally(last, (ms, seq), Counts(ready=ready, put=last, **counts))
+        return TubeCounters(last, (ms, seq), Counts(ready=ready, put=last, **counts))
 
     def set_counts(self, tube: Tube, states: Mapping[str, int], *, done: int) -> None:
-        wanted, there = count_states(states) + Counter(done=done), self.tally(tube).counts
+        wanted, there = count_states(states) + Counter(done=done), self.counters(tube).counts
         self._count(tube, {name: wanted[name] - getattr(there, name) for name in STORED})
 
     def _count(self, tube: Tube, counts: Mapping[str, int], highest: int = 0) -> None:
@@ -131,7 +131,7 @@ class SqliteStep(SqlStep):
 
     def insert(self, tube: Tube, entries: Sequence[Entry]) -> list[Record]:
         if tube.capacity is not None:
-            stored = self.tally(tube).counts.stored
+            stored = self.counters(tube).counts.stored
             if stored + len(entries) > tube.capacity:
                 raise tube_full(tube, stored, len(entries))
         return self._store(tube, entries)[0]
@@ -289,9 +289,9 @@ class SqliteStep(SqlStep):
 
     def _register(self, request: Request, came: bool) -> None:
         for tube in request.tubes:
-            if request.blocked == "enter" and not came:
+            if request.blocked == "register" and not came:
                 self.execute(Q.add_waiter, (request.handle, tube.no))
-            elif request.blocked == "leave" or (request.blocked == "stay" and came):
+            elif request.blocked == "unregister" or (request.blocked == "unregister_if_found" and came):
                 self.execute(Q.remove_waiter, (request.handle, tube.no))
                 self.execute(Q.forget_waiter, (request.handle, tube.no))
 
@@ -454,24 +454,24 @@ class SqliteStep(SqlStep):
 
     # transfer
 
-    def import_batch(self, tube: Tube, parcel: Parcel) -> None:
+    def import_batch(self, tube: Tube, batch: ImportBatch) -> None:
         last, base, no = self.last_id(tube), first_pk(tube), tube.no
-        new = parcel.above(last)
+        new = batch.above(last)
         self._write(queries.INSERT, [(base | record.id, no, *astuple(record)[1:]) for record in new.records])
         self._write(Q.import_members, list(new.members.items()))
-        outcomes = parcel.outcomes
+        outcomes = batch.outcomes
         self._write(
             Q.keep_outcome, [(base | kept.id, no, kept.address, *astuple(kept.ending), kept.until) for kept in outcomes]
         )
-        last_id = max(parcel.upto, last, *(record.id for record in new.records))
+        last_id = max(batch.upto, last, *(record.id for record in new.records))
         self._count(tube, imported_counts(new, last, last_id), last_id)
 
-    def activate(self, tube: Tube, name: str, tally: Tally, totals: Mapping[int, int]) -> bool:
+    def activate(self, tube: Tube, name: str, counters: TubeCounters, totals: Mapping[int, int]) -> bool:
         self.must_live(tube)
         if self.tubes([name]):
             return False
-        self._count(tube, {call: getattr(tally.counts, call) for call in CALLS})
-        ms, seq = max(self.tally(tube).mark, tally.mark)
+        self._count(tube, {call: getattr(counters.counts, call) for call in CALLS})
+        ms, seq = max(self.counters(tube).mark, counters.mark)
         self.change(Q.set_mark, tube=tube.no, ms=ms, seq=seq)
         self._write(Q.set_group_total, list(totals.items()))
         return self.write_tube(tube, name=name)

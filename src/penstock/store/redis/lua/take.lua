@@ -1,7 +1,7 @@
 -- script: take
 -- Apply what is due, then lease up to count tasks to the handle's session, and register or unregister its blocked call.
 -- KEYS: ended_sessions
--- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', enter, stay, leave), number of the
+-- ARGV: now, shape, limit, handle, count, highest first rank or '', blocked ('', register, unregister_if_found, unregister), number of the
 --   call, step of advance; and, if the handle is new here: session, when the handle lapses, when the session ends
 -- Returns: now, readied, removed, log, follow_ups, 1 if the session is alive, ms until the next deadline or -1, {id,
 --   record, ...}
@@ -31,15 +31,15 @@ if alive then
   if wanted > 0 and meta[2] ~= '1' then lease(wanted, tonumber(session)) end
   count('take', #leased / 2)
   local came = #leased > 0
-  if blocked == 'enter' and not came then
+  if blocked == 'register' and not came then
     redis.call('HINCRBY', k_waits, handle, 1)
-  elseif blocked == 'leave' or (blocked == 'stay' and came) then
+  elseif blocked == 'unregister' or (blocked == 'unregister_if_found' and came) then
     if redis.call('HINCRBY', k_waits, handle, -1) <= 0 then redis.call('HDEL', k_waits, handle) end
   end
 end
 commit()
 local wait = wait_ms()
-if alive and #leased == 0 and (blocked == 'enter' or blocked == 'stay') then
+if alive and #leased == 0 and (blocked == 'register' or blocked == 'unregister_if_found') then
   -- The caller now waits to be notified of ready tasks, or of a deadline before the one it knows.
   redis.call('HSET', k_meta, 'take_waits', wait < 0 and 9007199254740991 or now + wait)
 end
@@ -77,8 +77,8 @@ end
 -- One tube had work: unregister the caller from the others that registered it as waiting.
 local function unregister_others(found)
   for i = 1, #tubes do
-    local counted = ARGV[6] == 'stay' or (ARGV[6] == 'enter' and i < found) or (ARGV[6] == 'leave' and i > found)
-    if i ~= found and counted then take_from(i, 0, 'leave') end
+    local counted = ARGV[6] == 'unregister_if_found' or (ARGV[6] == 'register' and i < found) or (ARGV[6] == 'unregister' and i > found)
+    if i ~= found and counted then take_from(i, 0, 'unregister') end
   end
 end
 
