@@ -47,8 +47,8 @@ def test_put_options_stand_among_the_keywords(app: App) -> None:
     send.put("ada", delay=10, pri=3)  # type: ignore[call-arg]
     send.options(max_attempts=2).put("bob")
     one, two = app.broker.tube("mail").tasks()
-    assert (one.status, one.pri, one._record.max_attempts, one._record.ttr) == ("~", 3, 5, 30_000)
-    assert (two.status, two.pri, two._record.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
+    assert (one.status, one.pri, one._record.options.max_attempts, one._record.ttr) == ("~", 3, 5, 30_000)
+    assert (two.status, two.pri, two._record.options.max_attempts, two._record.ttr) == ("r", 0, 2, 30_000)
 
 
 def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
@@ -62,8 +62,8 @@ def test_attempts_are_limited_unless_somebody_says_how(app: App) -> None:
 
     plain.put()
     own.put()
-    assert app.broker.tube("default").tasks()[0]._record.max_attempts == 20
-    assert app.broker.tube("own").tasks()[0]._record.max_attempts == 3
+    assert app.broker.tube("default").tasks()[0]._record.options.max_attempts == 20
+    assert app.broker.tube("own").tasks()[0]._record.options.max_attempts == 3
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from penstock.callbacks.allow_list import Settings, allow_list
 from penstock.callbacks.client import Client, Resolve, resolve
 from penstock.callbacks.signing import key, verify
 from penstock.core import codec
-from penstock.core.task import Record
+from penstock.core.task import Extra, Record
 from tests.callbacks.receiver import Answer, Receiver
 
 SECRET = "correct horse battery staple"
@@ -25,9 +25,8 @@ SECRET = "correct horse battery staple"
 
 def record(url: str, data: object = "x", address: str | None = "a") -> Record:
     payload = codec.encode(data)
-    return Record(
-        17, "t", 0, 0, 0, None, 3, 3, 0, 0, None, None, None, None, 1, None, url, payload, address=address
-    )  # fmt: skip
+    extra = Extra(callback=url).packed()
+    return Record(17, "t", 0, 0, 0, None, 3, 3, 0, 0, None, None, None, 1, None, extra, payload, address=address)
 
 
 def call(task: Record, *allowed: str, resolver: Resolve = resolve, tls: ssl.SSLContext | None = None) -> object:

@@ -12,7 +12,7 @@ from penstock.core.task import Record
 
 RECORD = Record(
     id=7, state="r", rank1=0, rank2=0, pri=0, utube=None, attempts=0, lease=0, created=5, taken=None, expires=99, at=99,
-    ttr=None, max_attempts=None, owner=None, reason=None, callback=None, payload=b"1", address="a",
+    ttr=None, owner=None, reason=None, extra=None, payload=b"1", address="a",
 )  # fmt: skip
 ROUND = make_tube(1, "t", find_kind("round"), {"period": 2})
 

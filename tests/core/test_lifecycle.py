@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.core import lifecycle
 from penstock.core.lifecycle import TRANSITIONS, Change, Move
-from penstock.core.task import Record
+from penstock.core.task import Extra, Record
 
 NOW = 1_000_000
 RECORD = Record(
     id=1, state="t", rank1=0, rank2=0, pri=0, utube=None, attempts=2, lease=2, created=NOW - 10, taken=NOW - 5,
-    expires=None, at=None, ttr=None, max_attempts=None, owner=7, reason="last time", callback=None, payload=b"1",
+    expires=None, at=None, ttr=None, owner=7, reason="last time", extra=None, payload=b"1",
 )  # fmt: skip
 
 
-def record(**changes: object) -> Record:
-    return msgspec.structs.replace(RECORD, **changes)
+def record(*, max_attempts: Any = None, **changes: object) -> Record:
+    return msgspec.structs.replace(RECORD, extra=Extra(max_attempts=max_attempts).packed(), **changes)
 
 
 def every(states: str) -> Iterator[Record]:

@@ -9,7 +9,17 @@ import pytest
 from penstock.core.backoff import Backoff
 from penstock.core.entry import make_entry
 from penstock.core.kind import Kind, find_kind
-from penstock.core.options import callback_url, check_tube_options, decode_given, encode_given, make_tube
+from penstock.core.options import (
+    EXTRA_CHECKS,
+    PutOptions,
+    callback_url,
+    check_tube_options,
+    checked_extra,
+    decode_given,
+    encode_given,
+    make_tube,
+)
+from penstock.core.task import Extra, Record
 from penstock.errors import BadValue, PayloadTooLarge, UnsupportedOption
 
 
@@ -68,3 +78,17 @@ def test_the_error_of_a_callback_tells_no_password() -> None:
     with pytest.raises(BadValue, match=r"callback '\*\*\*@example\.org/' is not a callback") as told:
         callback_url("callback", "https://ada:secret@example.org/")
     assert "secret" not in str(told.value)
+
+
+def test_what_no_database_reads_is_one_text() -> None:
+    assert set(EXTRA_CHECKS) == set(Extra.__struct_fields__) <= PutOptions.__annotations__.keys()
+    tube = make_tube(1, "t", find_kind("fifottl"), {"max_attempts": 3})
+    assert make_entry(tube, "x", {}).extra == make_entry(tube, "x", {"pri": 1}).extra == '{"max_attempts":3}'
+    assert make_entry(tube, "x", {"max_attempts": 5}).extra == '{"max_attempts":5}'
+    assert checked_extra({"pri": 1, "callback": None}) is None
+
+
+@pytest.mark.parametrize("text", [None, "", "no JSON", "[]", '{"max_attempts":"x"}'])
+def test_a_text_that_penstock_did_not_write_says_nothing(text: str | None) -> None:
+    record = Record(1, "r", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, text, b"1")
+    assert record.options == Extra()

@@ -40,8 +40,8 @@ def test_both_ways_store_the_same(broker: penstock.Broker, own: Connection, opti
         assert ask(own, "SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'")[0][1] != "0"
     texts(broker)
     told.append(tube.put("x"))
-    columns = "state, place, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, callback, data"
-    first, second = ask(own, f"SELECT {columns}, max_attempts FROM penstock_task ORDER BY pk")
+    columns = "state, place, rank1, rank2, pri, utube, expires - created, at = IFNULL(expires, at), ttr, extra, data"
+    first, second = ask(own, f"SELECT {columns} FROM penstock_task ORDER BY pk")
     assert first == second
     assert [task.id for task in told] == [1, 2]
     for task in told:

@@ -46,8 +46,8 @@ def test_what_a_tube_says_of_its_tasks_is_stored(broker: penstock.Broker) -> Non
     put = broker.tube("work", **options).put("x")  # type: ignore[arg-type]
     stored = broker.tube("work").peek(put.id)
     assert stored._record == put._record
-    assert (stored.pri, stored._record.ttr, stored._record.max_attempts) == (7, 30_000, 3)
-    assert stored._record.callback == "http://127.0.0.1/x"
+    assert (stored.pri, stored._record.ttr, stored._record.options.max_attempts) == (7, 30_000, 3)
+    assert stored._record.options.callback == "http://127.0.0.1/x"
     assert stored.expires == stored.created + 90
 
 

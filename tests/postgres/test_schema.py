@@ -6,6 +6,7 @@ import psycopg
 import pytest
 
 import penstock
+from penstock.core.task import Extra
 from penstock.store.postgres.location import locate
 from tests.servers.postgres import Postgres
 
@@ -17,23 +18,29 @@ ALTER TABLE penstock_task ADD COLUMN lease integer NOT NULL DEFAULT 3;
 UPDATE penstock_task SET call = NULL;
 ALTER TABLE penstock_task DROP COLUMN errors;
 ALTER TABLE penstock_outcome DROP COLUMN errors;
+ALTER TABLE penstock_task RENAME COLUMN extra TO callback;
+ALTER TABLE penstock_task ADD COLUMN max_attempts integer;
+UPDATE penstock_task SET callback = 'http://a/"b', max_attempts = 5 WHERE state = 'r';
 DROP INDEX penstock_named_group;
 ALTER TABLE penstock_group DROP COLUMN failed, DROP COLUMN on_failure;
 UPDATE penstock_meta SET value = '100' WHERE name = 'schema';"""
 
 
-def test_leases_of_before_they_had_a_call_are_kept(server: Postgres) -> None:
+def test_tasks_of_the_first_schema_are_kept(server: Postgres) -> None:
     url = server.fresh_url()
     with penstock.connect(url) as broker:
         broker.tube("t").put("x")
+        broker.tube("t").put("y", delay=9)
         broker.tube("u", temporary=True).put("y")
     with psycopg.connect(locate(url).conninfo) as db:
         db.execute(_BEFORE.format(schema=locate(url).quoted).encode())
     with penstock.connect(url) as broker:
         for name in ("t", "u"):
             assert broker.tube(name).peek(1).lease == 3
+            assert broker.tube(name).peek(1)._record.options == Extra(max_attempts=5, callback='http://a/"b')
             assert [task.lease for task in broker.tube(name).take_many(1)] == [4]
         assert broker.tube("t").put("z").lease == 0
+        assert broker.tube("t").peek(2)._record.extra is None
         assert broker.check() == []
 
 

@@ -166,7 +166,7 @@ def search(tube: Tube, status: Status | None, text: str, after: int | None, limi
 
 
 def _words(record: Record) -> str:
-    labels = (str(record.id), record.utube, record.address, record.group, record.reason, record.callback)
+    labels = (str(record.id), record.utube, record.address, record.group, record.reason, record.extra)
     words = " ".join(label for label in labels if label)
     return f"{words} {record.payload.decode('utf-8', 'replace')}".casefold()
 
@@ -188,9 +188,9 @@ def callbacks(tube: Tube) -> list[Callback]:
     reasons: dict[str, str] = {}
     for letter, what in (("!", "buried"), ("~", "retrying"), ("r", "waiting"), ("t", "waiting")):
         for record in find_records(tube, letter, SAMPLE):
-            if record.callback is None:
+            if (url := record.options.callback) is None:
                 continue
-            host = urlsplit(record.callback).netloc
+            host = urlsplit(url).netloc
             # A delayed one that was never tried only waits for its first time.
             numbers[host, "waiting" if what == "retrying" and not record.attempts else what] += 1
             if record.reason is not None:

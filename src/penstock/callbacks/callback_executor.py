@@ -88,7 +88,7 @@ class Calls(AsyncExecutor):
             error = Retry(None, f"callback was not answered within {limit:g} s")
         except Retry as retry:
             error = retry
-        if record.max_attempts is None and record.attempts >= DEFAULT_ATTEMPTS:
+        if record.options.max_attempts is None and record.attempts >= DEFAULT_ATTEMPTS:
             raise Bury(f"{error.reason} (attempt {record.attempts})")
         raise error
 
@@ -100,8 +100,8 @@ class Calls(AsyncExecutor):
 
 def _host(item: RunningTask) -> str:
     """The host of its callback, or "" for one that will be refused."""
-    assert item.task._record.callback is not None
+    assert item.task._record.options.callback is not None
     try:
-        return parse(item.task._record.callback).host
+        return parse(item.task._record.options.callback).host
     except Refused:
         return ""

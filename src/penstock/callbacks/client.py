@@ -86,9 +86,9 @@ class Client:
 
     async def call(self, tube: str, record: Record) -> object:
         """POST the task. What it returns is the task's result; it raises Bury or Retry where the task is not done."""
-        assert record.callback is not None
+        assert record.options.callback is not None
         try:
-            target = parse(record.callback)
+            target = parse(record.options.callback)
             self._settings.allowed.check_host(target)
             return await self._post(target, tube, record)
         except Refused as refused:

@@ -30,7 +30,7 @@ def _has_callbacks(broker: Broker, tube: Tube) -> bool:
         return True
     runtime = broker.runtime
     runtime.apply_due(tube)
-    return any(record.callback is not None for record in runtime.store.find(tube, Find("r", 0, LOOKED_AT)))
+    return any(record.options.callback is not None for record in runtime.store.find(tube, Find("r", 0, LOOKED_AT)))
 
 
 log = logging.getLogger("penstock.worker")

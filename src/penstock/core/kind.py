@@ -15,7 +15,7 @@ ACCEPTABLE = frozenset({"pri", "ttl", "ttr", "delay", "utube", "rank"})
 ORDER_KEYS = frozenset({"id", "-id", "pri", "expires", "due", "created", "rank"})
 # How a task is handed out: leased to a session; its clock is set and it stays; delivered until anyone acks it.
 LEASE, CLOCK, DELIVER = "lease", "clock", "deliver"
-# option or verb -> how a kind that has it hands out; what is not here depends on what the kind accepts
+# option or verb -> how a kind that has it hands out; the others are accepted by a kind, or by all
 _HAND_OUTS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("address", "group", "callback", "reply_to", "max_attempts", "retention", "shards"), (LEASE,)),
     **dict.fromkeys(("fail", "release", "release_all", "touch", "bury", "kick", "cancel", "wait"), (LEASE,)),
@@ -70,7 +70,9 @@ class Kind(msgspec.Struct, frozen=True):
         """Whether the kind gives a meaning to a tube's option of that name, to a put's, or to a verb."""
         if option in _HAND_OUTS:
             return self.hand_out in _HAND_OUTS[option]
-        return self.per_utube if option == "per_utube" else option in self.accepts
+        if option in ACCEPTABLE or option == "id":
+            return option in self.accepts
+        return self.per_utube if option == "per_utube" else True
 
     @property
     def leased(self) -> bool:

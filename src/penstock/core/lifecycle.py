@@ -107,9 +107,7 @@ def _decided(record: Record, move: Move, now: int) -> Change:
         case "release":
             if move.reason is not None:
                 record = msgspec.structs.replace(record, reason=move.reason)
-            if move.max_attempts is not None:
-                record = msgspec.structs.replace(record, max_attempts=move.max_attempts)
-            return came_back(record, now, "release", move.extra, unstarted=move.unstarted)
+            return came_back(record, now, "release", move.extra, unstarted=move.unstarted, most=move.max_attempts)
         case "touch":
             return touched(record, move.extra, move.progress, None if move.ttr is None else now + move.ttr)
         case "bury":
@@ -135,16 +133,19 @@ def _alive(record: Record, lease: int | None, now: int) -> bool:
     return record.state == "t" and (lease is None or record.lease == lease) and (record.at is None or record.at > now)
 
 
-def came_back(record: Record, now: int, event: str, delay: int = 0, *, unstarted: bool = False) -> Change:
+def came_back(
+    record: Record, now: int, event: str, delay: int = 0, *, unstarted: bool = False, most: int | None = None
+) -> Change:
     """A taken task loses its lease: by release (also at session end) or by ttr.
 
-    Past its ttl it is gone; handed out max_attempts times it is buried; else it stands at its old place.
-    An unstarted one, prefetched and never run, gets its attempt back.
+    Past its ttl it is gone; handed out `most` times (None: its max_attempts) it is buried; else it stands at its old
+    place. An unstarted one, prefetched and never run, gets its attempt back.
     """
     attempts = record.attempts - 1 if unstarted else record.attempts
     if record.expires is not None and record.expires <= now:
         return Change("-", (event, "ttl"), attempts=attempts, ending=_ending(record, "ttl"))
-    if record.max_attempts is not None and attempts >= record.max_attempts:
+    most = record.options.max_attempts if most is None else most
+    if most is not None and attempts >= most:
         reason = record.reason or f"handed out {attempts} times without an ack"
         events = ("bury",) if event == "release" else (event, "bury")
         return Change("!", events, record.expires, record.expires, attempts, reason)

@@ -13,7 +13,7 @@ from penstock.core import names
 from penstock.core.backoff import Backoff
 from penstock.core.kind import CLOCK, Kind, kinds_with
 from penstock.core.shards import check_shards, refuse_with_shards
-from penstock.core.task import Entry
+from penstock.core.task import Entry, Extra
 from penstock.core.values import Seconds, delay_until, flag, plain_seconds, positive_ms, pri, span_ms, whole
 from penstock.errors import BadValue, StoreCorrupt, UnsupportedOption
 
@@ -157,6 +157,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "max_payload": whole,
     "shards": check_shards,
 }
+# option of a put that is kept in Extra -> how it is checked; a tube's option of that name is its default
+EXTRA_CHECKS: dict[str, Callable[[str, object], object]] = {"max_attempts": whole, "callback": callback_url}
 # tube option -> what the kind must accept for it to mean something
 _NEEDS = {
     "ttl": "ttl", "ttr": "ttr", "pri": "pri", "backoff": "delay", "aging": "pri",
@@ -221,6 +223,13 @@ def make_tube(no: int, name: str, kind: Kind, given: dict[str, object]) -> Tube:
         option: _CHECKS[option](option, value) for option, value in given.items() if option in Tube.__struct_fields__
     }
     return Tube(no, name, kind, given, **known)  # type: ignore[arg-type]
+
+
+def checked_extra(given: Mapping[str, object]) -> str | None:
+    """The options among these that a task keeps as one text."""
+    checks = EXTRA_CHECKS.items()
+    kept = {option: check(option, value) for option, check in checks if (value := given.get(option)) is not None}
+    return Extra(**kept).packed() if kept else None  # type: ignore[arg-type]
 
 
 _PUT_OPTIONS = PutOptions.__annotations__.keys()

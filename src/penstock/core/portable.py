@@ -21,8 +21,8 @@ from penstock.core.group import HOLD, ON_FAILURE, OPEN, STARTED, Group
 from penstock.core.ids import read_mark, text_id
 from penstock.core.kind import DELIVER, Kind
 from penstock.core.lease import CALL_BITS, MAX_NUMBER, number_of
-from penstock.core.options import callback_url
-from penstock.core.task import NO_UTUBE, UNSTARTED, Record
+from penstock.core.options import checked_extra
+from penstock.core.task import NO_UTUBE, UNSTARTED, Extra, Record
 from penstock.core.values import MAX_SECONDS, number
 from penstock.errors import BadValue
 
@@ -60,8 +60,12 @@ class Data(Struct, omit_defaults=True):
     unreadable: str | None = None
 
 
-class TaskLine(Data, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
-    """One task."""
+class TaskLine(Extra, frozen=True, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """One task, its data as in Data."""
+
+    data: msgspec.Raw | UnsetType = UNSET
+    base64: str | None = None
+    unreadable: str | None = None
 
     id: Annotated[int, Meta(ge=1, le=MAX_TASK_ID)]
     state: str
@@ -75,13 +79,11 @@ class TaskLine(Data, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tru
     expires: _Moment | None = None
     at: _Moment | None = None
     ttr: _Span | None = None
-    max_attempts: _Small | None = None
     reason: _Text | None = None
-    callback: str | None = None
     address: str | None = None
     reply_to: str | None = None
     group: _Int | None = None
-    errors: _Errors = []
+    errors: _Errors = msgspec.field(default_factory=list)
 
 
 class GroupLine(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
@@ -117,8 +119,8 @@ def task_line(record: Record) -> TaskLine:
         state="r" if record.state == "q" else record.state, created=record.created, rank=(record.rank1, record.rank2),
         pri=record.pri, utube=record.utube, attempts=min(record.attempts, MAX_NUMBER),
         lease=min(number_of(record.lease), MAX_NUMBER), taken=record.taken, expires=record.expires, at=record.at,
-        ttr=record.ttr, max_attempts=record.max_attempts, reason=record.reason, callback=record.callback,
-        address=record.address, reply_to=record.reply_to, group=record.group_no, errors=error_lines(record.errors),
+        ttr=record.ttr, reason=record.reason, address=record.address, reply_to=record.reply_to, group=record.group_no,
+        errors=error_lines(record.errors), **msgspec.structs.asdict(record.options),
     )  # fmt: skip
 
 
@@ -142,9 +144,9 @@ def read_task(line: TaskLine, kind: Kind, groups: dict[int, str]) -> Record:
         id=line.id, state=line.state, rank1=number("rank", line.rank[0]), rank2=number("rank", line.rank[1]),
         pri=line.pri, utube=_utube(kind, line.utube), attempts=line.attempts, lease=line.lease << CALL_BITS,
         created=line.created, taken=line.taken, expires=line.expires, at=line.at, ttr=line.ttr,
-        max_attempts=line.max_attempts, owner=None, reason=names.text("reason", line.reason),
-        callback=None if line.callback is None else callback_url("callback", line.callback), payload=read_data(line),
-        address=address, reply_to=checked_reply("reply_to", line.reply_to),
+        owner=None, reason=names.text("reason", line.reason), payload=read_data(line), address=address,
+        extra=checked_extra({option: getattr(line, option) for option in Extra.__struct_fields__}),
+         reply_to=checked_reply("reply_to", line.reply_to),
         group=None if line.group is None else groups[line.group], group_no=line.group,
         errors=_read_errors(line.errors) if line.taken is not None else None,
     )  # fmt: skip
@@ -216,7 +218,7 @@ def data_line(payload: bytes) -> Data:
     return Data(data=msgspec.Raw(payload))
 
 
-def read_data(line: Data) -> bytes:
+def read_data(line: Data | TaskLine) -> bytes:
     """The bytes to store; JSON is read and written anew, so that nothing but JSON can come in by it."""
     given = [form for form in (line.data, line.base64, line.unreadable) if form is not None and form is not UNSET]
     if len(given) != 1:

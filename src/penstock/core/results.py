@@ -72,7 +72,7 @@ class Settled(msgspec.Struct, frozen=True):
 
 
 # Stands for any task that was acked, where nobody asked for more.
-GONE = Record(0, "-", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, None, None, b"")
+GONE = Record(0, "-", 0, 0, 0, None, 0, 0, 0, None, None, None, None, None, None, None, b"")
 
 
 class Advanced(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from functools import lru_cache
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
@@ -60,6 +61,29 @@ class Rank(msgspec.Struct, frozen=True, gc=False):
         return self.base + (now if self.clock else 0) - (id if self.newest else 0)
 
 
+class Extra(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Put options that no database reads, kept as one JSON text: a new one changes no store. None: not given."""
+
+    max_attempts: int | None = None
+    callback: str | None = None
+
+    def packed(self) -> str | None:
+        """As stores keep it; None if it says nothing."""
+        return None if self == _NOTHING else _encode_extra(self).decode()
+
+
+_NOTHING = Extra()
+_encode_extra, _decode_extra = msgspec.json.Encoder().encode, msgspec.json.Decoder(Extra).decode
+
+
+@lru_cache(1000)  # most tasks of a tube have the same
+def _read_extra(text: str) -> Extra:
+    try:
+        return _decode_extra(text)
+    except msgspec.MsgspecError:  # another program wrote it: the task matters more
+        return _NOTHING
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """One task on its way into a store, everything checked and counted in milliseconds."""
 
@@ -71,8 +95,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     ttl: int | None = None
     ttr: int | None = None
     delay: int = 0
-    max_attempts: int | None = None
-    callback: str | None = None
+    extra: str | None = None  # see Extra
     address: str | None = None  # also the id of an element of a round tube
     duplicate: str = "error"  # or ignore, replace, refresh: what becomes of the task that has the address
     reply_to: str | None = None
@@ -98,10 +121,9 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     expires: int | None
     at: int | None
     ttr: int | None
-    max_attempts: int | None
     owner: int | None
     reason: str | None
-    callback: str | None
+    extra: str | None  # see Extra
     payload: bytes
     address: str | None = None
     reply_to: str | None = None  # marked where others follow: see core.chain
@@ -109,6 +131,11 @@ class Record(msgspec.Struct, frozen=True, gc=False):
     group_no: int | None = None
     progress: float | None = None  # of this hand-out, as its handler said
     errors: bytes | None = None  # of attempts, see core.attempts; take leaves it out
+
+    @property
+    def options(self) -> Extra:
+        """What `extra` says."""
+        return _NOTHING if self.extra is None else _read_extra(self.extra)
 
 
 class Numbered(Protocol):

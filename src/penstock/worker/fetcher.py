@@ -306,7 +306,7 @@ class Fetcher:
             self._state.settler.add(item, settlement.postponed(item, STILL_RUNNING))
             self.on_suspect()
             return None
-        if item.task._record.callback is not None:
+        if item.task._record.options.callback is not None:
             if "callback" in self._executors:
                 return "callback"
         elif (data := read_call(item.task)) is not None:

@@ -54,7 +54,7 @@ class RunningTask:
         self.stored: object = None  # its arguments
         self.traced: dict[str, object] | None = None  # its data, where a span is to be continued
         self.slots: Slots | None = None
-        self.max_attempts = record.max_attempts or DEFAULT_ATTEMPTS
+        self.max_attempts = record.options.max_attempts or DEFAULT_ATTEMPTS
         self.new_ttr = False  # its lease does not have the handler's ttr yet
         self.limit: float | None = None  # when its handler must have ended, by the monotonic clock
         self.batch: Batch | None = None  # that it is run in
@@ -70,7 +70,7 @@ class RunningTask:
         self.cancel: Callable[[], object] | None = None
 
     def __repr__(self) -> str:
-        unknown = "unknown" if self.task._record.callback is None else "callback"
+        unknown = "unknown" if self.task._record.options.callback is None else "callback"
         name = unknown if self.handler is None else self.handler.name
         return f"{name} {self.task.id} of {self.tube.name}"
 
@@ -81,9 +81,9 @@ class RunningTask:
         self.traced = dict(data) if TRACE in data else None
         record, tube, options = self.task._record, self.tube.stored, handler.rules.options
         most = options.get("max_attempts")
-        if most is not None and record.max_attempts in (None, tube.max_attempts):
+        if most is not None and record.options.max_attempts in (None, tube.max_attempts):
             self.max_attempts = most
-        elif record.max_attempts is None:
+        elif record.options.max_attempts is None:
             self.max_attempts = tube.max_attempts or DEFAULT_ATTEMPTS
         if (ttr := options.get("ttr")) is not None and "ttr" in tube.kind.accepts and has_default_ttr(record, tube):
             wanted = positive_ms("ttr", ttr) / 1000

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from penstock.broker.tube import Tube
 from penstock.core.backoff import Backoff
 from penstock.core.names import shown
+from penstock.core.options import PutOptions
 from penstock.errors import BadValue
 
 Args = Sequence[bytes]
@@ -75,10 +76,13 @@ def code(what: str, raw: bytes) -> str | int:
     return int(raw) if _WHOLE.fullmatch(raw) else text(what, raw)
 
 
+def _reader(hint: object) -> Reader:
+    kinds = get_args(hint)
+    return text if str in kinds else number if float in kinds else whole
+
+
 PUT: Mapping[str, Reader] = {
-    "pri": whole, "ttl": number, "ttr": number, "delay": number, "utube": text, "id": text, "rank": number,
-    "address": text, "on_duplicate": text, "group": text, "callback": text, "reply_to": text, "max_attempts": whole,
-    "timeout": number,
+    **{option: _reader(hint) for option, hint in get_type_hints(PutOptions).items()}, "timeout": number
 }  # fmt: skip
 TUBE: Mapping[str, Reader] = {
     "ttl": number, "ttr": number, "pri": whole, "callback": text, "capacity": whole, "temporary": flag,

@@ -14,7 +14,8 @@ GUARDS = frozenset({1242, DUPLICATE_KEY, 1048})
 
 TOO_MANY_PREPARED = 1461
 NO_SUCH_TABLE = 1146
-DUPLICATE_COLUMN = 1060
+# A column that is there, is not there, or cannot be dropped: what a migration says that has run before.
+CHANGED_BEFORE = (1060, 1054, 1091)
 DEADLOCK = 1213
 LOCK_WAIT = 1205
 # The transaction was undone, or is when we say so: all of it may be retried.

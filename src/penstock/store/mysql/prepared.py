@@ -25,9 +25,9 @@ ROOM = 2 * LONGEST
 
 _RESERVE = "INSERT INTO penstock_id (tube,last) VALUES (?,0) ON DUPLICATE KEY UPDATE last=LAST_INSERT_ID(last+1)"
 _STORE = (
-    "INSERT INTO penstock_task (tube,pk,state,rank1,rank2,pri,expires,at,ttr,max_attempts,callback,data,created) "
+    "INSERT INTO penstock_task (tube,pk,state,rank1,rank2,pri,expires,at,ttr,extra,data,created) "
     "VALUES (?,IF(ROW_COUNT()=2,LAST_INSERT_ID(),NULL)+?,'r',?,?,?,"
-    f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,?,LAST_INSERT_ID({TIME}))"
+    f"{TIME}+?,IFNULL({TIME}+?,{NEVER}),?,?,?,LAST_INSERT_ID({TIME}))"
 )
 _REMOVE = (
     f"DELETE FROM penstock_task WHERE pk=? AND owner=? AND lease=? AND at>{TIME} AND state='t' AND reply_to IS NULL "
@@ -42,7 +42,7 @@ _PREPARED = Struct("<xIHH")
 _NUMBER, _REAL, _TEXT, _BYTES = (
     bytes([kind, 0]) for kind in (FIELD_TYPE.LONGLONG, FIELD_TYPE.DOUBLE, FIELD_TYPE.VAR_STRING, FIELD_TYPE.BLOB)
 )
-_KINDS = (_NUMBER, _NUMBER, _REAL, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _BYTES)
+_KINDS = (_NUMBER, _NUMBER, _REAL, _REAL, _NUMBER, _NUMBER, _NUMBER, _NUMBER, _TEXT, _BYTES)
 
 
 class Shape:
@@ -51,7 +51,7 @@ class Shape:
     def __init__(self, tube: Tube, entry: Entry) -> None:
         values = (
             tube.no, tube.no << ID_BITS, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttl, entry.ttr,
-            entry.max_attempts, entry.callback, b"",
+            entry.extra, b"",
         )  # fmt: skip
         missing = sum(1 << place for place, value in enumerate(values) if value is None)
         given = b"".join(map(_packed, _KINDS[:-1], values[:-1]))

@@ -21,8 +21,8 @@ from penstock.store.sql.step import first_pk
 _MARKS = ", last_seq = IF(@p_now > last_ms, 0, last_seq) + {count}, last_ms = GREATEST(last_ms, @p_now)"
 # Columns that are left out if no task of the put has them: the server need not read them.
 _OPTIONAL = {
-    "utube": "utube", "ttr": "ttr", "max_attempts": "max_attempts", "callback": "callback", "reply_to": "reply_to",
-    "group": "group_name", "group_no": "group_no",
+    "utube": "utube", "ttr": "ttr", "extra": "extra", "reply_to": "reply_to", "group": "group_name",
+    "group_no": "group_no",
 }  # fmt: skip
 
 

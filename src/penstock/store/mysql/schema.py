@@ -8,7 +8,7 @@ import pymysql
 
 from penstock.errors import StoreBusy, StoreUnavailable
 from penstock.store.mysql.connection import Link
-from penstock.store.mysql.faults import DUPLICATE_COLUMN, NO_SUCH_TABLE, number
+from penstock.store.mysql.faults import CHANGED_BEFORE, NO_SUCH_TABLE, number
 from penstock.store.mysql.location import parse
 from penstock.store.mysql.queries import Q
 from penstock.store.mysql.server import Server
@@ -72,7 +72,7 @@ def _run(link: Link, statement: str) -> None:
     try:
         link.change(statement)
     except pymysql.err.OperationalError as error:
-        if number(error) != DUPLICATE_COLUMN:  # it ran before a crash
+        if number(error) not in CHANGED_BEFORE:  # it ran before a crash
             raise
 
 

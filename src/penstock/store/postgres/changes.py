@@ -108,7 +108,7 @@ def _stored(step: PostgresStep, tube: Tube, entries: Sequence[Entry], row: Row) 
 
 
 _shape = attrgetter(
-    "rank1", "rank2", "pri", "utube", "ttl", "ttr", "delay", "max_attempts", "callback", "reply_to", "group",
+    "rank1", "rank2", "pri", "utube", "ttl", "ttr", "delay", "extra", "reply_to", "group",
     "group_no", "unstarted",
 )  # fmt: skip
 
@@ -138,7 +138,7 @@ def plain_put(database: PostgresDatabase, tube: Tube, entry: Entry) -> Callable[
     query, lives_query, make = database.queries.durable.put_plain, database.queries.all.tube_lives, record_maker(entry)
     shape = {
         "tube": tube.no, "rank1": entry.rank1.base, "rank2": entry.rank2.base, "ttr": entry.ttr, "pri": entry.pri,
-        "max_attempts": entry.max_attempts, "callback": entry.callback, "data": None, "process": None, "now": None,
+        "extra": entry.extra, "data": None, "process": None, "now": None,
     }  # fmt: skip
     packed = Packed(query, shape)
 

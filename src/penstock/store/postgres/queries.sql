@@ -220,9 +220,9 @@ SELECT setval(heads, 1), setval(dues, 1) FROM penstock_tube WHERE no = :tube AND
 -- the same statement, which is a tenth faster: if the tube is hidden meanwhile, nextval fails, whatever this one sees.
 WITH l AS MATERIALIZED (SELECT pg_advisory_xact_lock_shared($tube_lock)),
 counted AS (INSERT INTO penstock_delta (tube, ready, put_calls) VALUES (:tube, 1, 1))
-INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, max_attempts, state, callback, data)
+INSERT INTO penstock_task (pk, rank1, rank2, created, ttr, tube, pri, state, extra, data)
 SELECT :tube::bigint << 40 | nextval(t.ids), :rank1::double precision, :rank2::double precision, $now, :ttr::bigint,
-:tube, :pri::integer, :max_attempts::integer, 'r', :callback::text, :data::bytea
+:tube, :pri::integer, 'r', :extra::text, :data::bytea
 FROM l CROSS JOIN penstock_tube t WHERE t.no = :tube
 RETURNING pk & 1099511627775, created, (SELECT $notify WHERE $others_wait);
 
@@ -243,7 +243,7 @@ n AS MATERIALIZED (SELECT t.ids, t.dues, $now AS clock, $others_wait AS told, m.
     FROM penstock_tube t CROSS JOIN room LEFT JOIN m ON true WHERE t.no = :tube)
 -- fragment: entries
 -- The new tasks (see changes.py), and their states and ranks.
-e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay, max_attempts, callback, reply_to,
+e AS MATERIALIZED (SELECT id, clock, data, address, pri, utube, ttl, ttr, delay, extra, reply_to,
     group_name, group_no, CASE WHEN unstarted = 1 THEN 'g' WHEN delay > 0 THEN '~' ELSE 'r' END AS state,
     base1 + clock1 * clock - newest1 * id AS rank1, base2 + clock2 * clock - newest2 * id AS rank2 FROM (
     SELECT nextval(n.ids) AS id, u.place, n.clock, u.datas AS data, $entry_fields,
@@ -254,11 +254,11 @@ counted AS (INSERT INTO penstock_delta (tube, ready, delayed, put_calls) SELECT 
     nullif(count(*) FILTER (WHERE state = 'r'), 0), nullif(count(*) FILTER (WHERE state <> 'r'), 0), count(*) FROM e
     HAVING count(*) > 0)
 -- fragment: put_columns
-penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube, pri, max_attempts, utube, callback,
+penstock_task (pk, rank1, rank2, state, address, created, expires, at, ttr, tube, pri, utube, extra,
     data, reply_to, group_name, group_no)
 -- fragment: put_values
 e.clock, e.clock + e.ttl + e.delay, e.clock + CASE WHEN e.delay > 0 THEN e.delay ELSE e.ttl END, e.ttr, :tube, e.pri,
-e.max_attempts, e.utube, e.callback, e.data, e.reply_to, e.group_name, e.group_no
+e.utube, e.extra, e.data, e.reply_to, e.group_name, e.group_no
 -- name: insert
 WITH $putting, $entries, soonest AS MATERIALIZED (SELECT n.dues, (
     SELECT min(clock + CASE WHEN delay > 0 THEN delay ELSE ttl END) FROM e) AS at FROM n), $lower_dues,
@@ -661,7 +661,7 @@ k LIMIT :limit;
 INSERT INTO penstock_task (pk, tube, $imported) SELECT :tube::bigint << 40 | id, :tube, $imported
 FROM ROWS u(id bigint, state text, rank1 double precision, rank2 double precision, pri integer, utube text,
     attempts integer, lease bigint, created bigint, taken bigint, expires bigint, at bigint, ttr bigint,
-    max_attempts integer, owner integer, reason text, callback text, data bytea, address text, reply_to text,
+    owner integer, reason text, extra text, data bytea, address text, reply_to text,
     group_name text, group_no integer, progress double precision, errors bytea);
 -- name: import_members
 UPDATE penstock_group g SET total = g.total + u.members, remaining = g.remaining + u.members

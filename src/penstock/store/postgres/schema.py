@@ -32,7 +32,7 @@ _SETTINGS = {
 ENTRY_FIELDS = {
     "base1": "double precision", "clock1": "integer", "newest1": "integer", "base2": "double precision",
     "clock2": "integer", "newest2": "integer", "pri": "integer", "utube": "text", "ttl": "bigint", "ttr": "bigint",
-    "delay": "bigint", "max_attempts": "integer", "callback": "text", "reply_to": "text", "group_name": "text",
+    "delay": "bigint", "extra": "text", "reply_to": "text", "group_name": "text",
     "group_no": "integer", "unstarted": "integer",
 }  # fmt: skip
 # Counters by the names of `Counts`: what is stored, then calls; and those that a change of tasks may add to.

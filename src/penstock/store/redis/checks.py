@@ -351,6 +351,4 @@ class Look:
 def unreadable(id: int, value: bytes, now: int, *, leased: bool = True) -> Record:
     """Bytes that penstock did not write, as the data of a task: see unreadable in lua/tasks.lua."""
     state, reason = ("!", UNREADABLE) if leased else ("r", None)
-    return Record(
-        id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, None, reason, None, b"\xff" + value
-    )
+    return Record(id, state, 0, 0, 0, None, 0, 0, now, None, None, None, None, None, reason, None, b"\xff" + value)

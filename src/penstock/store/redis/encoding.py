@@ -4,15 +4,14 @@ A task is one state letter, 16 bits of flags and 48 of `created`, then, in this 
 then the payload. Fields with their default value are left out: a fresh fifo task costs nine bytes beside its payload.
 
 flag  field                              flag  field
-1     rank1, a double                    256   max_attempts, 32 bits
-2     rank2, a double                    512   owner, 48 bits
-4     pri, 32 bits                       1024  utube, one byte of length before it
-8     attempts (32), lease (64), taken   2048  reason, two bytes of length
-16    expires, 48 bits                   4096  callback, two bytes of length
-32    at, 48 bits                        8192  rank1 equals pri
-64    at equals expires                  16384 address, one byte of length
-128   ttr, 48 bits                       32768 reply_to, one byte of length; number of the group, 48 bits; its name,
-                                               one byte of length; empty and 0 if it has none
+1     rank1, a double                    512   owner, 48 bits
+2     rank2, a double                    1024  utube, one byte of length before it
+4     pri, 32 bits                       2048  reason, two bytes of length
+8     attempts (32), lease (64), taken   4096  extra, two bytes of length
+16    expires, 48 bits                   8192  rank1 equals pri
+32    at, 48 bits                        16384 address, one byte of length
+64    at equals expires                  32768 reply_to, one byte of length; number of the group, 48 bits; its name,
+128   ttr, 48 bits                             one byte of length; empty and 0 if it has none
 
 The highest bit of the attempts is set where errors of attempts are kept, in a hash of their own. A taken task whose
 handler reported its progress has the letter p, and the progress, a double, before the payload.
@@ -41,7 +40,7 @@ MAX_ID = 2**48 - 1
 _LANE = struct.Struct(">IIIHI")
 _double = struct.Struct(">d").unpack_from
 # flag -> how its numbers are packed: 48 bits are two numbers
-_PACKED = {1: "d", 2: "d", 4: "I", 8: "IQHI", 16: "HI", 32: "HI", 128: "HI", 256: "I", 512: "HI"}
+_PACKED = {1: "d", 2: "d", 4: "I", 8: "IQHI", 16: "HI", 32: "HI", 128: "HI", 512: "HI"}
 _TEXTS = {1024: 1, 2048: 2, 4096: 2, 16384: 1}
 _RELATED = 32768
 # State letter, flags, created.
@@ -57,7 +56,7 @@ UNREADABLE = "its stored record could not be read"
 class _Layout:
     """The position of each number among those of a record with these flags; 0 if it has none."""
 
-    __slots__ = ("at", "end", "expires", "handed", "max", "more", "owner", "pri", "pri_rank", "rank1", "rank2", "ttr",
+    __slots__ = ("at", "end", "expires", "handed", "more", "owner", "pri", "pri_rank", "rank1", "rank2", "ttr",
                  "unpack")  # fmt: skip
 
     def __init__(self, flags: int) -> None:
@@ -68,7 +67,7 @@ class _Layout:
             if flags & flag:
                 packed, place = packed + codes, place + len(codes)
         self.rank1, self.rank2, self.pri, self.handed = places[1], places[2], places[4], places[8]
-        self.expires, self.ttr, self.max, self.owner = places[16], places[128], places[256], places[512]
+        self.expires, self.ttr, self.owner = places[16], places[128], places[512]
         self.at = places[16] if flags & 64 else places[32]
         self.pri_rank = bool(flags & 8192)
         self.more = bool(flags & (1024 | 2048 | 4096 | 16384 | _RELATED))
@@ -97,9 +96,9 @@ def _decode(id: int, value: bytes) -> Record:
     numbers = layout.unpack(value)
     handed, end = layout.handed, layout.end
     pri = numbers[layout.pri] if layout.pri else 0
-    utube = reason = callback = address = reply_to = group = group_no = progress = None
+    utube = reason = extra = address = reply_to = group = group_no = progress = None
     if layout.more:
-        utube, reason, callback, address, end = _texts(value, flags, end)
+        utube, reason, extra, address, end = _texts(value, flags, end)
         if flags & _RELATED:
             reply_to, end = _text(value, end, 1)
             group_no = _int(value[end : end + 6], "big") or None
@@ -122,10 +121,9 @@ def _decode(id: int, value: bytes) -> Record:
         numbers[layout.expires] << 32 | numbers[layout.expires + 1] if layout.expires else None,
         numbers[layout.at] << 32 | numbers[layout.at + 1] if layout.at else None,
         numbers[layout.ttr] << 32 | numbers[layout.ttr + 1] if layout.ttr else None,
-        numbers[layout.max] if layout.max else None,
         numbers[layout.owner] << 32 | numbers[layout.owner + 1] if layout.owner else None,
         reason,
-        callback,
+        extra,
         value[end:],
         address,
         reply_to or None,
@@ -158,10 +156,9 @@ def encode(record: Record) -> bytes:
         16: None if record.expires is None else _halves(record.expires),
         32: None if record.at is None or at_expires else _halves(record.at),
         128: None if record.ttr is None else _halves(record.ttr),
-        256: None if record.max_attempts is None else (record.max_attempts,),
         512: None if record.owner is None else _halves(record.owner),
     }
-    texts = {1024: record.utube, 2048: record.reason, 4096: record.callback, 16384: record.address}
+    texts = {1024: record.utube, 2048: record.reason, 4096: record.extra, 16384: record.address}
     flags, parts = 64 * at_expires | 8192 * pri_rank, list[bytes]()
     for flag, values in numbers.items():
         if values is not None:
@@ -199,8 +196,8 @@ def _texts(value: bytes, flags: int, place: int) -> tuple[str | None, str | None
             continue
         text, place = _text(value, place, width)
         found.append(text)
-    utube, reason, callback, address = found
-    return utube, reason, callback, address, place
+    utube, reason, extra, address = found
+    return utube, reason, extra, address, place
 
 
 def _text(value: bytes, place: int, width: int) -> tuple[str, int]:

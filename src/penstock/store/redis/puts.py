@@ -71,7 +71,7 @@ def _spec(entry: Entry, utube: str | None = None) -> Spec:
     one, two = entry.rank1, entry.rank2
     return (
         one.base, one.clock, one.newest, two.base, two.clock, two.newest, entry.pri, utube, entry.ttl, entry.ttr,
-        entry.delay, entry.max_attempts, entry.callback,
+        entry.delay, entry.extra,
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ from penstock.store.sql.migrations import Migration, Schema, must_fit, schema_of
 log = logging.getLogger("penstock")
 
 # The layout of keys and records. A store of another layout is refused, because it would be misread.
-SCHEMA = 9
+SCHEMA = 10
 LAYOUTS = [Migration(SCHEMA, "layout", "")]
 
 

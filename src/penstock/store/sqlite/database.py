@@ -74,7 +74,7 @@ class SqliteDatabase:
         first, at_once, query = tube.no << ID_BITS, self._connection.at_once, Q.put_one
         values = (
             tube.no, first + (1 << ID_BITS), None, entry.rank1.base, entry.rank2.base, entry.pri, entry.ttl, entry.ttr,
-            entry.max_attempts, entry.callback,
+            entry.extra,
         )  # fmt: skip
         transaction, make = self._transaction((tube,)), record_maker(entry)
 

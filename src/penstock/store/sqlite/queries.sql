@@ -46,11 +46,11 @@ coalesce(?3, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))
 -- name: put_one
 -- A plain task in one statement, which is its own transaction. The clock is read when the lock is held, unless ?3
 -- gives the moment. A pk that is no number, and so refused: the tube is gone, or its ids are used up.
-INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, expires, at, ttr, max_attempts, callback, data)
+INSERT INTO penstock_task (pk, tube, state, rank1, rank2, pri, created, expires, at, ttr, extra, data)
 VALUES (coalesce((SELECT nullif(max(last_id + (?1 << 40),
     coalesce((SELECT pk FROM penstock_task WHERE pk < ?2 ORDER BY pk DESC LIMIT 1), 0)) + 1, ?2)
     FROM penstock_counter WHERE tube = ?1), 'none'), ?1, 'r', ?4, ?5, ?6, $moment,
-    iif(?7 IS NULL, NULL, $moment + ?7), iif(?7 IS NULL, NULL, $moment + ?7), ?8, ?9, ?10, ?11)
+    iif(?7 IS NULL, NULL, $moment + ?7), iif(?7 IS NULL, NULL, $moment + ?7), ?8, ?9, ?10)
 RETURNING pk, created;
 
 -- take

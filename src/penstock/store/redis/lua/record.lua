@@ -9,7 +9,7 @@ local function format_of(flags)
   local format = formats[flags]
   if not format then
     local codes = {
-      'd', 'd', 'I4', 'I4I8I6', 'I6', 'I6', '', 'I6', 'I4', 'I6', 'Bc0', 'Hc0', 'Hc0', '', 'Bc0', 'Bc0I6Bc0',
+      'd', 'd', 'I4', 'I4I8I6', 'I6', 'I6', '', 'I6', '', 'I6', 'Bc0', 'Hc0', 'Hc0', '', 'Bc0', 'Bc0I6Bc0',
     }
     local i, flag = 1, 1
     format = '>I2I6'
@@ -49,11 +49,10 @@ local function encode(rec)
     if rec.at == rec.expires then flags = flags + 64 else add(32, rec.at) end
   end
   if rec.ttr then add(128, rec.ttr) end
-  if rec.max then add(256, rec.max) end
   if rec.owner then add(512, rec.owner) end
   add_text(1024, rec.utube)
   add_text(2048, rec.reason)
-  add_text(4096, rec.callback)
+  add_text(4096, rec.extra)
   add_text(16384, rec.address)
   if rec.reply_to or rec.group_no then
     add_text(32768, rec.reply_to or '')
@@ -98,7 +97,7 @@ local function layout_of(flags)
   if not layout then
     local place, flag = 10, 1
     layout = {}
-    for _, size in ipairs({ 8, 8, 4, 18, 6, 6, 0, 6, 4, 6 }) do
+    for _, size in ipairs({ 8, 8, 4, 18, 6, 6, 0, 6, 0, 6 }) do
       layout[flag] = place
       if band(flags, flag) ~= 0 then place = place + size end
       flag = flag + flag
@@ -109,7 +108,7 @@ local function layout_of(flags)
   return layout
 end
 
--- Where the text of a flag begins in a stored task: after its utube, reason, callback and address, if it has them.
+-- Where the text of a flag begins in a stored task: after its utube, reason, extra and address, if it has them.
 local function text_place(value, flags, wanted)
   local place, flag = layout_of(flags).texts, 1024
   if wanted == 16384 and band(flags, 1024 + 2048 + 4096) == 0 then return place end
@@ -132,7 +131,7 @@ local function order_of(flags)
   local order = orders[flags]
   if not order then
     local names = {
-      'rank1', 'rank2', 'pri', 'attempts', 'expires', 'at', '', 'ttr', 'max', 'owner', 'utube', 'reason', 'callback', '',
+      'rank1', 'rank2', 'pri', 'attempts', 'expires', 'at', '', 'ttr', '', 'owner', 'utube', 'reason', 'extra', '',
       'address', 'reply_to',
     }
     local i, flag = 1, 1
@@ -186,7 +185,7 @@ local function key_in(member) return string.sub(member, -6) end
 
 -- part: new_record
 -- New tasks, from the spec of a put:
---   rank1 base, clock, newest, rank2 base, clock, newest, pri, utube, ttl, ttr, delay, max_attempts, callback
+--   rank1 base, clock, newest, rank2 base, clock, newest, pri, utube, ttl, ttr, delay, extra
 local function rank(base, clock, newest, id) return base + (clock and now or 0) - (newest and id or 0) end
 
 local function new_record(spec, id)
@@ -194,7 +193,7 @@ local function new_record(spec, id)
   local rec = {
     state = delay > 0 and '~' or 'r', attempts = 0, lease = 0, created = now, payload = '',
     rank1 = rank(spec[1], spec[2], spec[3], id), rank2 = rank(spec[4], spec[5], spec[6], id),
-    pri = spec[7], utube = spec[8], ttr = spec[10], max = spec[12], callback = spec[13],
+    pri = spec[7], utube = spec[8], ttr = spec[10], extra = spec[12],
   }
   rec.expires = ttl and now + ttl + delay
   rec.at = delay > 0 and now + delay or rec.expires

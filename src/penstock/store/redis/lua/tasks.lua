@@ -192,7 +192,8 @@ local function lease_ended(rec, event, error)
     state = 'r', events = event, at = rec.expires, expires = rec.expires, attempts = attempts, reason = rec.reason,
     error = error,
   }
-  if rec.max and attempts >= rec.max then
+  local most = rec.extra and tonumber(string.match(rec.extra, '"max_attempts":(%d+)')) -- of a JSON object
+  if most and attempts >= most then
     to.state, to.events = '!', event == 'ttr' and 'ttr bury' or 'bury'
     if not rec.reason or rec.reason == '' then
       to.reason = 'handed out ' .. attempts .. ' times without an ack'
