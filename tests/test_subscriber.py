@@ -15,27 +15,27 @@ OTHER: Topic = ("ready", 2)
 
 
 class Told:
-    """News that a test tells: what happens during a look for them, and whether they go on."""
+    """Notifications that a test tells: what happens during a look for them, and whether they go on."""
 
     def __init__(self, meanwhile: Callable[[], object] = lambda: None, *, goes_on: bool = True) -> None:
         self._meanwhile = meanwhile
         self._goes_on = goes_on
         self.calls: list[str] = []
 
-    def lend(self) -> threading.Event:
-        self.calls.append("lend")
+    def acquire(self) -> threading.Event:
+        self.calls.append("acquire")
         return threading.Event()
 
-    def hear(self, seconds: float | None) -> bool:
-        self.calls.append("hear")
+    def poll(self, seconds: float | None) -> bool:
+        self.calls.append("poll")
         self._meanwhile()
         return self._goes_on
 
-    def give_back(self) -> None:
-        self.calls.append("give back")
+    def release(self) -> None:
+        self.calls.append("release")
 
-    def listen_on(self) -> None:
-        self.calls.append("listen on")
+    def listen(self) -> None:
+        self.calls.append("listen")
 
 
 @pytest.fixture
@@ -43,17 +43,17 @@ def queue() -> WaitQueue:
     return WaitQueue()
 
 
-def enter(queue: WaitQueue, news: Told, *topics: Topic) -> Waiter:
+def enter(queue: WaitQueue, notifications: Told, *topics: Topic) -> Waiter:
     waiter = queue.add(topics)
-    waiter.subscriber = Subscriber(queue, news)
+    waiter.subscriber = Subscriber(queue, notifications)
     return waiter
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_a_wake_up_while_it_hears_ends_the_sleep(queue: WaitQueue, goes_on: bool) -> None:
-    news = Told(lambda: queue.wake(READY), goes_on=goes_on)
-    assert enter(queue, news, READY, OTHER).sleep(60)
-    assert news.calls == ["lend", "hear", "give back"]
+    notifications = Told(lambda: queue.wake(READY), goes_on=goes_on)
+    assert enter(queue, notifications, READY, OTHER).sleep(60)
+    assert notifications.calls == ["acquire", "poll", "release"]
 
 
 def test_who_can_hear_no_more_looks_for_what_it_missed(queue: WaitQueue) -> None:
@@ -61,11 +61,11 @@ def test_who_can_hear_no_more_looks_for_what_it_missed(queue: WaitQueue) -> None
 
 
 def test_a_wake_up_before_it_sleeps_spares_the_sleep(queue: WaitQueue) -> None:
-    news = Told()
-    waiter = enter(queue, news, READY)
+    notifications = Told()
+    waiter = enter(queue, notifications, READY)
     queue.wake(READY)
     assert waiter.sleep(60)
-    assert news.calls == ["lend", "give back"]
+    assert notifications.calls == ["acquire", "release"]
 
 
 def test_its_time_may_be_over(queue: WaitQueue) -> None:
@@ -74,10 +74,10 @@ def test_its_time_may_be_over(queue: WaitQueue) -> None:
 
 @pytest.mark.parametrize("topic", [READY, OTHER])
 def test_beside_others_it_leaves_hearing_to_the_thread(queue: WaitQueue, topic: Topic) -> None:
-    news = Told()
+    notifications = Told()
     queue.add((topic,))
-    assert not enter(queue, news, READY).sleep(0)
-    assert news.calls == ["listen on"]
+    assert not enter(queue, notifications, READY).sleep(0)
+    assert notifications.calls == ["listen"]
 
 
 def test_the_thread_goes_on_for_those_who_came_while_it_heard(queue: WaitQueue) -> None:
@@ -85,14 +85,14 @@ def test_the_thread_goes_on_for_those_who_came_while_it_heard(queue: WaitQueue) 
         queue.add((OTHER,))
         queue.wake(READY)
 
-    news = Told(meanwhile)
-    assert enter(queue, news, READY).sleep(60)
-    assert news.calls == ["lend", "hear", "give back", "listen on"]
+    notifications = Told(meanwhile)
+    assert enter(queue, notifications, READY).sleep(60)
+    assert notifications.calls == ["acquire", "poll", "release", "listen"]
 
 
 def test_the_thread_hears_for_one_that_sleeps_without(queue: WaitQueue) -> None:
-    news = Told()
-    waiter = enter(queue, news, READY)
+    notifications = Told()
+    waiter = enter(queue, notifications, READY)
     assert not waiter.call_when_woken(lambda: True)
     waiter.call_when_woken(None)
-    assert news.calls == ["listen on"]
+    assert notifications.calls == ["listen"]

@@ -55,7 +55,7 @@ def test_news_is_told_in_the_thread_that_heard_it_and_wakes_no_other(broker: pen
         told.append(threading.current_thread().name)
         heard.set()
 
-    wake.on_news = note
+    wake.on_notification = note
     waiting = begin(lambda: broker.runtime.store.wait(wake, 60, watch=True))
     assert heard.wait(30), "whoever begins to listen looks once"
     assert told == ["penstock-redis-subscriber"]
@@ -80,19 +80,19 @@ def other(url: str) -> Iterator[penstock.Broker]:
 
 @pytest.fixture
 def hearing(broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch) -> Callable[[], bool]:
-    """Whether a sleeper reads the news itself, as it does however long the thread takes to stop reading."""
+    """Whether a sleeper reads notifications itself, as it does however long the thread takes to stop reading."""
     monkeypatch.setattr("penstock.store.redis.subscriber.YIELD_SECONDS", 30.0)
     subscriber, readers = subscriber_of(broker), list[float | None]()
-    hear = subscriber.hear
+    poll = subscriber.poll
 
     def noted(seconds: float | None) -> bool:
         readers.append(seconds)
         try:
-            return hear(seconds)
+            return poll(seconds)
         finally:
             readers.pop()
 
-    monkeypatch.setattr(subscriber, "hear", noted)
+    monkeypatch.setattr(subscriber, "poll", noted)
     return lambda: readers != []
 
 
@@ -125,7 +125,7 @@ def test_with_the_one_who_heard_gone_the_thread_hears_for_the_others(
 ) -> None:
     first = begin(broker.tube("a").take)
     until(hearing)
-    others = [begin(broker.tube(name).take) for name in "bc"]  # two, else the one would hear for itself
+    others = [begin(broker.tube(name).take) for name in "bc"]  # two, else the one would poll for itself
     until(lambda: [waiters(other, name) for name in "bc"] == [1, 1])
     other.tube("a").put(1)
     assert first.result(30) is not None

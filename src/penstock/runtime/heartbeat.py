@@ -50,7 +50,7 @@ class Heartbeat:
     def __init__(self, runtime: HeartbeatRuntime) -> None:
         self._runtime = runtime
         self._wake = Wake()
-        self._wake.on_news = runtime.hint_waiters
+        self._wake.on_notification = runtime.hint_waiters
         self._watching = False  # asleep until `_until`, watching for changes of others
         self._until = 0.0
         self._lock = threading.Lock()

@@ -23,7 +23,7 @@ from penstock.runtime.subscriber import Subscriber
 from penstock.runtime.wait_queue import Topic, Waiter, wait_queue_of
 from penstock.store.contract import PlainStore, TransferStore
 from penstock.store.forks import reset_in_child
-from penstock.store.wake import HeardStore
+from penstock.store.wake import NotifyingStore
 
 log = logging.getLogger("penstock")
 
@@ -64,7 +64,7 @@ class BrokerRuntime:
         self._store = store
         self._clock = clock_of(store.identity)
         self._clock.join(self)
-        self._news = store.news if isinstance(store, HeardStore) else None
+        self._notifications = store.notifications if isinstance(store, NotifyingStore) else None
         self._lock = threading.Lock()
         self._members: set[Member] = set()
         self._waiters: set[Waiter] = set()
@@ -321,8 +321,8 @@ class BrokerRuntime:
     def add_waiter(self, topics: tuple[Topic, ...], max_pri: int | None = None) -> Waiter:
         """Add a blocked caller to the wait queue, with a subscriber if the store notifies."""
         waiter = self.wait_queue.add(topics, max_pri)
-        if self._news is not None:
-            waiter.subscriber = Subscriber(self.wait_queue, self._news)
+        if self._notifications is not None:
+            waiter.subscriber = Subscriber(self.wait_queue, self._notifications)
         return waiter
 
     # Deadlines that blocked callers must be woken for.

@@ -1,4 +1,4 @@
-"""What wakes a waiting thread: an Event that `poll` can wait for, if the system has eventfd (Linux), and news."""
+"""What wakes a waiting thread: an Event that `poll` can wait for where the system has eventfd, and notifications."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Wake(threading.Event):
     _fd: int | None = None
     #: Called by a background thread that is notified of a change elsewhere, so that takers are woken directly and not
     #: through the thread that sleeps on the event.
-    on_news: Callable[[], object] | None = None
+    on_notification: Callable[[], object] | None = None
 
     def fileno(self) -> int:
         """A descriptor that is readable while the event is set; created at first use."""
@@ -41,33 +41,33 @@ class Wake(threading.Event):
             os.close(self._fd)
 
 
-def tell(wake: threading.Event | None) -> bool:
+def notify(wake: threading.Event | None) -> bool:
     """Report a change elsewhere from the thread that was notified; False if nobody registered for that."""
-    if not isinstance(wake, Wake) or wake.on_news is None:
+    if not isinstance(wake, Wake) or wake.on_notification is None:
         return False
-    wake.on_news()
+    wake.on_notification()
     return True
 
 
-class News(Protocol):
+class Notifications(Protocol):
     """Notifications of changes elsewhere. One sleeping caller at a time reads them itself: no thread switch."""
 
-    def lend(self) -> threading.Event | None:
-        """Let the caller `hear` until it calls `give_back`; the event ends its sleep. None if another thread hears."""
+    def acquire(self) -> threading.Event | None:
+        """Let the caller `poll` until it calls `release`; the event ends its sleep. None if another thread polls."""
 
-    def hear(self, seconds: float | None) -> bool:
-        """Wait once for a notification or the event, and report the former (`on_news`); False if that broke."""
+    def poll(self, seconds: float | None) -> bool:
+        """Wait once for a notification or the event, and report the former (`on_notification`); False if that broke."""
 
-    def give_back(self) -> None:
-        """Stop hearing. If others wait, call `listen_on` next."""
+    def release(self) -> None:
+        """Stop polling. If others wait, call `listen` next."""
 
-    def listen_on(self) -> None:
-        """Start a thread that listens for those who wait, unless somebody hears."""
+    def listen(self) -> None:
+        """Start a thread that listens for those who wait, unless somebody polls."""
 
 
 @runtime_checkable
-class HeardStore(Protocol):
+class NotifyingStore(Protocol):
     """A store with such notifications."""
 
     @property
-    def news(self) -> News: ...
+    def notifications(self) -> Notifications: ...

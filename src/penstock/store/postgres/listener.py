@@ -15,7 +15,7 @@ import psycopg
 from penstock.errors import PenstockError
 from penstock.store.forks import reset_in_child
 from penstock.store.postgres.connection import Connections
-from penstock.store.wake import tell
+from penstock.store.wake import notify
 
 log = logging.getLogger("penstock")
 
@@ -180,7 +180,7 @@ class Listener:
                 self._hear()
 
     def _hear(self) -> None:
-        if tell(self._wake):
+        if notify(self._wake):
             return
         self._heard = True
         if self._wake is not None:

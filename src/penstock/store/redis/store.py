@@ -179,8 +179,8 @@ class RedisStore(TransferCalls, EngineStore):
         return self._subscriber.wait(wake, seconds, watch=watch)
 
     @property
-    def news(self) -> Subscriber:
-        """As penstock.store.wake.HeardStore defines it."""
+    def notifications(self) -> Subscriber:
+        """As penstock.store.wake.NotifyingStore defines it."""
         return self._subscriber
 
     # tubes

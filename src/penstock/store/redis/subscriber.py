@@ -20,7 +20,7 @@ import redis
 from penstock.store.polling import READABLE, make_poll
 from penstock.store.redis.connection import Connection
 from penstock.store.redis.servers import Servers
-from penstock.store.wake import Wake, tell
+from penstock.store.wake import Wake, notify
 
 log = logging.getLogger("penstock")
 
@@ -137,8 +137,8 @@ class Subscriber:
 
     # for a caller that sleeps
 
-    def lend(self) -> threading.Event | None:
-        """Let the caller read notifications by `hear` until it gives back; the event ends its sleep.
+    def acquire(self) -> threading.Event | None:
+        """Let the caller read notifications by `poll` until it gives back; the event ends its sleep.
 
         None if there is no subscription, or the thread does not stop reading.
         """
@@ -153,11 +153,11 @@ class Subscriber:
                 return None
         subscription.wake.clear()
         if self._subscription is not subscription:  # the subscription has ended meanwhile
-            self.give_back()
+            self.release()
             return None
         return subscription.wake
 
-    def hear(self, seconds: float | None) -> bool:
+    def poll(self, seconds: float | None) -> bool:
         """Read notifications once, up to this time, and pass them on; False if the connection is broken."""
         subscription = self._subscription
         if subscription is None or self._closed:
@@ -170,11 +170,11 @@ class Subscriber:
             return False
         return True
 
-    def give_back(self) -> None:
-        """Stop reading. If anyone waits who is not about to read, call `listen_on` then."""
+    def release(self) -> None:
+        """Stop reading. If anyone waits who is not about to read, call `listen` then."""
         self._reading.release()
 
-    def listen_on(self) -> None:
+    def listen(self) -> None:
         """Let the background thread read, unless a caller does."""
         if self._lent and not self._reading.locked():
             self._take_back()
@@ -256,7 +256,7 @@ class Subscriber:
             self._notify()
 
     def _notify(self) -> None:
-        if tell(self._wake):
+        if notify(self._wake):
             return
         self._notified = True
         if self._wake is not None:
