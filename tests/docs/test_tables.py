@@ -1,4 +1,4 @@
-"""The counterparts in the tables of docs/coming-from exist: verbs, attributes, commands, options and errors."""
+"""What the tables of docs/coming-from and docs/troubleshooting.md name exists: verbs, commands and options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from penstock.cli.main import cli
 from penstock.core.options import AlterOptions, PutOptions, TimedOptions, TubeOptions
 from tests.docs.pages import ROOT
 
-PAGES = sorted((ROOT / "docs" / "coming-from").glob("*.md"))
+PAGES = [*sorted((ROOT / "docs" / "coming-from").glob("*.md")), ROOT / "docs" / "troubleshooting.md"]
 OWNERS: dict[str, tuple[object, ...]] = {
     "penstock": (penstock,),
     "penstock.testing": (penstock.testing,),
@@ -47,7 +47,7 @@ _KEYWORD = re.compile(r"(?<![\w?])([a-z_]+)=(?!=)")
 
 
 def counterparts(page: Path) -> Iterator[str]:
-    """Code of all columns but the first, of tables with a penstock column."""
+    """Returns the code in all columns but the first."""
     for row in _ROW.findall(page.read_text()):
         _, _, rest = row.partition(" | ")
         yield from _CODE.findall(rest)
@@ -74,7 +74,7 @@ KEYWORDS = {
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_counterpart_exists(page: Path) -> None:
+def test_what_a_page_names_exists(page: Path) -> None:
     commands = cli.list_commands(click.Context(cli))
     unknown = []
     for code in counterparts(page):
